@@ -1,0 +1,66 @@
+# `make run` and `make test` set up what they need the first time, and are quick the second.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
+GUEST  := .cache/guest
+OUT    := out
+
+.DEFAULT_GOAL := help
+.PHONY: help run test quick check format bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(VENV)/.core ## set up, then show this machine: tree, picture, what Holdfast can use
+	@mkdir -p $(OUT)
+	@$(BIN)/holdfast topo --svg $(OUT)/machine.svg
+	@echo
+	@$(BIN)/holdfast doctor
+
+test: $(VENV)/.dev $(VENV)/.system $(GUEST)/vmlinuz ## set up, then run every test
+	$(BIN)/python -m pytest
+
+quick: $(VENV)/.dev ## the tests a developer runs all the time
+	$(BIN)/python -m pytest -m "not slow and not numa" -x -q
+
+check: $(VENV)/.dev ## lint, format, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev ## mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev ## every benchmark that can run here
+	@for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
+
+clean: ## remove everything that set-up and tests made
+	rm -rf $(VENV) .cache $(OUT) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ---- set-up
+
+$(VENV)/.core: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Holdfast needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@echo "set-up: Holdfast into $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core requirements/torch.txt requirements/dev.txt
+	@echo "set-up: torch and the development tools into $(VENV)"
+	@$(PIP) install -r requirements/torch.txt
+	@$(PIP) install -r requirements/dev.txt
+	@touch $@
+
+# PoCL is the OpenCL runtime of the tests; QEMU boots the machine with several NUMA nodes.
+$(VENV)/.system: tools/debian_packages.sh | $(VENV)/.core
+	@tools/debian_packages.sh pocl-opencl-icd qemu-system-x86 util-linux
+	@touch $@
+
+$(GUEST)/vmlinuz: | $(VENV)/.system
+	@tools/guest_kernel.sh $(GUEST)

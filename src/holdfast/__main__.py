@@ -1,0 +1,7 @@
+"""`python -m holdfast` is the `holdfast` command."""
+
+import sys
+
+from holdfast.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,152 @@
+"""Frozen dataclasses to JSON and back, and the JSON schema that describes them.
+
+Covers: int, float, str, bool, None, `X | None`, `tuple[X, ...]`, `Literal` and nested dataclasses.
+Leaves to others: versions and files (each caller knows its own).
+Promise: `decode(cls, encode(value)) == value`; bad data is refused with the path to the bad place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from typing import Any, Literal, TypeVar
+
+from holdfast.base.errors import BadInput
+
+T = TypeVar("T")
+_SCALARS = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
+
+
+def about(doc: str, **options: Any) -> Any:
+    """A dataclass field with a sentence about it, which also becomes its schema description."""
+    return dataclasses.field(metadata={"doc": doc}, **options)
+
+
+def encode(value: Any) -> Any:
+    """Plain dicts, lists and scalars for `value`."""
+    if dataclasses.is_dataclass(value):
+        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, tuple):
+        return [encode(item) for item in value]
+    return value
+
+
+def decode(cls: type[T], data: Any, path: str = "") -> T:
+    """A `cls` (a dataclass) from plain `data`; raises BadInput naming the bad place."""
+    if not isinstance(data, dict):
+        raise _wrong(path, "an object", data)
+    hints = _hints(cls)
+    unknown = [name for name in data if name not in hints]
+    if unknown:
+        raise BadInput(
+            f"unknown field {_join(path, str(unknown[0]))!r}",
+            expected=f"fields of {cls.__name__}: {', '.join(hints)}",
+        )
+    values = {
+        name: _value(hint, data[name], _join(path, name))
+        for name, hint in hints.items()
+        if name in data
+    }
+    required = {f.name for f in dataclasses.fields(cls) if not _has_default(f)}  # type: ignore[arg-type]
+    missing = [name for name in hints if name in required and name not in values]
+    if missing:
+        raise BadInput(
+            f"the field {_join(path, missing[0])!r} is missing",
+            expected=f"{cls.__name__} with {', '.join(sorted(required))}",
+        )
+    return cls(**values)
+
+
+def _value(hint: Any, data: Any, path: str) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if data is None and type(None) in args:
+            return None
+        return _value(next(a for a in args if a is not type(None)), data, path)
+    if origin is tuple:
+        if not isinstance(data, list):
+            raise _wrong(path, "a list", data)
+        return tuple(_value(args[0], item, f"{path}[{i}]") for i, item in enumerate(data))
+    if origin is Literal:
+        if data not in args:
+            raise _wrong(path, "one of " + ", ".join(map(repr, args)), data)
+        return data
+    if dataclasses.is_dataclass(hint):
+        return decode(hint, data, path)  # type: ignore[arg-type]
+    return _scalar(hint, data, path)
+
+
+def _scalar(hint: type, data: Any, path: str) -> Any:
+    if hint is float and isinstance(data, int) and not isinstance(data, bool):
+        return float(data)
+    if not isinstance(data, hint) or (isinstance(data, bool) and hint is not bool):
+        raise _wrong(path, f"a value of type {_SCALARS[hint]}", data)
+    return data
+
+
+def json_schema(cls: type, title: str, schema_id: str) -> dict[str, Any]:
+    """A JSON Schema (2020-12) for `cls`, with every nested dataclass under `$defs`."""
+    definitions: dict[str, Any] = {}
+    body = _object_schema(cls, definitions)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": schema_id,
+        "title": title,
+        **body,
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def _object_schema(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    properties = {
+        name: {"description": fields[name].metadata.get("doc", ""), **_schema(hint, definitions)}
+        for name, hint in _hints(cls).items()
+    }
+    return {
+        "description": (cls.__doc__ or "").strip().partition("\n\n")[0].replace("\n    ", " "),
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return {"anyOf": [_schema(a, definitions) for a in args]}
+    if origin is tuple:
+        return {"type": "array", "items": _schema(args[0], definitions)}
+    if origin is Literal:
+        return {"enum": list(args)}
+    if dataclasses.is_dataclass(hint):
+        name = hint.__name__  # type: ignore[union-attr]
+        if name not in definitions:
+            definitions[name] = {}  # holds the place while the fields are described
+            definitions[name] = _object_schema(hint, definitions)  # type: ignore[arg-type]
+        return {"$ref": f"#/$defs/{name}"}
+    return {"type": _SCALARS[hint]}
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+
+
+def _has_default(field: dataclasses.Field[Any]) -> bool:
+    missing = dataclasses.MISSING
+    return field.default is not missing or field.default_factory is not missing
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _wrong(path: str, expected: str, data: Any) -> BadInput:
+    shown = repr(data)
+    shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    return BadInput(f"{path or 'the document'} is {shown}", expected=expected)

@@ -1,0 +1,132 @@
+"""Settings: options given by the caller, else `HOLDFAST_*` variables, else defaults.
+
+Covers: reading, converting and refusing values, one frozen result.
+Leaves to others: what a setting does (each field names who reads it).
+Promise: nothing is read from the environment but through `Config.load`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.base.codec import about
+from holdfast.base.errors import BadInput
+
+PREFIX = "HOLDFAST_"
+
+
+def default_cache_dir(environ: Mapping[str, str], platform: str = sys.platform) -> Path:
+    """Where caches belong on this system."""
+    home = Path.home()
+    if platform == "darwin":
+        return home / "Library" / "Caches" / "holdfast"
+    if platform == "win32":
+        return Path(environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "holdfast"
+    return Path(environ.get("XDG_CACHE_HOME") or home / ".cache") / "holdfast"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Every setting of Holdfast. The variable for `cache_dir` is HOLDFAST_CACHE_DIR, and so on."""
+
+    cache_dir: Path = about("folder for measurements and other things that can be made again")
+    root: Path = about("where sys/ and proc/ are read from (topology)", default=Path("/"))
+    simulate: str | None = about(
+        'a made-up machine instead of this one, such as "2x16GB,1x64GB:far" (topology)',
+        default=None,
+    )
+    probes: tuple[str, ...] | None = about(
+        "comma-separated names of the probes to ask; all when not set (topology)", default=None
+    )
+    probe_timeout_s: float = about(
+        "seconds after which a probe that runs in its own process is given up (topology)",
+        default=60.0,
+    )
+    debug: bool = about("show Python tracebacks for errors (command line)", default=False)
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str] | None = None, **options: Any) -> Config:
+        """Settings from `options` (None means not given), then `environ`, then defaults.
+
+        Raises BadInput that names the variable or option whose value cannot be used.
+        """
+        environ = os.environ if environ is None else environ
+        known = {f.name for f in dataclasses.fields(cls)}
+        unknown = sorted(set(options) - known)
+        if unknown:
+            raise BadInput(
+                f"unknown setting {unknown[0]!r}", expected=f"one of {', '.join(sorted(known))}"
+            )
+        values: dict[str, Any] = {"cache_dir": default_cache_dir(environ)}
+        for name, hint in typing.get_type_hints(cls).items():
+            variable = variable_for(name)
+            if options.get(name) is not None:
+                values[name] = _convert(hint, options[name], name)
+            elif environ.get(variable):
+                values[name] = _convert(hint, environ[variable], variable)
+        return cls(**values)
+
+
+def variable_for(setting: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + setting.upper()
+
+
+def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str | None]:
+    """`HOLDFAST_*` variables that no setting reads, each with the one that was probably meant."""
+    environ = os.environ if environ is None else environ
+    known = [variable_for(f.name) for f in dataclasses.fields(Config)]
+    strange = sorted(n for n in environ if n.startswith(PREFIX) and n not in known)
+    return {n: next(iter(difflib.get_close_matches(n, known, n=1)), None) for n in strange}
+
+
+def _convert(hint: Any, value: Any, source: str) -> Any:
+    wanted = next((a for a in typing.get_args(hint) if a is not type(None)), hint)
+    if typing.get_origin(wanted) is tuple:
+        wanted = tuple
+    convert, expected = _CONVERTERS[wanted]
+    try:
+        return convert(value)
+    except (TypeError, ValueError) as exc:
+        raise BadInput(f"cannot use {source}={value!r}", expected=expected) from exc
+
+
+def _boolean(value: Any) -> bool:
+    words = {"1": True, "true": True, "yes": True, "on": True}
+    words |= {"0": False, "false": False, "no": False, "off": False}
+    word = str(value).strip().lower()
+    if word not in words:
+        raise ValueError(value)
+    return words[word]
+
+
+def _seconds(value: Any) -> float:
+    number = float(value)
+    if not 0 < number < float("inf"):
+        raise ValueError(value)
+    return number
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else value
+    names = tuple(str(part).strip() for part in parts if str(part).strip())
+    if not names:
+        raise ValueError(value)
+    return names
+
+
+_CONVERTERS: dict[Any, tuple[Callable[[Any], Any], str]] = {
+    str: (str, "text"),
+    bool: (_boolean, "1, true, yes, on, 0, false, no or off"),
+    float: (_seconds, "a number above 0"),
+    tuple: (_names, "names separated by commas"),
+    Path: (lambda value: Path(value).expanduser(), "a path"),
+}

@@ -1,0 +1,109 @@
+"""Names for things that load on first use: probes, engines, providers, ports, commands.
+
+Covers: lazy import, duplicate and unknown names, missing optional packages.
+Leaves to others: what a loaded object does.
+Promise: listing and describing entries imports nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from holdfast.base.errors import AlreadyRegistered, MissingDependency, NotFound
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where an object lives ("package.module:attribute") and which extra brings its packages."""
+
+    target: str
+    summary: str = ""
+    extra: str | None = None
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """A read-mostly mapping from a name to an object that is imported when first asked for.
+
+    `kind` is the word used in errors ("probe"). A duplicate name raises `AlreadyRegistered`,
+    an unknown one `NotFound`, an absent package `MissingDependency` with the extra to install.
+    """
+
+    def __init__(self, kind: str, entries: Mapping[str, Entry] | None = None) -> None:
+        self.kind = kind
+        self._entries: dict[str, Entry] = dict(entries or {})
+        self._loaded: dict[str, T] = {}
+
+    def register(self, name: str, entry: Entry) -> None:
+        """Add `name`. Raises AlreadyRegistered, and changes nothing, if it is taken."""
+        if name in self._entries:
+            raise AlreadyRegistered(
+                f"cannot register {self.kind} {name!r}: the name is taken by "
+                f"{self._entries[name].target}",
+                expected=f"a {self.kind} name not among {', '.join(self._entries)}",
+            )
+        self._entries[name] = entry
+
+    def entry(self, name: str) -> Entry:
+        """The entry for `name`, without importing it."""
+        if name not in self._entries:
+            raise self._unknown(name)
+        return self._entries[name]
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._loaded:
+            self._loaded[name] = self._load(name, self.entry(name))
+        return self._loaded[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def _load(self, name: str, entry: Entry) -> T:
+        module_name, _, attribute = entry.target.partition(":")
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError as exc:
+            raise self._missing(name, entry, exc) from exc
+        return getattr(module, attribute) if attribute else module  # type: ignore[return-value]
+
+    def _missing(self, name: str, entry: Entry, exc: ImportError) -> Exception:
+        package = (exc.name or "").partition(".")[0]
+        if entry.extra is None or package == "holdfast":
+            return exc  # our own mistake: show it as it is
+        install = f"pip install 'holdfast[{entry.extra}]'"
+        if isinstance(exc, ModuleNotFoundError):
+            return MissingDependency(
+                f"cannot load {self.kind} {name!r}: the package {package!r} is not installed",
+                expected=f"the packages of the extra {entry.extra!r}",
+                hint=install,
+            )
+        return MissingDependency(
+            f"cannot load {self.kind} {name!r}: importing {package or module_of(entry)!r} "
+            f"failed: {exc}",
+            expected=f"a working installation of the extra {entry.extra!r}",
+            hint=f"{install} --force-reinstall",
+        )
+
+    def _unknown(self, name: str) -> NotFound:
+        close = difflib.get_close_matches(name, self._entries, n=1)
+        return NotFound(
+            f"unknown {self.kind} {name!r}",
+            expected=f"one of {', '.join(self._entries)}",
+            hint=close[0] if close else None,
+        )
+
+
+def module_of(entry: Entry) -> str:
+    """The module part of an entry's target."""
+    return entry.target.partition(":")[0]

@@ -1,0 +1,83 @@
+"""Byte counts as people write them: "2GB", "512MiB", "80%", and back.
+
+GB is 10**9 and GiB is 2**30, as on a disk and in a kernel. A bare letter ("2G") is binary,
+as in `ulimit`, Docker and Java. Case and blanks do not matter.
+Promise: `parse_bytes(format_bytes(n, exact=True)) == n` for every n >= 0.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from holdfast.base.errors import BadInput
+
+_DECIMAL = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15}
+_BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
+_FACTORS = (
+    {"": 1}
+    | {name.lower(): factor for name, factor in (_DECIMAL | _BINARY).items()}
+    | {name[0].lower(): factor for name, factor in _BINARY.items()}
+)
+_TEXT = re.compile(r"\s*(?P<number>\d[\d_]*(?:\.\d+)?|\.\d+)\s*(?P<unit>[a-zA-Z]*|%)\s*")
+_EXPECTED = 'a size such as "2GB", "512MiB" or "80%"'
+
+
+def parse_bytes(size: str | int, *, of: int | None = None) -> int:
+    """Bytes in `size`; a percentage is taken of `of`. Fractions of a byte are cut off.
+
+    Raises BadInput for text that is no size, negative numbers, and "80%" where there is no whole.
+    """
+    if isinstance(size, bool) or not isinstance(size, (str, int)):
+        raise BadInput(f"cannot read {size!r} as a size in bytes", expected=_EXPECTED)
+    if isinstance(size, int):
+        if size < 0:
+            raise BadInput(f"a size cannot be negative: {size}", expected=_EXPECTED)
+        return size
+    match = _TEXT.fullmatch(size)
+    if match is None:
+        raise BadInput(f"cannot read {size!r} as a size in bytes", expected=_EXPECTED)
+    number, unit = Fraction(match["number"].replace("_", "")), match["unit"]
+    if unit == "%":
+        return _percentage(size, number, of)
+    if unit.lower() not in _FACTORS:
+        raise BadInput(
+            f"cannot read {size!r} as a size in bytes: unknown unit {unit!r}",
+            expected=f"one of {', '.join([*_DECIMAL, *_BINARY])} or %",
+        )
+    return int(number * _FACTORS[unit.lower()])
+
+
+def _percentage(size: str, number: Fraction, of: int | None) -> int:
+    if of is None:
+        raise BadInput(
+            f"cannot read {size!r} as a size in bytes: a percentage of what is not known here",
+            expected='an absolute size such as "2GB" or "512MiB"',
+        )
+    if number > 100:
+        raise BadInput(f"cannot take {size!r} of {format_bytes(of)}", expected="at most 100%")
+    return int(number / 100 * of)
+
+
+def format_bytes(count: int, *, binary: bool = False, exact: bool = False) -> str:
+    """`count` for a person: "23.8 GB", or "22.2 GiB" when `binary`.
+
+    `exact` picks the largest unit that divides the count, so that nothing is rounded away.
+    """
+    if count < 0:
+        return "-" + format_bytes(-count, binary=binary, exact=exact)
+    if exact:
+        return _format_exactly(count)
+    units = {"B": 1} | _BINARY if binary else _DECIMAL
+    name, factor = max(
+        ((n, f) for n, f in units.items() if f <= max(count, 1)), key=lambda item: item[1]
+    )
+    value = count / factor
+    digits = 0 if name == "B" or value >= 99.95 else 1
+    return f"{value:.{digits}f} {name}"
+
+
+def _format_exactly(count: int) -> str:
+    units = sorted((_DECIMAL | _BINARY).items(), key=lambda item: -item[1])
+    name, factor = next((n, f) for n, f in units if f == 1 or (count and count % f == 0))
+    return f"{count // factor}{name}"

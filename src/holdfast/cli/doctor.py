@@ -1,0 +1,222 @@
+"""Check what Holdfast can use on this machine, what each extra would add, and what to install.
+
+Exit status: 0 when nothing is broken, 1 when something installed does not work or a name given
+with --require cannot be used.
+
+examples:
+holdfast doctor                          the whole report
+holdfast doctor --json                   for scripts
+holdfast doctor --require opencl,torch   exit status 1 unless both can be used
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import platform
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+
+import holdfast
+from holdfast.base.codec import about, encode
+from holdfast.base.config import Config, unknown_variables
+from holdfast.base.errors import BadInput
+from holdfast.topology import Topology, discover
+from holdfast.topology.render import words
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """An extra of the package: what it adds, its distribution, and the probe that tries it."""
+
+    name: str
+    adds: str
+    distribution: str
+    module: str
+    probe: str | None = None
+
+
+EXTRAS = (
+    Extra("torch", "devices PyTorch can use: CUDA, ROCm, XPU, MPS", "torch", "torch", "torch"),
+    Extra("opencl", "OpenCL devices of any vendor", "pyopencl", "pyopencl", "opencl"),
+    Extra("nvml", "NVIDIA memory and NVLink", "nvidia-ml-py", "pynvml", "nvml"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One line of the report."""
+
+    name: str = about("what was looked at")
+    state: str = about("ok, missing (can be added), idle (there, nothing to drive) or broken")
+    found: str = about("what was found")
+    advice: str | None = about("what to do about it", default=None)
+
+
+MARKS = {"ok": "[green]✓[/]", "missing": "[yellow]○[/]", "idle": "[dim]–[/]", "broken": "[red]✗[/]"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `holdfast doctor`."""
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the report")
+    parser.add_argument(
+        "--require",
+        metavar="NAMES",
+        default="",
+        help="comma-separated checks that must be ok, such as " + ",".join(e.name for e in EXTRAS),
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report; the status says whether something is broken or a requirement is not met."""
+    topology = discover(config=Config.load())
+    checks = examine(topology)
+    required = [name.strip() for name in args.require.split(",") if name.strip()]
+    unmet = _unmet(required, checks)
+    healthy = not unmet and all(check.state != "broken" for check in checks)
+    if args.json:
+        document = {"healthy": healthy, "unmet": unmet, "checks": [encode(c) for c in checks]}
+        print(json.dumps(document, indent=2))
+    else:
+        _print(checks, unmet, healthy)
+    return 0 if healthy else 1
+
+
+def examine(topology: Topology) -> list[Check]:
+    """Every check, in the order a person wants to read them."""
+    return [
+        Check(
+            name="holdfast",
+            state="ok",
+            found=f"{holdfast.__version__} on Python {platform.python_version()}",
+        ),
+        _machine(topology),
+        *(_gpu_checks(topology)),
+        *(_extra(extra, topology) for extra in EXTRAS),
+        *(_settings()),
+    ]
+
+
+def _machine(topology: Topology) -> Check:
+    linux, other = topology.probe("linux"), topology.probe("psutil")
+    found = words.join(
+        [
+            words.machine(topology),
+            words.count(len(topology.nodes), "node"),
+            words.count(len(topology.cores), "core"),
+            *words.memory_remarks(topology),
+        ]
+    )
+    if topology.nodes:
+        return Check(name="machine", state="ok", found=found)
+    reasons = words.join([linux.reason if linux else None, other.reason if other else None], "; ")
+    return Check(
+        name="machine", state="broken", found=f"no memory was found: {reasons}", advice="report it"
+    )
+
+
+def _gpu_checks(topology: Topology) -> list[Check]:
+    gpus = [gpu for gpu in topology.gpus if gpu.kind not in ("display", "virtual")]
+    if not gpus:
+        found = "no GPU on the PCI bus; models run on the CPU"
+        return [Check(name="gpu", state="idle", found=found)]
+    return [
+        Check(
+            name=f"gpu {gpu.id}",
+            state="ok" if gpu.torch or gpu.opencl else "missing",
+            found=words.join([words.gpu_title(gpu), words.gpu_memory(gpu), gpu.torch, gpu.opencl]),
+            advice=None
+            if gpu.torch or gpu.opencl
+            else "install a driver, then holdfast[torch] or holdfast[opencl]",
+        )
+        for gpu in gpus
+    ]
+
+
+def _extra(extra: Extra, topology: Topology) -> Check:
+    if importlib.util.find_spec(extra.module) is None:
+        return Check(
+            name=extra.name,
+            state="missing",
+            found=f"not installed; would add {extra.adds}",
+            advice=f"pip install 'holdfast[{extra.name}]'",
+        )
+    version = f"{extra.distribution} {_version(extra.distribution)}"
+    report = topology.probe(extra.probe or "")
+    if report is None or report.status == "skipped":
+        return Check(name=extra.name, state="idle", found=f"{version}; not asked")
+    if report.status == "failed":
+        advice = f"pip install --force-reinstall 'holdfast[{extra.name}]', or mend the driver"
+        return Check(
+            name=extra.name, state="broken", found=f"{version}; {report.reason}", advice=advice
+        )
+    if report.status == "absent":
+        return Check(name=extra.name, state="idle", found=f"{version}; {report.reason}")
+    found = {"torch": _torch_devices, "opencl": _opencl_devices}.get(extra.name)
+    devices = found(topology) if found else words.count(_nvidia(topology), "GPU")
+    return Check(name=extra.name, state="ok", found=words.join([version, devices, report.reason]))
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "(version unknown)"
+
+
+def _torch_devices(topology: Topology) -> str:
+    return ", ".join(device.id for device in topology.torch)
+
+
+def _opencl_devices(topology: Topology) -> str:
+    return ", ".join(f"{d.name} ({d.platform})" for d in topology.opencl) or "no device"
+
+
+def _nvidia(topology: Topology) -> int:
+    return sum(gpu.vendor == "NVIDIA" for gpu in topology.gpus)
+
+
+def _settings() -> list[Check]:
+    return [
+        Check(
+            name="settings",
+            state="broken",
+            found=f"the variable {name} is read by nothing",
+            advice=f"did you mean {meant}?" if meant else "unset it",
+        )
+        for name, meant in unknown_variables().items()
+    ]
+
+
+def _unmet(required: list[str], checks: list[Check]) -> list[str]:
+    states = {check.name: check.state for check in checks}
+    states["gpu"] = "ok" if any(n.startswith("gpu ") for n in states) else states.get("gpu", "idle")
+    for name in required:
+        if name not in states:
+            raise BadInput(
+                f"cannot require {name!r}: there is no such check",
+                expected=f"some of {', '.join(sorted(states))}",
+            )
+    return [name for name in required if states[name] != "ok"]
+
+
+def _print(checks: list[Check], unmet: list[str], healthy: bool) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for check in checks:
+        table.add_row(MARKS[check.state], check.name, escape(check.found))
+        if check.advice:
+            table.add_row("", "", f"[cyan]→ {escape(check.advice)}[/]")
+    console = Console() if sys.stdout.isatty() else Console(width=160)
+    console.print(table)
+    if unmet:
+        console.print(f"[red]required, and not usable here: {', '.join(unmet)}[/]")
+    console.print("All is well." if healthy else "[red]Something needs attention.[/]")

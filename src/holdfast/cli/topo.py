@@ -1,0 +1,120 @@
+"""Show the machine: NUMA nodes, CPUs, caches, GPUs of any vendor, and the links between them.
+
+examples:
+holdfast topo                                the machine as a tree
+holdfast topo --json > machine.json          for scripts; holdfast topo --schema describes it
+holdfast topo --svg machine.svg --measure    a picture with measured bandwidth
+holdfast topo --simulate 2x16GB,1x64GB:far   a machine you do not have
+holdfast topo --from machine.json            a machine somebody sent you
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from holdfast.base.config import Config
+from holdfast.base.errors import BadInput
+from holdfast.cli.files import read_text, write_text
+from holdfast.topology import Topology, discover, measure, schema, svg, tree
+from holdfast.topology.probes import PROBES
+from holdfast.topology.probes.simulated import EXAMPLE
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `holdfast topo`."""
+    add = parser.add_argument
+    add("--json", action="store_true", help="print JSON instead of the tree")
+    add("--svg", metavar="FILE", help="write a picture to FILE (- for standard output)")
+    add("--measure", action="store_true", help="time memory and GPU links, and keep the results")
+    add(
+        "--time-limit",
+        metavar="SECONDS",
+        type=float,
+        default=60.0,
+        help="stop measuring after that long (default 60)",
+    )
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--simulate", metavar="TEXT", help=f"a made-up machine, such as {EXAMPLE} (see docs)"
+    )
+    source.add_argument(
+        "--from", dest="file", metavar="FILE", help="a machine saved with --json (- for input)"
+    )
+    source.add_argument("--root", metavar="DIR", help="a recorded tree that holds sys/ and proc/")
+    add("--probes", metavar="NAMES", help=f"ask only these of {', '.join(PROBES)}")
+    add("--schema", action="store_true", help="print the JSON schema of --json, and stop")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show the machine that was asked for."""
+    if args.schema:
+        print(json.dumps(schema(), indent=2))
+        return 0
+    config = Config.load(root=args.root, simulate=args.simulate, probes=args.probes)
+    topology = _load(args.file) if args.file else discover(config=config)
+    if args.measure:
+        topology = _measure(topology, args.time_limit, config)
+    if args.svg:
+        _write_svg(topology, args.svg)
+    if args.json:
+        print(topology.to_json())
+    elif args.svg != "-":
+        _print_tree(topology)
+    return 0
+
+
+def _load(file: str) -> Topology:
+    text = sys.stdin.read() if file == "-" else read_text(file)
+    try:
+        return Topology.from_json(text)
+    except BadInput as exc:
+        raise BadInput(
+            f"cannot use {file!r}: {exc.what}", expected=exc.expected, hint=exc.hint
+        ) from exc
+
+
+def _write_svg(topology: Topology, file: str) -> None:
+    if file == "-":
+        print(svg(topology))
+        return
+    write_text(file, svg(topology))
+    print(f"picture: {Path(file)}", file=sys.stderr)
+
+
+def _print_tree(topology: Topology) -> None:
+    if not sys.stdout.isatty():
+        print(tree(topology, width=240))
+        return
+    from rich.console import Console
+
+    from holdfast.topology.render.tree import rich_tree
+
+    Console().print(rich_tree(topology), highlight=False)
+
+
+def _measure(topology: Topology, time_limit_s: float, config: Config) -> Topology:
+    """With a progress bar on standard error, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns: list[Any] = [TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()]
+    console = Console(stderr=True)
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("measuring", total=None)
+
+        def show(label: str, done: int, total: int) -> None:
+            bar.update(task, description=label, completed=done, total=total)
+
+        topology = measure(
+            topology, refresh=True, time_limit_s=time_limit_s, progress=show, config=config
+        )
+    report = topology.probe("measure")
+    if report is not None and report.reason:
+        print(f"holdfast: not everything was measured: {report.reason}", file=sys.stderr)
+    return topology

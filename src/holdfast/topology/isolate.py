@@ -1,0 +1,81 @@
+"""Call a function in a process of its own, for code that drives vendor libraries.
+
+A driver that crashes takes that process with it, one that hangs is ended after the time limit,
+and no context is left behind in the caller's process. The answer comes back in a file, because
+drivers print to standard output as they like.
+Promise: a Holdfast error of the function is raised here with its class and its three parts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from holdfast.base import errors
+
+
+def call(target: str, arguments: list[Any], *, timeout_s: float) -> Any:
+    """The result of "package.module:function" on `arguments`; both must be plain JSON values.
+
+    Raises OutOfTime after `timeout_s`, Unsupported if the process crashed.
+    """
+    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+        answer = Path(folder) / "answer.json"
+        command = [sys.executable, "-m", __name__, target, json.dumps(arguments), str(answer)]
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                timeout=timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as exc:
+            raise errors.OutOfTime(
+                f"no answer from a process of its own within {timeout_s:g} s",
+                expected="a driver that answers",
+                hint="a longer HOLDFAST_PROBE_TIMEOUT_S, or look for a driver that hangs",
+            ) from exc
+        if not answer.exists():
+            raise _crash(done.returncode, done.stderr.decode(errors="replace"))
+        return _unpack(json.loads(answer.read_text()))
+
+
+def _crash(code: int, stderr: str) -> errors.Unsupported:
+    how = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
+    last = stderr.strip().splitlines()[-1:] or ["nothing on standard error"]
+    return errors.Unsupported(
+        f"its process {how}: {last[0]}", expected="a driver that answers without crashing"
+    )
+
+
+def _unpack(answer: dict[str, Any]) -> Any:
+    if "error" not in answer:
+        return answer["result"]
+    cls = getattr(errors, answer["error"]["class"], errors.Unsupported)
+    raise cls(**answer["error"]["parts"])
+
+
+def _main(target: str, arguments: str, answer: str) -> None:
+    """The child: call, and write what came of it."""
+    module, _, function = target.partition(":")
+    try:
+        result = getattr(importlib.import_module(module), function)(*json.loads(arguments))
+        text = json.dumps({"result": result})
+    except errors.HoldfastError as exc:
+        parts = {"what": exc.what, "expected": exc.expected, "hint": exc.hint}
+        text = json.dumps({"error": {"class": type(exc).__name__, "parts": parts}})
+    except Exception as exc:  # noqa: BLE001  a vendor's library can raise anything
+        parts = {"what": f"{type(exc).__name__}: {exc}"}
+        text = json.dumps({"error": {"class": "Unsupported", "parts": parts}})
+    Path(answer).write_text(text)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

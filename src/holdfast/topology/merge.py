@@ -1,0 +1,196 @@
+"""Put the answers of several probes together into one machine.
+
+Covers: the same GPU seen by several probes, joined by its PCI address; links between all places.
+Promise: merge() only reads its arguments; where two answers know the same fact, the first wins.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Sequence
+
+from holdfast.topology.model import (
+    Gpu,
+    Link,
+    LinkKind,
+    Node,
+    OpenclDevice,
+    Performance,
+    Topology,
+    TorchDevice,
+)
+
+_LISTS = ("nodes", "cpus", "caches", "opencl", "torch", "measurements", "probes")
+
+
+def merge(answers: Sequence[Topology]) -> Topology:
+    """One machine from partial descriptions, most trusted first."""
+    gpus = _gpus(answers)
+    facts = {
+        field.name: _first(getattr(answer, field.name) for answer in answers)
+        for field in dataclasses.fields(Topology)
+        if field.name not in {*_LISTS, "gpus", "links", "schema_version", "simulated"}
+    }
+    lists = {
+        name: next((getattr(a, name) for a in answers if getattr(a, name)), ()) for name in _LISTS
+    }
+    whole = Topology(**(facts | lists), simulated=any(answer.simulated for answer in answers))  # type: ignore[arg-type]
+    gpus = [_settled(gpu, whole) for gpu in _with_unified_gpu(gpus, whole)]
+    numbered = tuple(dataclasses.replace(gpu, id=i) for i, gpu in enumerate(gpus))
+    whole = whole.replace(gpus=numbered)
+    peers = [link for answer in answers for link in answer.links]
+    return whole.replace(links=tuple(_links(whole, peers)))
+
+
+def _first(values: Iterable[object]) -> object:
+    return next((value for value in values if value is not None and value != ()), None)
+
+
+# ---- GPUs
+
+
+def _gpus(answers: Sequence[Topology]) -> list[Gpu]:
+    """One GPU for each PCI address, in order of the address; those that only show come last."""
+    groups: dict[str | None, list[Gpu]] = {}
+    for gpu in (gpu for answer in answers for gpu in answer.gpus):
+        groups.setdefault(gpu.pci_address, []).append(gpu)
+    unplaced = groups.pop(None, [])
+    placed = [_joined(group) for _, group in sorted(groups.items())]  # type: ignore[type-var]
+    return sorted(placed + unplaced, key=lambda gpu: gpu.kind in ("display", "virtual"))
+
+
+def _joined(seen: list[Gpu]) -> Gpu:
+    facts = {
+        field.name: _first(getattr(gpu, field.name) for gpu in seen)
+        for field in dataclasses.fields(Gpu)
+    }
+    return Gpu(**facts)  # type: ignore[arg-type]
+
+
+def _with_unified_gpu(gpus: list[Gpu], whole: Topology) -> list[Gpu]:
+    """Apple's GPU has no PCI address: torch alone sees it."""
+    apple = [device for device in whole.torch if device.backend == "mps"]
+    if not apple or gpus:
+        return gpus
+    device = apple[0]
+    return [
+        Gpu(
+            id=0,
+            vendor="Apple",
+            name=device.name,
+            kind="integrated",
+            memory_bytes=device.memory_bytes,
+            torch=device.id,
+        )
+    ]
+
+
+def _settled(gpu: Gpu, whole: Topology) -> Gpu:
+    """Near node where only one is possible, and the same card among OpenCL and torch devices."""
+    homes = [node.id for node in whole.nodes if node.cpus]
+    opencl = _same_card(gpu, [d for d in whole.opencl if d.kind != "cpu"], whole)
+    torch = _same_card(gpu, [d for d in whole.torch if d.backend != "cpu"], whole)
+    node = gpu.numa_node
+    if node is None and len(homes) == 1:
+        node = homes[0]
+    memory = whole.node(gpu.memory_node) if gpu.memory_node is not None else None
+    return dataclasses.replace(
+        gpu,
+        numa_node=node,
+        name=gpu.name or (torch.name if torch else opencl.name if opencl else None),
+        memory_bytes=gpu.memory_bytes
+        or (memory.total_bytes if memory else torch.memory_bytes if torch else None),
+        free_bytes=gpu.free_bytes or (memory.free_bytes if memory else None),
+        opencl=opencl.id if opencl else gpu.opencl,
+        torch=torch.id if torch else gpu.torch,
+    )
+
+
+def _same_card(gpu: Gpu, devices: list, whole: Topology) -> OpenclDevice | TorchDevice | None:  # type: ignore[type-arg]
+    """By PCI address; a device without one is the same card if it can be no other."""
+    exact = [d for d in devices if d.pci_address and d.pci_address == gpu.pci_address]
+    if exact:
+        return exact[0]
+    unplaced = [d for d in devices if d.pci_address is None and _vendor_fits(gpu, d)]
+    rivals = [g for g in whole.gpus if g.vendor == gpu.vendor]
+    return unplaced[0] if len(unplaced) == 1 and len(rivals) <= 1 else None
+
+
+def _vendor_fits(gpu: Gpu, device: OpenclDevice | TorchDevice) -> bool:
+    backends = {"xpu": "Intel", "npu": "Huawei", "mlu": "Cambricon", "mps": "Apple"}
+    if isinstance(device, TorchDevice) and device.backend in backends:
+        return backends[device.backend] == gpu.vendor
+    names = f"{device.name} {getattr(device, 'platform', '')}".lower()
+    return gpu.vendor is not None and gpu.vendor.lower() in names
+
+
+# ---- links
+
+
+def _links(whole: Topology, peers: Iterable[Link]) -> list[Link]:
+    places = {f"pci:{gpu.pci_address}": f"gpu:{gpu.id}" for gpu in whole.gpus}
+    renamed = [
+        dataclasses.replace(
+            link,
+            source=places.get(link.source, link.source),
+            target=places.get(link.target, link.target),
+        )
+        for link in peers
+    ]
+    return [*_node_links(whole), *_host_links(whole), *_best_of_each_pair(renamed)]
+
+
+def _node_links(whole: Topology) -> list[Link]:
+    """Every pair of nodes, with the firmware's figures where they hold for that pair."""
+    links = []
+    for a, b in itertools.combinations(whole.nodes, 2):
+        hmat = _hmat_between(a, b) or _hmat_between(b, a)
+        bandwidth = hmat.read_bandwidth_mb_s if hmat else None
+        links.append(
+            Link(
+                source=f"node:{a.id}",
+                target=f"node:{b.id}",
+                kind="numa",
+                distance=whole.distance(a.id, b.id),
+                bandwidth_gb_s=bandwidth / 1000 if bandwidth else None,
+                latency_ns=hmat.read_latency_ns if hmat else None,
+            )
+        )
+    return links
+
+
+def _hmat_between(initiator: Node, target: Node) -> Performance | None:
+    return target.hmat if target.hmat and initiator.id in target.hmat.initiators else None
+
+
+def _host_links(whole: Topology) -> list[Link]:
+    """From each GPU to the node it hangs on."""
+    links = []
+    for gpu in whole.gpus:
+        only_shows = gpu.kind in ("display", "virtual") and gpu.link is None
+        if gpu.numa_node is None or only_shows:
+            continue
+        kind: LinkKind = "c2c" if gpu.memory_node is not None else "pcie"
+        if gpu.kind == "integrated" and gpu.link is None:
+            kind = "fabric"
+        links.append(
+            Link(
+                source=f"node:{gpu.numa_node}",
+                target=f"gpu:{gpu.id}",
+                kind=kind,
+                lanes=gpu.link.width if gpu.link and kind == "pcie" else None,
+                bandwidth_gb_s=gpu.link.bandwidth_gb_s if gpu.link and kind == "pcie" else None,
+            )
+        )
+    return links
+
+
+def _best_of_each_pair(links: list[Link]) -> list[Link]:
+    """Where two GPUs are joined by NVLink or xGMI, the way over PCIe is of no interest."""
+    pairs: dict[frozenset[str], Link] = {}
+    for link in links:
+        pair = frozenset((link.source, link.target))
+        if pair not in pairs or pairs[pair].kind == "pcie":
+            pairs[pair] = link
+    return list(pairs.values())

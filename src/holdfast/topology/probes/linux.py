@@ -1,0 +1,276 @@
+"""NUMA nodes, CPUs and caches from Linux's sysfs and procfs.
+
+Covers: memory, distances, huge pages and HMAT figures of nodes; packages, cores, hybrid kinds;
+caches; limits of the control group. Leaves to others: GPUs (pci, kfd, nvml).
+Promise: reads files below `config.root` alone; what a file does not tell stays None.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from holdfast.base.config import Config
+from holdfast.base.errors import Absent
+from holdfast.topology.model import Cache, Cpu, HugePages, MemoryKind, Node, Performance, Topology
+from holdfast.topology.probes import hidden_id
+from holdfast.topology.sysfs import (
+    children,
+    read,
+    read_int,
+    read_list,
+    read_natural,
+    read_size,
+    read_table,
+)
+
+
+def probe(config: Config) -> Topology:
+    """Nodes, CPUs and caches; raises Absent where there is no sysfs to read."""
+    root = config.root
+    system = root / "sys/devices/system"
+    if not (system / "cpu").is_dir():
+        raise Absent(
+            f"there is no {system / 'cpu'}",
+            expected="the sysfs of a Linux machine below " + str(root),
+        )
+    node_of_cpu = _node_of_cpu(system / "node")
+    cpus = _cpus(root, node_of_cpu)
+    memory = _kibibytes(read(root / "proc/meminfo") or "")
+    nodes = _nodes(root) or (_single_node(memory, cpus),)
+    here = root == Path("/")
+    return Topology(
+        machine_id=_machine_id(root),
+        hostname=read(root / "proc/sys/kernel/hostname"),
+        system="Linux",
+        kernel=read(root / "proc/sys/kernel/osrelease"),
+        architecture=platform.machine() if here else None,
+        cpu_model=_cpu_model(root),
+        page_bytes=os.sysconf("SC_PAGE_SIZE") if here else None,
+        memory_bytes=memory.get("MemTotal"),
+        available_bytes=memory.get("MemAvailable"),
+        memory_limit_bytes=_memory_limit(root),
+        usable_cpus=tuple(sorted(os.sched_getaffinity(0))) if here else None,
+        nodes=nodes,
+        cpus=cpus or tuple(Cpu(id=i, node=n) for i, n in sorted(node_of_cpu.items())),
+        caches=_caches(system / "cpu", [cpu.id for cpu in cpus]),
+    )
+
+
+# ---- nodes
+
+
+def _nodes(root: Path) -> tuple[Node, ...]:
+    folder = root / "sys/devices/system/node"
+    kinds = _memory_kinds(root)
+    online = read_list(folder / "online")
+    found = [(i, p) for i, p in children(folder, r"node(\d+)") if online is None or i in online]
+    nodes = [_node(i, path, kinds.get(i)) for i, path in found]
+    # An empty node (no memory, no CPUs) is a place the firmware keeps free, not a part of the
+    # machine: distances to it are dropped with it.
+    keep = [not (n.total_bytes == 0 and not n.cpus) for n in nodes]
+    return tuple(
+        dataclasses.replace(node, distances=_kept(node.distances, keep))
+        for node, kept in zip(nodes, keep, strict=True)
+        if kept
+    )
+
+
+def _kept(distances: tuple[int | None, ...], keep: list[bool]) -> tuple[int | None, ...]:
+    if len(distances) != len(keep):
+        return ()
+    return tuple(d for d, kept in zip(distances, keep, strict=True) if kept)
+
+
+def _node(node_id: int, path: Path, kind: MemoryKind | None) -> Node:
+    memory = _kibibytes(read(path / "meminfo") or "")
+    cpus = read_list(path / "cpulist") or ()
+    distances = tuple(int(d) for d in re.findall(r"\d+", read(path / "distance") or ""))
+    return Node(
+        id=node_id,
+        total_bytes=memory.get("MemTotal"),
+        free_bytes=memory.get("MemFree"),
+        cpus=cpus,
+        distances=distances,
+        memory_kind=kind or ("dram" if cpus else None),
+        hugepages=_hugepages(path / "hugepages"),
+        hmat=_hmat(path),
+    )
+
+
+def _kibibytes(text: str) -> dict[str, int]:
+    """ "Node 0 MemTotal: 16 kB" and "MemTotal: 16 kB" alike, in bytes."""
+    lines = re.findall(r"(\w+):\s+(\d+) kB", text)
+    return {name: int(number) * 1024 for name, number in lines}
+
+
+def _hugepages(folder: Path) -> tuple[HugePages, ...]:
+    pools = (
+        (size, read_natural(path / "nr_hugepages"), read_natural(path / "free_hugepages"))
+        for size, path in children(folder, r"hugepages-(\d+)kB")
+    )
+    return tuple(
+        HugePages(page_bytes=size * 1024, total=total, free=free)
+        for size, total, free in pools
+        if total is not None
+    )
+
+
+def _hmat(node: Path) -> Performance | None:
+    """Class 0 is the best initiator of any sort, class 1 the best CPU: that one is ours."""
+    for access in ("access1", "access0"):
+        folder = node / access / "initiators"
+        # The kernel writes 0 for a figure that the firmware left out.
+        figures = {
+            name: read_int(folder / name) or None
+            for name in ("read_latency", "write_latency", "read_bandwidth", "write_bandwidth")
+        }
+        if any(figures.values()):
+            return Performance(
+                initiators=tuple(i for i, _ in children(folder, r"node(\d+)")),
+                read_latency_ns=figures["read_latency"],
+                write_latency_ns=figures["write_latency"],
+                read_bandwidth_mb_s=figures["read_bandwidth"],
+                write_bandwidth_mb_s=figures["write_bandwidth"],
+            )
+    return None
+
+
+def _memory_kinds(root: Path) -> dict[int, MemoryKind]:
+    """Nodes whose memory is not plain DRAM, where the kernel says whose it is."""
+    kinds: dict[int, MemoryKind] = {}
+    has_cxl = any((root / "sys/bus/cxl/devices").glob("mem*"))
+    for device in _entries(root / "sys/bus/dax/devices"):
+        node, path = read_natural(device / "target_node"), str(device.resolve())
+        if node is None:
+            continue
+        if "ndbus" in path:  # libnvdimm's bus
+            kinds[node] = "pmem"
+        elif "ACPI0017" in path or has_cxl:  # the CXL root, or memory the firmware set aside
+            kinds[node] = "cxl"
+    for gpu in _entries(root / "proc/driver/nvidia/gpus"):
+        node = gpu_memory_node(gpu)
+        if node is not None:
+            kinds[node] = "gpu"
+    return kinds
+
+
+def gpu_memory_node(folder: Path) -> int | None:
+    """The node that a GPU's memory forms, from the NVIDIA driver's folder for the card."""
+    node = read_table(folder / "numa_status").get("Node", "")
+    return int(node) if node.isdecimal() else None
+
+
+def _entries(folder: Path) -> Iterable[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else ()
+
+
+def _single_node(memory: dict[str, int], cpus: tuple[Cpu, ...]) -> Node:
+    """A kernel without NUMA has one node and does not say so."""
+    return Node(
+        id=0,
+        total_bytes=memory.get("MemTotal"),
+        free_bytes=memory.get("MemFree"),
+        cpus=tuple(cpu.id for cpu in cpus),
+        distances=(10,),
+        memory_kind="dram",
+    )
+
+
+# ---- CPUs and caches
+
+
+def _node_of_cpu(folder: Path) -> dict[int, int]:
+    lists = ((i, read_list(path / "cpulist") or ()) for i, path in children(folder, r"node(\d+)"))
+    return {cpu: node for node, cpus in lists for cpu in cpus}
+
+
+def _cpus(root: Path, node_of_cpu: dict[int, int]) -> tuple[Cpu, ...]:
+    folder = root / "sys/devices/system/cpu"
+    numbers = [i for i, _ in children(folder, r"cpu(\d+)")]
+    online = read_list(folder / "online")
+    kinds = dict.fromkeys(read_list(root / "sys/devices/cpu_core/cpus") or (), "performance")
+    kinds |= dict.fromkeys(read_list(root / "sys/devices/cpu_atom/cpus") or (), "efficiency")
+
+    def cpu(number: int) -> Cpu:
+        topology = folder / f"cpu{number}/topology"
+        return Cpu(
+            id=number,
+            core=read_natural(topology / "core_id"),
+            die=read_natural(topology / "die_id"),
+            package=read_natural(topology / "physical_package_id"),
+            node=node_of_cpu.get(number) if node_of_cpu else 0,
+            kind=kinds.get(number),  # type: ignore[arg-type]
+        )
+
+    return tuple(cpu(i) for i in numbers if online is None or i in online)
+
+
+def _caches(folder: Path, cpus: list[int]) -> tuple[Cache, ...]:
+    """Each cache once, described by the first CPU that has it."""
+    seen: set[tuple[int | None, str | None, tuple[int, ...]]] = set()
+    caches: list[Cache] = []
+    for cpu in cpus:
+        for _, path in children(folder / f"cpu{cpu}/cache", r"index(\d+)"):
+            level, kind = read_natural(path / "level"), read(path / "type")
+            shared = read_list(path / "shared_cpu_list") or (cpu,)
+            if level is None or (level, kind, shared) in seen:
+                continue
+            seen.add((level, kind, shared))
+            caches.append(
+                Cache(
+                    level=level,
+                    kind=_CACHE_KINDS.get(kind or "", "unified"),  # type: ignore[arg-type]
+                    size_bytes=read_size(path / "size"),
+                    line_bytes=read_natural(path / "coherency_line_size"),
+                    cpus=shared,
+                )
+            )
+    return tuple(sorted(caches, key=lambda c: (c.level, c.cpus, c.kind)))
+
+
+_CACHE_KINDS = {"Data": "data", "Instruction": "instruction", "Unified": "unified"}
+
+
+def _cpu_model(root: Path) -> str | None:
+    """x86 names its CPU in cpuinfo; ARM machines name the board in the device tree or in DMI."""
+    cpuinfo = read_table(root / "proc/cpuinfo")
+    dmi = read(root / "sys/devices/virtual/dmi/id/product_name")
+    board = read(root / "proc/device-tree/model")
+    return cpuinfo.get("model name") or cpuinfo.get("Model") or board or dmi or None
+
+
+# ---- the machine as a whole
+
+
+def _machine_id(root: Path) -> str | None:
+    text = read(root / "etc/machine-id") or read(root / "var/lib/dbus/machine-id")
+    return hidden_id(text) if text else None
+
+
+def _memory_limit(root: Path) -> int | None:
+    """The smallest memory limit on the way up from this process's control group."""
+    limits: list[int] = []
+    for line in (read(root / "proc/self/cgroup") or "").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, group = rest.partition(":")
+        if controllers == "":
+            base, name = root / "sys/fs/cgroup", "memory.max"
+        elif "memory" in controllers.split(","):
+            base, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        folder = base / group.strip("/")
+        for place in (folder, *folder.parents):
+            if place.is_relative_to(base):
+                limits.append(read_natural(place / name) or _NO_LIMIT)
+    smallest = min(limits, default=_NO_LIMIT)
+    return smallest if smallest < _NO_LIMIT else None
+
+
+# Version 1 groups say "no limit" with the largest multiple of a page below 2**63.
+_NO_LIMIT = 2**62

@@ -1,0 +1,171 @@
+"""GPUs and accelerators of any vendor from the PCI bus in sysfs; no vendor library needed.
+
+Covers: address, names, near node, PCIe link as limited by its slot, where two GPUs meet.
+Leaves to others: memory of NVIDIA cards (nvml), xGMI (kfd).
+Promise: reads files below `config.root` alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+from holdfast.base.config import Config
+from holdfast.base.errors import Absent
+from holdfast.topology.model import Gpu, GpuKind, Link, PcieLink, Topology
+from holdfast.topology.probes.linux import gpu_memory_node
+from holdfast.topology.sysfs import read, read_int, read_natural, read_table
+
+VENDORS = {
+    0x1002: "AMD",
+    0x10DE: "NVIDIA",
+    0x8086: "Intel",
+    0x106B: "Apple",
+    0x19E5: "Huawei",
+    0xCABC: "Cambricon",
+    0x1ED5: "Moore Threads",
+    0x1DA3: "Habana",
+    0x1AE0: "Google",
+    0x1A03: "ASPEED",
+    0x102B: "Matrox",
+    0x1234: "QEMU",
+    0x1AF4: "Red Hat",
+    0x15AD: "VMware",
+    0x1414: "Microsoft",
+}
+# These only show a picture: a server's management chip, a virtual machine's screen.
+_DISPLAY_ONLY = {0x1A03, 0x102B}
+_VIRTUAL = {0x1234, 0x1AF4, 0x15AD, 0x1414}
+_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_PCI_NAMES = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids")
+
+
+def probe(config: Config) -> Topology:
+    """Every display controller and accelerator; raises Absent where there is no PCI bus."""
+    bus = config.root / "sys/bus/pci/devices"
+    if not bus.is_dir():
+        raise Absent(f"there is no {bus}", expected="a machine with a PCI bus")
+    paths = {path.name: path for path in sorted(bus.iterdir()) if _is_gpu(path)}
+    seen = (_gpu(config.root, address, path) for address, path in paths.items())
+    gpus = [gpu for gpu in seen if gpu is not None]
+    computing = [gpu for gpu in gpus if gpu.kind not in ("display", "virtual")]
+    links = [_meeting(a, b, paths) for a, b in itertools.combinations(computing, 2)]
+    return Topology(gpus=tuple(gpus), links=tuple(links))
+
+
+def normal_address(text: str) -> str | None:
+    """A PCI address as sysfs writes it; vendors differ in case and in the digits of the domain."""
+    match = re.fullmatch(r"([0-9a-f]+):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", text.strip().lower())
+    return f"{int(match[1], 16):04x}:{match[2]}:{match[3]}.{match[4]}" if match else None
+
+
+def _is_gpu(path: Path) -> bool:
+    """Class 03 is a display controller, 12 a processing accelerator."""
+    code = read_int(path / "class", 16)
+    return code is not None and code >> 16 in (0x03, 0x12)
+
+
+def _gpu(root: Path, address: str, path: Path) -> Gpu | None:
+    vendor, device = read_int(path / "vendor", 16), read_int(path / "device", 16)
+    if vendor is None:
+        return None  # a half-removed device
+    nvidia = root / "proc/driver/nvidia/gpus" / address
+    return Gpu(
+        id=-1,
+        pci_address=address,
+        vendor=VENDORS.get(vendor),
+        name=read_table(nvidia / "information").get("Model") or _pci_name(root, vendor, device),
+        kind=_kind(path, vendor),
+        pci_id=f"{vendor:04x}:{device:04x}" if device is not None else None,
+        driver=_driver(path),
+        memory_bytes=read_natural(path / "mem_info_vram_total"),
+        free_bytes=_free_bytes(path),
+        numa_node=read_natural(path / "numa_node"),
+        memory_node=gpu_memory_node(nvidia),
+        link=_link(path),
+    )
+
+
+def _kind(path: Path, vendor: int) -> GpuKind:
+    code = read_int(path / "class", 16) or 0
+    if vendor in _DISPLAY_ONLY:
+        return "display"
+    if vendor in _VIRTUAL:
+        return "virtual"
+    if code >> 16 == 0x12:
+        return "accelerator"
+    # An integrated GPU sits on the root bus itself; a card is behind a bridge.
+    return "discrete" if _ADDRESS.fullmatch(path.resolve().parent.name) else "integrated"
+
+
+def _free_bytes(path: Path) -> int | None:
+    total = read_natural(path / "mem_info_vram_total")
+    used = read_natural(path / "mem_info_vram_used")
+    return total - used if total is not None and used is not None else None
+
+
+def _driver(path: Path) -> str | None:
+    driver = path / "driver"
+    return driver.resolve().name if driver.exists() else None
+
+
+def _link(path: Path) -> PcieLink | None:
+    """The link of a card; what it can do is the lesser of the card and the slot above it."""
+    if not (path / "max_link_speed").exists():
+        return None  # conventional PCI, whatever the bridge above it speaks
+    slot = path.resolve().parent
+    ends = [path, slot] if (slot / "max_link_speed").exists() else [path]
+    speeds = [s for s in (_speed(end / "max_link_speed") for end in ends) if s]
+    widths = [w for w in (_width(end / "max_link_width") for end in ends) if w]
+    link = PcieLink(
+        speed_gt_s=_speed(path / "current_link_speed"),
+        width=_width(path / "current_link_width"),
+        max_speed_gt_s=min(speeds, default=None),
+        max_width=min(widths, default=None),
+    )
+    return link if link != PcieLink() else None
+
+
+def _speed(path: Path) -> float | None:
+    match = re.match(r"([\d.]+) GT/s", read(path) or "")
+    return float(match[1]) if match else None
+
+
+def _width(path: Path) -> int | None:
+    # 0 and 255 stand for "no link": integrated devices.
+    width = read_natural(path)
+    return width if width not in (None, 0, 255) else None
+
+
+def _meeting(a: Gpu, b: Gpu, paths: dict[str, Path]) -> Link:
+    """Where the ways of two GPUs to each other meet: the nearer, the faster peer copies are."""
+    ways = [_way(paths[gpu.pci_address or ""]) for gpu in (a, b)]
+    shared = [x for x, y in zip(*ways, strict=False) if x == y]
+    if any(_ADDRESS.fullmatch(part) for part in shared):
+        via = "switch"
+    elif shared and shared[-1].startswith("pci"):
+        via = "host-bridge"
+    else:
+        same = a.numa_node is not None and a.numa_node == b.numa_node
+        via = "node" if same else "system"
+    return Link(source=f"pci:{a.pci_address}", target=f"pci:{b.pci_address}", kind="pcie", via=via)
+
+
+def _way(path: Path) -> list[str]:
+    """Host bridge, bridges and device, from the root of the bus down."""
+    parts = path.resolve().parts
+    start = next((i for i, part in enumerate(parts) if re.fullmatch(r"pci\w+:\w+", part)), 0)
+    return list(parts[start:-1])
+
+
+def _pci_name(root: Path, vendor: int, device: int | None) -> str | None:
+    """The name in the system's list of PCI ids, if there is one."""
+    path = next((root / name for name in _PCI_NAMES if (root / name).exists()), None)
+    if path is None or device is None:
+        return None
+    section = re.search(
+        rf"^{vendor:04x}  .*\n((?:[\t#].*\n)*)", path.read_text(errors="replace"), re.MULTILINE
+    )
+    line = re.search(rf"^\t{device:04x}  (.*)$", section[1], re.MULTILINE) if section else None
+    return line[1] if line else None

@@ -1,0 +1,87 @@
+"""The table of ways between all places of a machine: one look at what is near and what is far.
+
+Promise: a measured figure is preferred to one on paper, and told apart from it.
+"""
+
+from __future__ import annotations
+
+from holdfast.topology.model import Link, Topology
+from holdfast.topology.render.canvas import Canvas, fit
+
+CELL_W, CELL_H, HEAD_W = 86, 34, 70
+INK, SOFT = "#1f2933", "#52606d"
+_SHADES = ("#fdece4", "#fdf6dc", "#e9f5e1", "#d3ecd4", "#b9dfc2")
+_STEPS_GB_S = (10, 30, 100, 300)
+MOST_PLACES = 16
+
+
+def draw_matrix(canvas: Canvas, x: float, y: float, topology: Topology) -> float:
+    """Draw it where a machine has several places; returns the y below."""
+    places = [f"node:{n.id}" for n in topology.nodes] + [f"gpu:{g.id}" for g in topology.gpus]
+    places = places[:MOST_PLACES]
+    if len(places) < 2 or (len(places) == 2 and not topology.measurements):
+        return y
+    title = "Ways from the row to the column: GB/s measured in bold, or on paper; distance"
+    canvas.text(x, y + 12, title, size=12, fill=SOFT)
+    y += 26
+    for number, place in enumerate(places):
+        name = place.replace(":", " ")
+        left = x + HEAD_W + (number + 0.5) * CELL_W
+        canvas.text(left, y + 14, name, size=12, bold=True, anchor="middle")
+        canvas.text(x, y + 22 + (number + 0.65) * CELL_H, name, size=12, bold=True)
+    y += 22
+    for row, source in enumerate(places):
+        for column, target in enumerate(places):
+            left, top = x + HEAD_W + column * CELL_W, y + row * CELL_H
+            _cell(canvas, left, top, source, target, topology)
+    return y + len(places) * CELL_H + 26
+
+
+def _cell(canvas: Canvas, x: float, y: float, source: str, target: str, topology: Topology) -> None:
+    rate = _measured_gb_s(topology, source, target)
+    link = _link(topology, source, target)
+    paper = link.bandwidth_gb_s if link else None
+    below = _below(topology, source, target, link)
+    best = rate if rate is not None else paper
+    tip = f"from {source.replace(':', ' ')} to {target.replace(':', ' ')}"
+    canvas.box(x + 1, y + 1, CELL_W - 2, CELL_H - 2, fill=_shade(best), radius=4, title=tip)
+    middle = x + CELL_W / 2
+    if best is not None:
+        up = 5 if below else 0
+        canvas.text(
+            middle, y + 21 - up, f"{best:.3g}", size=12, bold=rate is not None, anchor="middle"
+        )
+    if below:
+        down = 8 if best is not None else 0
+        text = fit(below, CELL_W - 4, 10)
+        canvas.text(middle, y + 20 + down, text, size=10, fill=SOFT, anchor="middle")
+
+
+def _measured_gb_s(topology: Topology, source: str, target: str) -> float | None:
+    """The best rate that was timed from `source` to `target`."""
+    rates = [
+        m.bandwidth_gb_s
+        for m in topology.measurements
+        if (m.source, m.target) == (source, target) and m.bandwidth_gb_s is not None
+    ]
+    return max(rates, default=None)
+
+
+def _link(topology: Topology, source: str, target: str) -> Link | None:
+    return next((k for k in topology.links if {k.source, k.target} == {source, target}), None)
+
+
+def _below(topology: Topology, source: str, target: str, link: Link | None) -> str | None:
+    if source.startswith("node:") and target.startswith("node:"):
+        distance = topology.distance(int(source[5:]), int(target[5:]))
+        return f"distance {distance}" if distance is not None else None
+    if link is None:
+        return None
+    names = {"nvlink": "NVLink", "xgmi": "xGMI", "c2c": "C2C", "pcie": "PCIe"}
+    return names.get(link.kind, link.kind)
+
+
+def _shade(rate: float | None) -> str:
+    if rate is None:
+        return "#f5f7fa"
+    return _SHADES[sum(rate >= step for step in _STEPS_GB_S)]

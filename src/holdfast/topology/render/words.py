@@ -1,0 +1,185 @@
+"""Short phrases about the parts of a machine, shared by the tree and the SVG.
+
+Promise: an unknown fact leaves its words out rather than printing "None" or 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from holdfast.base.units import format_bytes
+from holdfast.topology.model import Cache, Gpu, Link, Measurement, Node, PcieLink, Topology
+
+
+def join(parts: Iterable[str | None], separator: str = " · ") -> str:
+    """The parts that are there."""
+    return separator.join(part for part in parts if part)
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """0-3,8 for (0, 1, 2, 3, 8)."""
+    groups: list[list[int]] = []
+    for number in sorted(numbers):
+        if groups and number == groups[-1][1] + 1:
+            groups[-1][1] = number
+        else:
+            groups.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in groups)
+
+
+def count(number: int, noun: str) -> str:
+    """ "1 core", "2 cores"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def size(number: int | None) -> str | None:
+    """Bytes of memory."""
+    return format_bytes(number) if number is not None else None
+
+
+def machine(topology: Topology) -> str:
+    """The machine in a line."""
+    return join(
+        [
+            "SIMULATED" if topology.simulated else None,
+            topology.hostname or "a machine",
+            None if topology.simulated else join([topology.system, topology.kernel], " "),
+            topology.architecture,
+            size(topology.memory_bytes),
+        ]
+    )
+
+
+def memory_remarks(topology: Topology) -> list[str]:
+    """What a person should know before trusting the sizes."""
+    remarks = []
+    if topology.memory_limit_bytes is not None:
+        limit = format_bytes(topology.memory_limit_bytes)
+        remarks.append(f"this process may use {limit} (control group)")
+    if topology.usable_cpus is not None and len(topology.usable_cpus) < len(topology.cpus):
+        remarks.append(f"this process may run on CPUs {ranges(topology.usable_cpus)} only")
+    arrived = sum(node.total_bytes or 0 for node in topology.nodes)
+    if topology.memory_bytes and arrived < 0.9 * topology.memory_bytes:
+        remarks.append(
+            f"{format_bytes(arrived)} of {format_bytes(topology.memory_bytes)} has arrived so far: "
+            "memory is added on demand"
+        )
+    return remarks
+
+
+def node_title(node: Node) -> str:
+    """ "node 2 (CXL memory)"."""
+    kinds = {"gpu": "GPU memory", "cxl": "CXL memory", "pmem": "persistent memory"}
+    kind = kinds.get(node.memory_kind or "", "memory only" if node.memory_only else None)
+    return f"node {node.id}" + (f" ({kind})" if kind else "")
+
+
+def node_memory(node: Node) -> str:
+    """ "12.1 of 16.0 GB free"."""
+    if node.total_bytes is None:
+        return "memory unknown"
+    if node.free_bytes is None:
+        return format_bytes(node.total_bytes)
+    return f"{format_bytes(node.free_bytes)} of {format_bytes(node.total_bytes)} free"
+
+
+def node_hugepages(node: Node) -> str | None:
+    """Huge page pools that hold something."""
+    pools = (
+        f"{pool.total} × {format_bytes(pool.page_bytes, binary=True)}"
+        for pool in node.hugepages
+        if pool.total
+    )
+    return join(["huge pages " + join(pools, ", ") if any(p.total for p in node.hugepages) else ""])
+
+
+def node_hmat(node: Node) -> str | None:
+    """The firmware's figures."""
+    if node.hmat is None:
+        return None
+    bandwidth = node.hmat.read_bandwidth_mb_s
+    return join(
+        [
+            f"{node.hmat.read_latency_ns} ns" if node.hmat.read_latency_ns else None,
+            f"{bandwidth / 1000:g} GB/s" if bandwidth else None,
+            "by the firmware",
+        ]
+    )
+
+
+def caches(found: Sequence[Cache]) -> str:
+    """ "L1d 48 KiB × 2 · L2 2 MiB × 2 · L3 260 MiB"."""
+    kinds = {"data": "d", "instruction": "i", "unified": ""}
+    counted: dict[tuple[int, str, int | None], int] = {}
+    for cache in found:
+        key = (cache.level, kinds[cache.kind], cache.size_bytes)
+        counted[key] = counted.get(key, 0) + 1
+    return join(
+        f"L{level}{kind} {_cache_size(size) if size else '?'}"
+        + (f" × {number}" if number > 1 else "")
+        for (level, kind, size), number in sorted(counted.items(), key=lambda item: item[0][:2])
+    )
+
+
+def _cache_size(number: int) -> str:
+    """Caches come in odd sizes: 1.25 MiB is not 1.2 MiB."""
+    unit, name = (2**20, "MiB") if number >= 2**20 else (2**10, "KiB")
+    return f"{number / unit:.4g} {name}"
+
+
+def pcie(link: PcieLink | None) -> str | None:
+    """ "PCIe 32 GT/s × 16, 63 GB/s"."""
+    if link is None:
+        return None
+    speed, width = link.max_speed_gt_s or link.speed_gt_s, link.width or link.max_width
+    if speed is None or width is None:
+        return None
+    return f"PCIe {speed:g} GT/s × {width}, {link.bandwidth_gb_s:.3g} GB/s"
+
+
+def gpu_title(gpu: Gpu) -> str:
+    """The best name there is."""
+    known = gpu.name and gpu.vendor and gpu.vendor.lower() not in gpu.name.lower()
+    name = f"{gpu.vendor} {gpu.name}" if known else gpu.name or gpu.vendor or "unknown"
+    return name if gpu.name or not gpu.pci_id else f"{name} {gpu.pci_id}"
+
+
+def gpu_memory(gpu: Gpu) -> str | None:
+    """ "139 of 150 GB free"."""
+    if gpu.memory_bytes is None:
+        return None
+    if gpu.free_bytes is None:
+        return format_bytes(gpu.memory_bytes)
+    return f"{format_bytes(gpu.free_bytes)} of {format_bytes(gpu.memory_bytes)} free"
+
+
+def link(found: Link) -> str:
+    """What a link is, on paper."""
+    names = {"nvlink": "NVLink", "xgmi": "xGMI", "c2c": "NVLink-C2C", "pcie": "PCIe"}
+    return join(
+        [
+            names.get(found.kind, found.kind),
+            f"× {found.lanes}" if found.lanes else None,
+            f"through the {found.via.replace('-', ' ')}" if found.via else None,
+            f"distance {found.distance}" if found.distance is not None else None,
+            f"{found.latency_ns:g} ns" if found.latency_ns else None,
+            f"{found.bandwidth_gb_s:.3g} GB/s on paper" if found.bandwidth_gb_s else None,
+        ],
+        " ",
+    )
+
+
+def measured(found: Measurement) -> str:
+    """ "11.9 GB/s, 98 ns"."""
+    return join(
+        [
+            f"{found.bandwidth_gb_s:.3g} GB/s" if found.bandwidth_gb_s is not None else None,
+            f"{found.latency_ns:.3g} ns" if found.latency_ns is not None else None,
+        ],
+        ", ",
+    )
+
+
+def place(name: str) -> str:
+    """ "gpu 0" for "gpu:0"."""
+    return name.replace(":", " ")

@@ -1,0 +1,1 @@
+"""The stop-watches behind `topology.measure`: host memory, GPU links, and what was kept."""

@@ -1,0 +1,73 @@
+"""Reading sysfs and procfs: small files with one fact each, any of which may be missing.
+
+Promise: a file that is absent, unreadable or malformed gives None, never an exception.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+
+def read(path: Path) -> str | None:
+    """The stripped text of a file."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def read_int(path: Path, base: int = 10) -> int | None:
+    """The number a file holds."""
+    text = read(path)
+    try:
+        return int(text, base) if text is not None else None
+    except ValueError:
+        return None
+
+
+def read_natural(path: Path) -> int | None:
+    """The number a file holds, where the kernel writes a negative one for "unknown"."""
+    value = read_int(path)
+    return value if value is not None and value >= 0 else None
+
+
+def read_list(path: Path) -> tuple[int, ...] | None:
+    """The numbers in a list such as "0-3,8"."""
+    text = read(path)
+    return parse_list(text) if text is not None else None
+
+
+def parse_list(text: str) -> tuple[int, ...] | None:
+    """The numbers in "0-3,8"; None if the text is no such list."""
+    numbers: list[int] = []
+    for part in filter(None, text.split(",")):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        if match is None:
+            return None
+        first, last = int(match[1]), int(match[2] or match[1])
+        numbers.extend(range(first, last + 1))
+    return tuple(numbers)
+
+
+def read_size(path: Path) -> int | None:
+    """The bytes in a size such as "48K" or "260M"."""
+    match = re.fullmatch(r"(\d+)([KMG]?)", read(path) or "")
+    return int(match[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match[2]] if match else None
+
+
+def read_table(path: Path) -> dict[str, str]:
+    """The "name: value" lines of a file."""
+    lines = (read(path) or "").splitlines()
+    pairs = (line.partition(":") for line in lines if ":" in line)
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def children(folder: Path, pattern: str) -> list[tuple[int, Path]]:
+    """(number, path) of the entries whose whole name matches `pattern`, in order of its group 1."""
+    try:
+        names = [entry.name for entry in folder.iterdir()]
+    except OSError:
+        return []
+    found = ((re.fullmatch(pattern, name), name) for name in names)
+    return sorted((int(match[1]), folder / name) for match, name in found if match)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.base.errors import AlreadyRegistered, MissingDependency, NotFound
+from holdfast.base.registry import Entry, Registry
+
+
+@pytest.fixture
+def registry() -> Registry[object]:
+    return Registry(
+        "shape",
+        {
+            "circle": Entry("math:pi", "a round one"),
+            "square": Entry("math:sqrt"),
+            "ghost": Entry("no_such_package_at_all.deep:thing", extra="opencl"),
+        },
+    )
+
+
+def test_an_entry_is_imported_when_it_is_first_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lazy_thing.py").write_text("value = object()")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry: Registry[object] = Registry("shape", {"lazy": Entry("lazy_thing:value")})
+    assert list(registry) == ["lazy"]
+    assert "lazy" in registry
+    assert "lazy_thing" not in sys.modules
+    assert registry["lazy"] is registry["lazy"]
+    assert "lazy_thing" in sys.modules
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_one(registry: Registry[object]) -> None:
+    with pytest.raises(NotFound) as caught:
+        registry["circel"]
+    assert str(caught.value) == (
+        "unknown shape 'circel'\n  expected: one of circle, square, ghost\n  try: circle"
+    )
+
+
+def test_a_name_cannot_be_taken_twice(registry: Registry[object]) -> None:
+    with pytest.raises(AlreadyRegistered) as caught:
+        registry.register("circle", Entry("math:e"))
+    assert str(caught.value) == (
+        "cannot register shape 'circle': the name is taken by math:pi\n"
+        "  expected: a shape name not among circle, square, ghost"
+    )
+    assert registry.entry("circle").target == "math:pi"
+
+
+def test_a_new_name_can_be_registered(registry: Registry[object]) -> None:
+    registry.register("line", Entry("math:e"))
+    assert len(registry) == 4
+    assert registry["line"] == pytest.approx(2.718, abs=1e-3)
+
+
+def test_a_missing_package_names_the_extra_to_install(registry: Registry[object]) -> None:
+    with pytest.raises(MissingDependency) as caught:
+        registry["ghost"]
+    assert str(caught.value) == (
+        "cannot load shape 'ghost': the package 'no_such_package_at_all' is not installed\n"
+        "  expected: the packages of the extra 'opencl'\n"
+        "  try: pip install 'holdfast[opencl]'"
+    )
+
+
+def test_a_package_that_does_not_import_is_told_from_a_missing_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_vendor.py").write_text("raise ImportError('libvendor.so.1: no such file')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry: Registry[object] = Registry(
+        "shape", {"broken": Entry("broken_vendor:x", extra="opencl")}
+    )
+    with pytest.raises(MissingDependency) as caught:
+        registry["broken"]
+    assert str(caught.value) == (
+        "cannot load shape 'broken': importing 'broken_vendor' failed: "
+        "libvendor.so.1: no such file\n"
+        "  expected: a working installation of the extra 'opencl'\n"
+        "  try: pip install 'holdfast[opencl]' --force-reinstall"
+    )
+
+
+def test_our_own_import_mistakes_are_not_dressed_up_as_missing_packages() -> None:
+    registry: Registry[object] = Registry(
+        "shape", {"ours": Entry("holdfast.no_such_module", extra="opencl")}
+    )
+    with pytest.raises(ModuleNotFoundError) as caught:
+        registry["ours"]
+    assert not isinstance(caught.value, MissingDependency)

@@ -1,0 +1,1 @@
+"""A made-up machine with several NUMA nodes, for tests that need one."""
