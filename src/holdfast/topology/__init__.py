@@ -5,8 +5,12 @@ machine = topology.discover()
 print(topology.tree(machine))
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
 from holdfast.topology.discover import discover
-from holdfast.topology.measure import measure
 from holdfast.topology.model import (
     Cache,
     Cpu,
@@ -24,7 +28,14 @@ from holdfast.topology.model import (
     schema,
 )
 from holdfast.topology.probes.simulated import simulate
-from holdfast.topology.render import svg, tree
+
+if TYPE_CHECKING:
+    from holdfast.topology.measuring import measure
+    from holdfast.topology.render import svg, tree
+
+# Knowing the machine should not cost the time to load stop-watches and pictures. No sub-module
+# has the name of one of these functions, so importing one cannot take the function's place.
+_LATER = {"measure": "measuring", "svg": "render", "tree": "render"}
 
 __all__ = [
     "Cache",
@@ -47,3 +58,9 @@ __all__ = [
     "svg",
     "tree",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)

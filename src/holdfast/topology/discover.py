@@ -11,14 +11,12 @@ import datetime
 import importlib.util
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.base.codec import decode, encode
 from holdfast.base.config import Config
 from holdfast.base.errors import Absent, BadInput, HoldfastError, MissingDependency
-from holdfast.topology import isolate
 from holdfast.topology.merge import merge
 from holdfast.topology.model import ProbeReport, ProbeStatus, Topology
 from holdfast.topology.probes import FROM_FILES, IN_A_CHILD, PROBES
@@ -79,17 +77,23 @@ class _Answer:
 
 def _ask_all(names: list[str], config: Config) -> dict[str, _Answer]:
     """Ask the slow probes in their processes while the others run here; answers in order."""
-    slow = [n for n in names if n in IN_A_CHILD and importlib.util.find_spec(IN_A_CHILD[n])]
     answers: dict[str, _Answer] = {}
-    with ThreadPoolExecutor(max_workers=max(1, len(slow))) as pool:
-        waiting = {name: pool.submit(_ask, name, config) for name in slow}
-        for name in names:
-            if name == "psutil" and "linux" in answers and answers["linux"].topology:
-                report = ProbeReport(name=name, status="skipped", reason="sysfs told it all")
-                answers[name] = _Answer(report, None)
-            elif name not in slow:
-                answers[name] = _ask(name, config)
-        answers |= {name: future.result() for name, future in waiting.items()}
+
+    def ask(name: str) -> None:
+        answers[name] = _ask(name, config)
+
+    slow = [n for n in names if n in IN_A_CHILD and importlib.util.find_spec(IN_A_CHILD[n])]
+    waiting = [threading.Thread(target=ask, args=(name,), daemon=True) for name in slow]
+    for thread in waiting:
+        thread.start()
+    for name in names:
+        if name == "psutil" and "linux" in answers and answers["linux"].topology:
+            report = ProbeReport(name=name, status="skipped", reason="sysfs told it all")
+            answers[name] = _Answer(report, None)
+        elif name not in slow:
+            ask(name)
+    for thread in waiting:
+        thread.join()
     return {name: answers[name] for name in names}
 
 
@@ -113,6 +117,8 @@ def _ask(name: str, config: Config) -> _Answer:
 def _ask_in_a_child(name: str, config: Config) -> Topology:
     if not importlib.util.find_spec(IN_A_CHILD[name]):
         return PROBES[name](config)  # raises MissingDependency with what to install
+    from holdfast.topology import isolate  # not needed on a machine without extras
+
     answer = isolate.call(f"{__name__}:answer", [name], timeout_s=config.probe_timeout_s)
     return decode(Topology, answer)
 

@@ -36,8 +36,9 @@ def merge(answers: Sequence[Topology]) -> Topology:
         name: next((getattr(a, name) for a in answers if getattr(a, name)), ()) for name in _LISTS
     }
     whole = Topology(**(facts | lists), simulated=any(answer.simulated for answer in answers))  # type: ignore[arg-type]
-    gpus = [_settled(gpu, whole) for gpu in _with_unified_gpu(gpus, whole)]
-    numbered = tuple(dataclasses.replace(gpu, id=i) for i, gpu in enumerate(gpus))
+    whole = whole.replace(gpus=tuple(_with_unified_gpu(gpus, whole)))
+    settled = (_settled(gpu, whole) for gpu in whole.gpus)
+    numbered = tuple(dataclasses.replace(gpu, id=i) for i, gpu in enumerate(settled))
     whole = whole.replace(gpus=numbered)
     peers = [link for answer in answers for link in answer.links]
     return whole.replace(links=tuple(_links(whole, peers)))

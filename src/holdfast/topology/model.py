@@ -282,7 +282,7 @@ class Topology:
 
     def to_json(self, indent: int | None = 2) -> str:
         """This description as JSON, in the form that `schema()` describes."""
-        return json.dumps(encode(self), indent=indent)
+        return json.dumps(encode(self), indent=indent, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Topology:

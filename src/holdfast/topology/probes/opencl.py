@@ -77,7 +77,7 @@ def _nvidia_address(device: Any) -> str | None:
     if bus is None or slot is None:
         return None
     domain = _ask(device, "pci_domain_id_nv") or 0
-    return f"{domain:04x}:{bus:02x}:{slot >> 3:02x}.{slot & 7}"
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.0"  # the slot is the device number alone
 
 
 def _amd_address(device: Any) -> str | None:

@@ -95,8 +95,10 @@ def _kind(path: Path, vendor: int) -> GpuKind:
         return "virtual"
     if code >> 16 == 0x12:
         return "accelerator"
-    # An integrated GPU sits on the root bus itself; a card is behind a bridge.
-    return "discrete" if _ADDRESS.fullmatch(path.resolve().parent.name) else "integrated"
+    # A card is behind a bridge and has a link. In a virtual machine it may sit on the root bus,
+    # as an integrated GPU does, but it keeps its link.
+    behind_bridge = _ADDRESS.fullmatch(path.resolve().parent.name) is not None
+    return "discrete" if behind_bridge or _link(path) else "integrated"
 
 
 def _free_bytes(path: Path) -> int | None:

@@ -36,33 +36,25 @@ class _Group:
 def simulate(text: str) -> Topology:
     """The machine that `text` describes; raises BadInput naming the part that cannot be read."""
     groups = [_group(part.strip(), text) for part in text.split(",")]
-    specs = [group for group in groups for _ in range(group.count)]
-    if len(specs) > MOST_NODES or sum(spec.cpus for spec in specs) > MOST_CPUS:
+    nodes, cpus = sum(g.count for g in groups), sum(g.count * g.cpus for g in groups)
+    if nodes > MOST_NODES or cpus > MOST_CPUS:
         raise BadInput(
             f"the simulated machine {text!r} is too large",
             expected=f"at most {MOST_NODES} nodes and {MOST_CPUS} CPUs",
         )
-    nodes, cpus, gpus = _build(specs)
-    return Topology(
+    specs = [group for group in groups for _ in range(group.count)]
+    return _build(specs).replace(
         simulated=True,
         hostname="simulated",
         system="simulated",
         cpu_model="simulated CPU",
         memory_bytes=sum(spec.memory_bytes for spec in specs),
         available_bytes=sum(spec.memory_bytes for spec in specs),
-        nodes=nodes,
-        cpus=cpus,
-        caches=tuple(
-            Cache(level=3, kind="unified", size_bytes=32 * 2**20, line_bytes=64, cpus=node.cpus)
-            for node in nodes
-            if node.cpus
-        ),
-        gpus=gpus,
         probes=(ProbeReport(name="simulated", status="ok", reason=f"made up from {text!r}"),),
     )
 
 
-def _build(specs: list[_Group]) -> tuple[tuple[Node, ...], tuple[Cpu, ...], tuple[Gpu, ...]]:
+def _build(specs: list[_Group]) -> Topology:
     nodes: list[Node] = []
     cpus: list[Cpu] = []
     gpus: list[Gpu] = []
@@ -81,7 +73,12 @@ def _build(specs: list[_Group]) -> tuple[tuple[Node, ...], tuple[Cpu, ...], tupl
         )
         if spec.gpu_bytes is not None:
             gpus.append(_gpu(len(gpus), number, spec.gpu_bytes))
-    return tuple(nodes), tuple(cpus), tuple(gpus)
+    caches = (
+        Cache(level=3, kind="unified", size_bytes=32 * 2**20, line_bytes=64, cpus=node.cpus)
+        for node in nodes
+        if node.cpus
+    )
+    return Topology(nodes=tuple(nodes), cpus=tuple(cpus), gpus=tuple(gpus), caches=tuple(caches))
 
 
 def _distance(specs: list[_Group], source: int, target: int) -> int:

@@ -285,10 +285,12 @@ def _host_link(canvas: Canvas, x: float, y: float, gpu: Gpu, topology: Topology)
     down, up = rates.get((host, card)), rates.get((card, host))
     paper = next((k for k in topology.links if {k.source, k.target} == {host, card}), None)
     text = words.pcie(gpu.link) if paper is None or paper.kind == "pcie" else None
-    text = text or (words.link(paper) if paper else "")
+    lines = [text or (words.link(paper) if paper else "")]
     if down and up:
-        text = words.join([f"measured ↓ {down:.3g} ↑ {up:.3g} GB/s", text])
-    canvas.text(x + 52, y + GAP / 2 + 4, fit(text, CARD - 52, 12), fill=SOFT)
+        lines.insert(0, f"measured ↓ {down:.3g} ↑ {up:.3g} GB/s pinned")
+    top = y + GAP / 2 + 4 - 7 * (len(lines) - 1)
+    for number, line in enumerate(lines):
+        canvas.text(x + 52, top + 14 * number, fit(line, CARD - 52, 12), size=11.5, fill=SOFT)
 
 
 def _used(total: int | None, free: int | None) -> float | None:

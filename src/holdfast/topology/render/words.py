@@ -53,7 +53,9 @@ def machine(topology: Topology) -> str:
 def memory_remarks(topology: Topology) -> list[str]:
     """What a person should know before trusting the sizes."""
     remarks = []
-    if topology.memory_limit_bytes is not None:
+    if topology.memory_limit_bytes is not None and (
+        topology.memory_bytes is None or topology.memory_limit_bytes < topology.memory_bytes
+    ):
         limit = format_bytes(topology.memory_limit_bytes)
         remarks.append(f"this process may use {limit} (control group)")
     if topology.usable_cpus is not None and len(topology.usable_cpus) < len(topology.cpus):

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from holdfast.cli import doctor
+from holdfast.cli.main import main
+from holdfast.topology import Gpu, Node, OpenclDevice, ProbeReport, Topology, TorchDevice
+
+MACHINE = Topology(
+    hostname="box",
+    system="Linux",
+    memory_bytes=64 * 10**9,
+    nodes=(Node(id=0, total_bytes=64 * 10**9, cpus=(0,)),),
+    torch=(TorchDevice(id="cpu", backend="cpu"),),
+    probes=(ProbeReport(name="linux", status="ok"), ProbeReport(name="torch", status="ok")),
+)
+
+
+def _states(machine: Topology) -> dict[str, str]:
+    return {check.name: check.state for check in doctor.examine(machine)}
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch):
+    """Pretend that only these modules are installed."""
+
+    def pretend(*modules: str) -> None:
+        monkeypatch.setattr(
+            doctor.importlib.util, "find_spec", lambda name: object() if name in modules else None
+        )
+
+    return pretend
+
+
+def test_this_machine_is_healthy(capsys) -> None:
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert out.endswith("All is well.\n")
+    assert "torch 2." in out
+
+
+def test_json_has_the_same_checks(capsys) -> None:
+    assert main(["doctor", "--json", "--require", "machine,torch"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["healthy"] is True
+    assert {"holdfast", "machine", "torch", "opencl", "nvml"} <= {
+        check["name"] for check in document["checks"]
+    }
+
+
+def test_missing_extras_say_what_they_add_and_how_to_get_them(installed) -> None:
+    installed("torch")
+    checks = {check.name: check for check in doctor.examine(MACHINE)}
+    assert checks["opencl"] == doctor.Check(
+        name="opencl",
+        state="missing",
+        found="not installed; would add OpenCL devices of any vendor",
+        advice="pip install 'holdfast[opencl]'",
+    )
+    assert checks["torch"].state == "ok"
+    assert checks["gpu"].state == "idle"
+
+
+def test_a_requirement_that_is_not_met_is_a_status(capsys, monkeypatch, installed) -> None:
+    installed("torch")
+    monkeypatch.setattr(doctor, "discover", lambda config: MACHINE)
+    assert main(["doctor", "--require", "torch,nvml"]) == 1
+    assert "required, and not usable here: nvml\n" in capsys.readouterr().out
+
+
+def test_an_unknown_requirement_is_refused(capsys) -> None:
+    assert main(["doctor", "--require", "cuda"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("holdfast: error: cannot require 'cuda': there is no such check\n")
+
+
+def test_something_installed_that_does_not_work_is_broken(installed) -> None:
+    installed("torch", "pyopencl")
+    failed = ProbeReport(name="opencl", status="failed", reason="ended by signal 11")
+    machine = MACHINE.replace(probes=(*MACHINE.probes, failed))
+    states = _states(machine)
+    assert states["opencl"] == "broken"
+
+
+def test_a_card_nobody_can_drive_comes_with_advice(installed) -> None:
+    installed()
+    card = Gpu(id=0, vendor="AMD", name="Radeon", kind="discrete")
+    checks = {check.name: check for check in doctor.examine(MACHINE.replace(gpus=(card,)))}
+    assert checks["gpu 0"].state == "missing"
+    assert checks["gpu 0"].advice == ("install a driver, then holdfast[torch] or holdfast[opencl]")
+
+
+def test_a_card_that_opencl_can_drive_is_ok(installed) -> None:
+    installed("pyopencl")
+    card = Gpu(id=0, vendor="AMD", name="Radeon", kind="discrete", opencl="opencl:0:0")
+    device = OpenclDevice(id="opencl:0:0", platform="AMD", name="gfx1100", kind="gpu")
+    ok = ProbeReport(name="opencl", status="ok")
+    machine = MACHINE.replace(gpus=(card,), opencl=(device,), probes=(*MACHINE.probes, ok))
+    assert _states(machine)["gpu 0"] == "ok"
+    assert _states(machine)["opencl"] == "ok"
+
+
+def test_a_misspelt_variable_is_found(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("HOLDFAST_PROBE", "linux")
+    assert main(["doctor", "--json"]) == 1
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    assert checks[-1] == {
+        "name": "settings",
+        "state": "broken",
+        "found": "the variable HOLDFAST_PROBE is read by nothing",
+        "advice": "did you mean HOLDFAST_PROBES?",
+    }
+
+
+def test_a_machine_without_memory_is_broken() -> None:
+    lost = Topology(probes=(ProbeReport(name="linux", status="absent", reason="there is no /sys"),))
+    [check] = [c for c in doctor.examine(lost) if c.name == "machine"]
+    assert (check.state, check.found) == ("broken", "no memory was found: there is no /sys")
