@@ -62,6 +62,18 @@ def test_a_time_limit_ends_it_and_says_what_is_missing(here: Topology) -> None:
     assert 0 < len(measured.measurements) < 2 * 50
 
 
+@pytest.mark.usefixtures("small")
+def test_older_figures_stay_until_newer_ones_replace_them(here: Topology) -> None:
+    old = [
+        Measurement(source="node:0", target=target, mode=mode, bandwidth_gb_s=1e6)
+        for target, mode in (("gpu:0", "pinned"), ("node:0", "read"))
+    ]
+    known = here.replace(measurements=tuple(old))
+    measured = measure(known, refresh=True, config=Config.load(probes=FAST)).measurements
+    assert old[0] in measured
+    assert old[1] not in measured
+
+
 def test_a_time_limit_that_is_none_is_refused(here: Topology) -> None:
     with pytest.raises(BadInput, match="the time limit is 0 s"):
         measure(here, time_limit_s=0)

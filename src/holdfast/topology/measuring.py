@@ -42,8 +42,9 @@ def measure(
     """`topology` (this machine by default) with its measurements.
 
     Results are kept for the machine, each with its date, and returned next time unless `refresh`.
-    Stops after `time_limit_s`: what was not reached is left out, and the report named "measure"
-    among `probes` says so. Raises Unsupported for a machine that is not this one.
+    Stops after `time_limit_s`: what was not reached keeps its older figure if it has one, and the
+    report named "measure" among `probes` says so. Raises Unsupported for a machine that is not
+    this one.
     """
     config = config or Config.load()
     if time_limit_s <= 0:
@@ -54,7 +55,8 @@ def measure(
         return topology
     measured, report = _run(_steps(topology), time_limit_s, progress or _silent)
     probes = tuple(p for p in topology.probes if p.name != NAME)
-    topology = topology.replace(measurements=tuple(measured), probes=(*probes, report))
+    kept = _renewed(topology.measurements, measured)
+    topology = topology.replace(measurements=kept, probes=(*probes, report))
     store.save(topology, config)
     return topology
 
@@ -68,6 +70,12 @@ def _refuse_other_machines(topology: Topology, config: Config) -> None:
             f"cannot measure {what}: only the machine this runs on can be timed",
             expected="the result of topology.discover() on this machine",
         )
+
+
+def _renewed(old: tuple[Measurement, ...], new: list[Measurement]) -> tuple[Measurement, ...]:
+    """The new figures, and the old ones that no new one replaces."""
+    ways = {(m.source, m.target, m.mode) for m in new}
+    return (*new, *(m for m in old if (m.source, m.target, m.mode) not in ways))
 
 
 def _silent(label: str, done: int, total: int) -> None:

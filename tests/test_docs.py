@@ -1,0 +1,73 @@
+"""The documents are true: examples run, links lead somewhere, figures come from their files."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+EXAMPLES = [
+    pytest.param(block, id=f"{page.stem}-{number}")
+    for page in PAGES
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_python_example_runs(example: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_link_in_the_repository_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)", page.read_text())
+    local = [link for link in links if "://" not in link]
+    assert [link for link in local if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_command_that_a_page_shows_exists(page: Path) -> None:
+    from holdfast.cli.main import COMMANDS
+
+    shown = set(re.findall(r"(?:^|`)holdfast (\w+)", page.read_text(), re.MULTILINE))
+    assert shown <= set(COMMANDS)
+
+
+def test_every_make_target_that_a_page_shows_exists() -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    shown = {t for page in PAGES for t in re.findall(r"(?:^|`)make (\w+)", page.read_text(), re.M)}
+    assert shown <= targets
+
+
+def test_the_readme_lists_every_extra() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    rows = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "README.md").read_text(), re.MULTILINE))
+    assert set(project["optional-dependencies"]) <= rows
+
+
+def test_the_h200_figures_come_from_their_run() -> None:
+    import json
+
+    run = json.loads((ROOT / "benchmarks/results/topology-h200.json").read_text())
+    rates = {
+        (row["subject"]): f"{row['value']:.1f}"
+        for row in run["rows"]
+        if row["system"] == "holdfast"
+    }
+    text = " ".join((ROOT / "docs/topology.md").read_text().split())
+    assert (
+        f"pinned {rates['pinned, node:0 to gpu:0']} GB/s to the card and "
+        f"{rates['pinned, gpu:0 to node:0']} back, "
+        f"pageable {rates['pageable, node:0 to gpu:0']} and "
+        f"{rates['pageable, gpu:0 to node:0']}."
+    ) in text
