@@ -59,8 +59,11 @@ def test_the_tree_shows_what_was_measured_and_when() -> None:
 
 
 def test_names_with_square_brackets_are_not_taken_for_markup() -> None:
-    machine = discover(config=Config.load({}, simulate="1x1GB")).replace(hostname="box[bold]1")
-    assert tree(machine).startswith("SIMULATED · box[bold]1")
+    machine = discover(config=Config.load({}, simulate="1x1GB"))
+    machine = machine.replace(hostname="box[bold]1", cpu_model="Navi 31 [/radeon]")
+    text = tree(machine)
+    assert text.startswith("SIMULATED · box[bold]1")
+    assert "Navi 31 [/radeon]" in text
 
 
 MACHINES = [*trees.MACHINES, "2x16GB:gpu=24GB,1x64GB:far", "16x1TB:cpus=64", "1x1GB:cpus=0"]

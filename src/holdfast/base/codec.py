@@ -49,7 +49,7 @@ def decode(cls: type[T], data: Any, path: str = "") -> T:
         for name, hint in hints.items()
         if name in data
     }
-    required = {f.name for f in dataclasses.fields(cls) if not _has_default(f)}  # type: ignore[arg-type]
+    required = {f.name for f in _fields(cls) if not _has_default(f)}
     missing = [name for name in hints if name in required and name not in values]
     if missing:
         raise BadInput(
@@ -74,7 +74,7 @@ def _value(hint: Any, data: Any, path: str) -> Any:
             raise _wrong(path, "one of " + ", ".join(map(repr, args)), data)
         return data
     if dataclasses.is_dataclass(hint):
-        return decode(hint, data, path)  # type: ignore[arg-type]
+        return decode(_class(hint), data, path)
     return _scalar(hint, data, path)
 
 
@@ -100,7 +100,7 @@ def json_schema(cls: type, title: str, schema_id: str) -> dict[str, Any]:
 
 
 def _object_schema(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
-    fields = {f.name: f for f in dataclasses.fields(cls)}
+    fields = {f.name: f for f in _fields(cls)}
     properties = {
         name: {"description": fields[name].metadata.get("doc", ""), **_schema(hint, definitions)}
         for name, hint in _hints(cls).items()
@@ -123,10 +123,10 @@ def _schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     if origin is Literal:
         return {"enum": list(args)}
     if dataclasses.is_dataclass(hint):
-        name = hint.__name__  # type: ignore[union-attr]
+        name = _class(hint).__name__
         if name not in definitions:
             definitions[name] = {}  # holds the place while the fields are described
-            definitions[name] = _object_schema(hint, definitions)  # type: ignore[arg-type]
+            definitions[name] = _object_schema(_class(hint), definitions)
         return {"$ref": f"#/$defs/{name}"}
     return {"type": _SCALARS[hint]}
 
@@ -134,7 +134,16 @@ def _schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)
-    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+    return {f.name: hints[f.name] for f in _fields(cls)}
+
+
+def _class(hint: Any) -> Any:
+    """A hint that is known to be a dataclass, for the type checker."""
+    return hint
+
+
+def _fields(cls: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(cls)
 
 
 def _has_default(field: dataclasses.Field[Any]) -> bool:

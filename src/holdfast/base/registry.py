@@ -11,7 +11,7 @@ import difflib
 import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from holdfast.base.errors import AlreadyRegistered, MissingDependency, NotFound
 
@@ -75,7 +75,8 @@ class Registry(Mapping[str, T], Generic[T]):
             module = importlib.import_module(module_name)
         except ImportError as exc:
             raise self._missing(name, entry, exc) from exc
-        return getattr(module, attribute) if attribute else module  # type: ignore[return-value]
+        loaded: Any = getattr(module, attribute) if attribute else module
+        return loaded
 
     def _missing(self, name: str, entry: Entry, exc: ImportError) -> Exception:
         package = (exc.name or "").partition(".")[0]

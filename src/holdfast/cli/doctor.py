@@ -16,6 +16,7 @@ import importlib.util
 import json
 import platform
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 
@@ -29,7 +30,7 @@ from holdfast.topology.render import words
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """An extra of the package: what it adds, its distribution, and the probe that tries it."""
+    """An extra: what it adds, its distribution and module, and the probe that tries it."""
 
     name: str
     adds: str
@@ -42,6 +43,8 @@ EXTRAS = (
     Extra("torch", "devices PyTorch can use: CUDA, ROCm, XPU, MPS", "torch", "torch", "torch"),
     Extra("opencl", "OpenCL devices of any vendor", "pyopencl", "pyopencl", "opencl"),
     Extra("nvml", "NVIDIA memory and NVLink", "nvidia-ml-py", "pynvml", "nvml"),
+    Extra("xla", "the xla layer, which is to come", "jax", "jax"),
+    Extra("dashboard", "the dashboard layer, which is to come", "textual", "textual"),
 )
 
 
@@ -136,26 +139,36 @@ def _gpu_checks(topology: Topology) -> list[Check]:
 
 
 def _extra(extra: Extra, topology: Topology) -> Check:
-    if importlib.util.find_spec(extra.module) is None:
+    installed = importlib.util.find_spec(extra.module) is not None
+    version = f"{extra.distribution} {_version(extra.distribution)}" if installed else None
+    if extra.probe is None:
+        found = f"{version or 'not installed'}; for {extra.adds}"
+        return Check(name=extra.name, state="idle", found=found)
+    if version is None:
         return Check(
             name=extra.name,
             state="missing",
             found=f"not installed; would add {extra.adds}",
             advice=f"pip install 'holdfast[{extra.name}]'",
         )
-    version = f"{extra.distribution} {_version(extra.distribution)}"
+    return _tried(extra, version, topology)
+
+
+def _tried(extra: Extra, version: str, topology: Topology) -> Check:
+    """An extra that is installed, by how its probe went."""
     report = topology.probe(extra.probe or "")
     if report is None or report.status == "skipped":
         return Check(name=extra.name, state="idle", found=f"{version}; not asked")
-    if report.status == "failed":
-        advice = f"pip install --force-reinstall 'holdfast[{extra.name}]', or mend the driver"
-        return Check(
-            name=extra.name, state="broken", found=f"{version}; {report.reason}", advice=advice
-        )
     if report.status == "absent":
         return Check(name=extra.name, state="idle", found=f"{version}; {report.reason}")
-    found = {"torch": _torch_devices, "opencl": _opencl_devices}.get(extra.name)
-    devices = found(topology) if found else words.count(_nvidia(topology), "GPU")
+    if report.status == "failed":
+        return Check(
+            name=extra.name,
+            state="broken",
+            found=f"{version}; {report.reason}",
+            advice=f"pip install --force-reinstall 'holdfast[{extra.name}]', or mend the driver",
+        )
+    devices = _DEVICES[extra.name](topology)
     return Check(name=extra.name, state="ok", found=words.join([version, devices, report.reason]))
 
 
@@ -166,16 +179,11 @@ def _version(distribution: str) -> str:
         return "(version unknown)"
 
 
-def _torch_devices(topology: Topology) -> str:
-    return ", ".join(device.id for device in topology.torch)
-
-
-def _opencl_devices(topology: Topology) -> str:
-    return ", ".join(f"{d.name} ({d.platform})" for d in topology.opencl) or "no device"
-
-
-def _nvidia(topology: Topology) -> int:
-    return sum(gpu.vendor == "NVIDIA" for gpu in topology.gpus)
+_DEVICES: dict[str, Callable[[Topology], str]] = {
+    "torch": lambda t: ", ".join(device.id for device in t.torch),
+    "opencl": lambda t: ", ".join(f"{d.name} ({d.platform})" for d in t.opencl) or "no device",
+    "nvml": lambda t: words.count(sum(gpu.vendor == "NVIDIA" for gpu in t.gpus), "GPU"),
+}
 
 
 def _settings() -> list[Check]:

@@ -11,6 +11,7 @@ import datetime
 import importlib.util
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,31 +78,63 @@ class _Answer:
 
 def _ask_all(names: list[str], config: Config) -> dict[str, _Answer]:
     """Ask the slow probes in their processes while the others run here; answers in order."""
-    answers: dict[str, _Answer] = {}
-
-    def ask(name: str) -> None:
-        answers[name] = _ask(name, config)
-
     slow = [n for n in names if n in IN_A_CHILD and importlib.util.find_spec(IN_A_CHILD[n])]
-    waiting = [threading.Thread(target=ask, args=(name,), daemon=True) for name in slow]
-    for thread in waiting:
-        thread.start()
+    answers: dict[str, _Answer] = {}
+    if slow:
+        _ask_in_children(slow, config, answers, meanwhile=[n for n in names if n not in slow])
+    else:
+        _ask_here(names, config, answers)
+    return {name: answers[name] for name in names}
+
+
+def _ask_here(names: list[str], config: Config, answers: dict[str, _Answer]) -> None:
     for name in names:
         if name == "psutil" and "linux" in answers and answers["linux"].topology:
             report = ProbeReport(name=name, status="skipped", reason="sysfs told it all")
             answers[name] = _Answer(report, None)
-        elif name not in slow:
-            ask(name)
-    for thread in waiting:
-        thread.join()
-    return {name: answers[name] for name in names}
+        else:
+            answers[name] = _ask(name, lambda name=name: PROBES[name](config))
 
 
-def _ask(name: str, config: Config) -> _Answer:
-    start = time.perf_counter()
-    topology, reason, status = None, None, "ok"
+def _ask_in_children(
+    names: list[str], config: Config, answers: dict[str, _Answer], meanwhile: list[str]
+) -> None:
+    from holdfast.topology import isolate  # not needed on a machine without extras
+
+    threads: list[threading.Thread] = []
     try:
-        topology = _ask_in_a_child(name, config) if name in IN_A_CHILD else PROBES[name](config)
+        with isolate.Children() as children:
+
+            def ask(name: str) -> None:
+                def far() -> Topology:
+                    limit = config.probe_timeout_s
+                    found = children.call(f"{__name__}:answer", [name], timeout_s=limit)
+                    return decode(Topology, found)
+
+                answers[name] = _ask(name, far)
+
+            for name in names:
+                threads.append(threading.Thread(target=ask, args=(name,)))
+                threads[-1].start()
+            _ask_here(meanwhile, config, answers)
+            for thread in threads:
+                thread.join()
+    finally:  # after Ctrl-C the children were ended, so this does not take long
+        for thread in threads:
+            thread.join()
+
+
+def answer(name: str) -> dict[str, object]:
+    """The child's side of asking a probe."""
+    return encode(PROBES[name](Config.load()))
+
+
+def _ask(name: str, question: Callable[[], Topology]) -> _Answer:
+    start = time.perf_counter()
+    topology, reason = None, None
+    status: ProbeStatus = "ok"
+    try:
+        topology = question()
         own = topology.probe(name)
         reason = own.reason if own else None
     except (Absent, MissingDependency) as exc:
@@ -111,26 +144,8 @@ def _ask(name: str, config: Config) -> _Answer:
     except Exception as exc:  # noqa: BLE001  the promise above
         status, reason = "failed", f"{type(exc).__name__}: {exc}"
     elapsed_ms = round((time.perf_counter() - start) * 1000, 2)
-    return _Answer(_report(name, status, reason, elapsed_ms), topology)
-
-
-def _ask_in_a_child(name: str, config: Config) -> Topology:
-    if not importlib.util.find_spec(IN_A_CHILD[name]):
-        return PROBES[name](config)  # raises MissingDependency with what to install
-    from holdfast.topology import isolate  # not needed on a machine without extras
-
-    answer = isolate.call(f"{__name__}:answer", [name], timeout_s=config.probe_timeout_s)
-    return decode(Topology, answer)
-
-
-def answer(name: str) -> dict[str, object]:
-    """The child's side of asking a probe."""
-    return encode(PROBES[name](Config.load()))
-
-
-def _report(name: str, status: str, reason: str | None, elapsed_ms: float) -> ProbeReport:
-    kept: ProbeStatus = status  # type: ignore[assignment]
-    return ProbeReport(name=name, status=kept, reason=reason, elapsed_ms=elapsed_ms)
+    report = ProbeReport(name=name, status=status, reason=reason, elapsed_ms=elapsed_ms)
+    return _Answer(report, topology)
 
 
 def _sentence(exc: HoldfastError) -> str:

@@ -3,20 +3,78 @@
 A driver that crashes takes that process with it, one that hangs is ended after the time limit,
 and no context is left behind in the caller's process. The answer comes back in a file, because
 drivers print to standard output as they like.
-Promise: a Holdfast error of the function is raised here with its class and its three parts.
+Promise: a Holdfast error of the function is raised here with its class and its three parts; no
+process and no file outlives the call, also after Ctrl-C.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
 from holdfast.base import errors
+
+
+class Children(contextlib.AbstractContextManager["Children"]):
+    """Calls in processes of their own; leaving the block ends those that still run."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def call(self, target: str, arguments: list[Any], *, timeout_s: float) -> Any:
+        """See `call` below. May be used from several threads at once."""
+        with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+            answer = Path(folder) / "answer.json"
+            child = self._start([target, json.dumps(arguments), str(answer)])
+            try:
+                _, stderr = child.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired as exc:
+                raise errors.OutOfTime(
+                    f"no answer from a process of its own within {timeout_s:g} s",
+                    expected="a driver that answers",
+                    hint="a longer HOLDFAST_PROBE_TIMEOUT_S, or look for a driver that hangs",
+                ) from exc
+            finally:
+                self._end(child)
+            if not answer.exists():
+                raise _crash(child.returncode, stderr.decode(errors="replace"))
+            return _unpack(json.loads(answer.read_text()))
+
+    def _start(self, arguments: list[str]) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self._closed:
+                raise errors.Unsupported("no more calls: the block that made them was left")
+            child = subprocess.Popen(
+                [sys.executable, "-m", __name__, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )
+            self._running.add(child)
+            return child
+
+    def _end(self, child: subprocess.Popen[bytes]) -> None:
+        with self._lock:
+            self._running.discard(child)
+        child.kill()  # does nothing to one that has ended
+        child.wait()
+        if child.stderr is not None:
+            child.stderr.close()
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._closed = True
+            for child in self._running:
+                child.kill()
 
 
 def call(target: str, arguments: list[Any], *, timeout_s: float) -> Any:
@@ -24,27 +82,8 @@ def call(target: str, arguments: list[Any], *, timeout_s: float) -> Any:
 
     Raises OutOfTime after `timeout_s`, Unsupported if the process crashed.
     """
-    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
-        answer = Path(folder) / "answer.json"
-        command = [sys.executable, "-m", __name__, target, json.dumps(arguments), str(answer)]
-        try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                timeout=timeout_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as exc:
-            raise errors.OutOfTime(
-                f"no answer from a process of its own within {timeout_s:g} s",
-                expected="a driver that answers",
-                hint="a longer HOLDFAST_PROBE_TIMEOUT_S, or look for a driver that hangs",
-            ) from exc
-        if not answer.exists():
-            raise _crash(done.returncode, done.stderr.decode(errors="replace"))
-        return _unpack(json.loads(answer.read_text()))
+    with Children() as children:
+        return children.call(target, arguments, timeout_s=timeout_s)
 
 
 def _crash(code: int, stderr: str) -> errors.Unsupported:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 from holdfast.topology.model import (
     Gpu,
@@ -21,21 +22,22 @@ from holdfast.topology.model import (
     TorchDevice,
 )
 
+D = TypeVar("D", OpenclDevice, TorchDevice)
 _LISTS = ("nodes", "cpus", "caches", "opencl", "torch", "measurements", "probes")
 
 
 def merge(answers: Sequence[Topology]) -> Topology:
     """One machine from partial descriptions, most trusted first."""
     gpus = _gpus(answers)
-    facts = {
+    facts: dict[str, Any] = {
         field.name: _first(getattr(answer, field.name) for answer in answers)
         for field in dataclasses.fields(Topology)
         if field.name not in {*_LISTS, "gpus", "links", "schema_version", "simulated"}
     }
-    lists = {
+    lists: dict[str, Any] = {
         name: next((getattr(a, name) for a in answers if getattr(a, name)), ()) for name in _LISTS
     }
-    whole = Topology(**(facts | lists), simulated=any(answer.simulated for answer in answers))  # type: ignore[arg-type]
+    whole = Topology(**(facts | lists), simulated=any(answer.simulated for answer in answers))
     whole = whole.replace(gpus=tuple(_with_unified_gpu(gpus, whole)))
     settled = (_settled(gpu, whole) for gpu in whole.gpus)
     numbered = tuple(dataclasses.replace(gpu, id=i) for i, gpu in enumerate(settled))
@@ -53,20 +55,21 @@ def _first(values: Iterable[object]) -> object:
 
 def _gpus(answers: Sequence[Topology]) -> list[Gpu]:
     """One GPU for each PCI address, in order of the address; those that only show come last."""
-    groups: dict[str | None, list[Gpu]] = {}
+    groups: dict[str, list[Gpu]] = {}
+    unplaced: list[Gpu] = []
     for gpu in (gpu for answer in answers for gpu in answer.gpus):
-        groups.setdefault(gpu.pci_address, []).append(gpu)
-    unplaced = groups.pop(None, [])
-    placed = [_joined(group) for _, group in sorted(groups.items())]  # type: ignore[type-var]
+        same = unplaced if gpu.pci_address is None else groups.setdefault(gpu.pci_address, [])
+        same.append(gpu)
+    placed = [_joined(group) for _, group in sorted(groups.items())]
     return sorted(placed + unplaced, key=lambda gpu: gpu.kind in ("display", "virtual"))
 
 
 def _joined(seen: list[Gpu]) -> Gpu:
-    facts = {
+    facts: dict[str, Any] = {
         field.name: _first(getattr(gpu, field.name) for gpu in seen)
         for field in dataclasses.fields(Gpu)
     }
-    return Gpu(**facts)  # type: ignore[arg-type]
+    return Gpu(**facts)
 
 
 def _with_unified_gpu(gpus: list[Gpu], whole: Topology) -> list[Gpu]:
@@ -108,7 +111,7 @@ def _settled(gpu: Gpu, whole: Topology) -> Gpu:
     )
 
 
-def _same_card(gpu: Gpu, devices: list, whole: Topology) -> OpenclDevice | TorchDevice | None:  # type: ignore[type-arg]
+def _same_card(gpu: Gpu, devices: list[D], whole: Topology) -> D | None:
     """By PCI address; a device without one is the same card if it can be no other."""
     exact = [d for d in devices if d.pci_address and d.pci_address == gpu.pci_address]
     if exact:

@@ -18,6 +18,9 @@ from holdfast.base.errors import BadInput
 SCHEMA_VERSION = 1
 
 MemoryKind = Literal["dram", "gpu", "cxl", "pmem"]
+CoreKind = Literal["performance", "efficiency"]
+CacheKind = Literal["data", "instruction", "unified"]
+OpenclKind = Literal["cpu", "gpu", "accelerator", "custom"]
 GpuKind = Literal["discrete", "integrated", "accelerator", "display", "virtual"]
 LinkKind = Literal["numa", "pcie", "nvlink", "xgmi", "c2c", "fabric"]
 ProbeStatus = Literal["ok", "absent", "failed", "skipped"]
@@ -74,9 +77,7 @@ class Cpu:
     die: int | None = about("die within the package", default=None)
     package: int | None = about("socket", default=None)
     node: int | None = about("NUMA node", default=None)
-    kind: Literal["performance", "efficiency"] | None = about(
-        "kind of core on a hybrid CPU", default=None
-    )
+    kind: CoreKind | None = about("kind of core on a hybrid CPU", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,7 @@ class Cache:
     """One cache and the CPUs that share it."""
 
     level: int = about("1 is nearest to the core")
-    kind: Literal["data", "instruction", "unified"] = about("what it holds")
+    kind: CacheKind = about("what it holds")
     size_bytes: int | None = about("size", default=None)
     line_bytes: int | None = about("size of a line", default=None)
     cpus: tuple[int, ...] = about("CPUs that share it", default=())
@@ -139,7 +140,7 @@ class OpenclDevice:
     id: str = about("platform and device position: opencl:0:0")
     platform: str = about("name of the runtime")
     name: str = about("name of the device")
-    kind: Literal["cpu", "gpu", "accelerator", "custom"] | None = about("sort", default=None)
+    kind: OpenclKind | None = about("sort", default=None)
     version: str | None = about("OpenCL version of the device", default=None)
     compute_units: int | None = about("compute units", default=None)
     memory_bytes: int | None = about("global memory", default=None)
@@ -276,9 +277,9 @@ class Topology:
         """How the probe of that name went."""
         return next((p for p in self.probes if p.name == name), None)
 
-    def replace(self, **changes: object) -> Topology:
+    def replace(self, **changes: Any) -> Topology:
         """A copy with some fields changed."""
-        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+        return dataclasses.replace(self, **changes)
 
     def to_json(self, indent: int | None = 2) -> str:
         """This description as JSON, in the form that `schema()` describes."""

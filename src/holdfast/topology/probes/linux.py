@@ -16,7 +16,17 @@ from pathlib import Path
 
 from holdfast.base.config import Config
 from holdfast.base.errors import Absent
-from holdfast.topology.model import Cache, Cpu, HugePages, MemoryKind, Node, Performance, Topology
+from holdfast.topology.model import (
+    Cache,
+    CacheKind,
+    CoreKind,
+    Cpu,
+    HugePages,
+    MemoryKind,
+    Node,
+    Performance,
+    Topology,
+)
 from holdfast.topology.probes import hidden_id
 from holdfast.topology.sysfs import (
     children,
@@ -193,8 +203,11 @@ def _cpus(root: Path, node_of_cpu: dict[int, int]) -> tuple[Cpu, ...]:
     folder = root / "sys/devices/system/cpu"
     numbers = [i for i, _ in children(folder, r"cpu(\d+)")]
     online = read_list(folder / "online")
-    kinds = dict.fromkeys(read_list(root / "sys/devices/cpu_core/cpus") or (), "performance")
-    kinds |= dict.fromkeys(read_list(root / "sys/devices/cpu_atom/cpus") or (), "efficiency")
+    kinds: dict[int, CoreKind] = {
+        cpu: kind
+        for name, kind in _CORE_KINDS.items()
+        for cpu in read_list(root / "sys/devices" / name / "cpus") or ()
+    }
 
     def cpu(number: int) -> Cpu:
         topology = folder / f"cpu{number}/topology"
@@ -204,7 +217,7 @@ def _cpus(root: Path, node_of_cpu: dict[int, int]) -> tuple[Cpu, ...]:
             die=read_natural(topology / "die_id"),
             package=read_natural(topology / "physical_package_id"),
             node=node_of_cpu.get(number) if node_of_cpu else 0,
-            kind=kinds.get(number),  # type: ignore[arg-type]
+            kind=kinds.get(number),
         )
 
     return tuple(cpu(i) for i in numbers if online is None or i in online)
@@ -224,7 +237,7 @@ def _caches(folder: Path, cpus: list[int]) -> tuple[Cache, ...]:
             caches.append(
                 Cache(
                     level=level,
-                    kind=_CACHE_KINDS.get(kind or "", "unified"),  # type: ignore[arg-type]
+                    kind=_CACHE_KINDS.get(kind or "", "unified"),
                     size_bytes=read_size(path / "size"),
                     line_bytes=read_natural(path / "coherency_line_size"),
                     cpus=shared,
@@ -233,7 +246,12 @@ def _caches(folder: Path, cpus: list[int]) -> tuple[Cache, ...]:
     return tuple(sorted(caches, key=lambda c: (c.level, c.cpus, c.kind)))
 
 
-_CACHE_KINDS = {"Data": "data", "Instruction": "instruction", "Unified": "unified"}
+_CORE_KINDS: dict[str, CoreKind] = {"cpu_core": "performance", "cpu_atom": "efficiency"}
+_CACHE_KINDS: dict[str, CacheKind] = {
+    "Data": "data",
+    "Instruction": "instruction",
+    "Unified": "unified",
+}
 
 
 def _cpu_model(root: Path) -> str | None:

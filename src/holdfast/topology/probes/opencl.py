@@ -11,10 +11,14 @@ import pyopencl as cl
 
 from holdfast.base.config import Config
 from holdfast.base.errors import Absent
-from holdfast.topology.model import OpenclDevice, Topology
+from holdfast.topology.model import OpenclDevice, OpenclKind, Topology
 
-_KINDS = {"cpu": cl.device_type.CPU, "gpu": cl.device_type.GPU}
-_KINDS |= {"accelerator": cl.device_type.ACCELERATOR, "custom": cl.device_type.CUSTOM}
+_KINDS: dict[OpenclKind, int] = {
+    "cpu": cl.device_type.CPU,
+    "gpu": cl.device_type.GPU,
+    "accelerator": cl.device_type.ACCELERATOR,
+    "custom": cl.device_type.CUSTOM,
+}
 _SVM = {
     "coarse_buffer": cl.device_svm_capabilities.COARSE_GRAIN_BUFFER,
     "fine_buffer": cl.device_svm_capabilities.FINE_GRAIN_BUFFER,
@@ -62,7 +66,7 @@ def _device(identity: str, platform: Any, device: Any) -> OpenclDevice:
         id=identity,
         platform=platform.name.strip(),
         name=device.name.strip(),
-        kind=next((name for name, bit in _KINDS.items() if kind & bit), None),  # type: ignore[arg-type]
+        kind=next((name for name, bit in _KINDS.items() if kind & bit), None),
         version=_ask(device, "version"),
         compute_units=_ask(device, "max_compute_units"),
         memory_bytes=_ask(device, "global_mem_size"),

@@ -136,7 +136,7 @@ def _node(
         bold=True,
         anchor="end",
     )
-    used = _used(node.total_bytes, node.free_bytes)
+    used = words.used(node.total_bytes, node.free_bytes)
     canvas.bar(x + PAD, y + 38, CARD - 2 * PAD, used, fill=colours["fill"], back=colours["back"])
     line = y + 50
     for text in _facts(node):
@@ -266,7 +266,7 @@ def _gpu(canvas: Canvas, x: float, y: float, gpu: Gpu, topology: Topology) -> No
     canvas.text(x + PAD, y + 25, title, size=15, bold=True)
     line = y + 32
     if gpu.memory_bytes:
-        used = _used(gpu.memory_bytes, gpu.free_bytes)
+        used = words.used(gpu.memory_bytes, gpu.free_bytes)
         width = CARD - 2 * PAD
         canvas.bar(x + PAD, y + 36, width, used, fill=CARDS["fill"], back=CARDS["back"])
         line += 20
@@ -291,7 +291,3 @@ def _host_link(canvas: Canvas, x: float, y: float, gpu: Gpu, topology: Topology)
     top = y + GAP / 2 + 4 - 7 * (len(lines) - 1)
     for number, line in enumerate(lines):
         canvas.text(x + 52, top + 14 * number, fit(line, CARD - 52, 12), size=11.5, fill=SOFT)
-
-
-def _used(total: int | None, free: int | None) -> float | None:
-    return 1 - free / total if total and free is not None else None

@@ -8,10 +8,11 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from holdfast.topology.model import Gpu, Node, Topology
+from holdfast.topology.model import Cpu, Gpu, Node, Topology
 from holdfast.topology.render import words
 
 if TYPE_CHECKING:
+    from rich.text import Text
     from rich.tree import Tree
 
 _BAR = 16
@@ -21,20 +22,19 @@ def tree(topology: Topology, width: int = 110) -> str:
     """The tree as text."""
     from rich.console import Console
 
-    console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
+    page = io.StringIO()
+    console = Console(file=page, width=width, color_system=None, legacy_windows=False)
     console.print(rich_tree(topology), highlight=False)
-    text: str = console.file.getvalue()  # type: ignore[attr-defined]
-    return "\n".join(line.rstrip() for line in text.splitlines())
+    return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
 
 
 def rich_tree(topology: Topology) -> Tree:
     """The tree as rich draws it."""
-    from rich.markup import escape
     from rich.tree import Tree
 
-    top = Tree(f"[bold]{escape(words.machine(topology))}[/]", guide_style="dim")
+    top = Tree(_label((words.machine(topology), "bold")), guide_style="dim")
     for remark in words.memory_remarks(topology):
-        top.add(f"[yellow]{escape(remark)}[/]")
+        top.add(_label((remark, "yellow")))
     homes = _add_packages(top, topology)
     for node in topology.nodes:
         if node.id not in homes:
@@ -48,28 +48,24 @@ def rich_tree(topology: Topology) -> Tree:
     return top
 
 
+def _label(*parts: str | tuple[str, str]) -> Text:
+    """Pieces of text, some with a style; names of hardware are never taken for markup."""
+    from rich.text import Text
+
+    return Text.assemble(*parts)
+
+
 def _add_packages(top: Tree, topology: Topology) -> set[int]:
     """Packages with the nodes whose CPUs are all theirs; returns those nodes."""
     placed: set[int] = set()
     for package, cpus in topology.packages.items():
         mine = {cpu.id for cpu in cpus}
-        cores = [core for core in topology.cores if core[0].id in mine]
-        kinds = [c[0].kind for c in cores if c[0].kind]
-        about = words.join(
-            [
-                topology.cpu_model,
-                words.count(len(cores), "core"),
-                f"{kinds.count('performance')} performance + {kinds.count('efficiency')} efficiency"
-                if kinds
-                else None,
-                words.count(len(cpus), "thread") if len(cpus) > len(cores) else None,
-            ]
-        )
         title = "package" if package is None else f"package {package}"
-        branch = top.add(f"[bold cyan]{title}[/]  {about}")
+        about = _package_facts(topology, cpus)
+        branch = top.add(_label((title, "bold cyan"), f"  {about}"))
         caches = [cache for cache in topology.caches if set(cache.cpus) <= mine]
         if caches:
-            branch.add(f"[dim]caches[/]  {words.caches(caches)}")
+            branch.add(_label(("caches", "dim"), f"  {words.caches(caches)}"))
         for node in topology.nodes:
             if node.cpus and set(node.cpus) <= mine:
                 _add_node(branch, topology, node)
@@ -77,10 +73,22 @@ def _add_packages(top: Tree, topology: Topology) -> set[int]:
     return placed
 
 
+def _package_facts(topology: Topology, cpus: tuple[Cpu, ...]) -> str:
+    mine = {cpu.id for cpu in cpus}
+    cores = [core for core in topology.cores if core[0].id in mine]
+    kinds = [core[0].kind for core in cores if core[0].kind]
+    hybrid = f"{kinds.count('performance')} performance + {kinds.count('efficiency')} efficiency"
+    return words.join(
+        [
+            topology.cpu_model,
+            words.count(len(cores), "core"),
+            hybrid if kinds else None,
+            words.count(len(cpus), "thread") if len(cpus) > len(cores) else None,
+        ]
+    )
+
+
 def _add_node(parent: Tree, topology: Topology, node: Node) -> None:
-    used = None
-    if node.total_bytes and node.free_bytes is not None:
-        used = 1 - node.free_bytes / node.total_bytes
     about = words.join(
         [
             words.node_memory(node),
@@ -89,16 +97,14 @@ def _add_node(parent: Tree, topology: Topology, node: Node) -> None:
             words.node_hmat(node),
         ]
     )
-    branch = parent.add(f"[bold green]{words.node_title(node)}[/]  {_bar(used)}{about}")
+    bar = _bar(node.total_bytes, node.free_bytes)
+    branch = parent.add(_label((words.node_title(node), "bold green"), "  ", *bar, about))
     for gpu in topology.gpus:
         if gpu.numa_node == node.id:
             _add_gpu(branch, gpu)
 
 
 def _add_gpu(parent: Tree, gpu: Gpu) -> None:
-    used = None
-    if gpu.memory_bytes and gpu.free_bytes is not None:
-        used = 1 - gpu.free_bytes / gpu.memory_bytes
     facts = words.join(
         [
             words.gpu_title(gpu),
@@ -110,7 +116,8 @@ def _add_gpu(parent: Tree, gpu: Gpu) -> None:
             words.join([gpu.torch, gpu.opencl], ", "),
         ]
     )
-    parent.add(f"[bold magenta]gpu {gpu.id}[/]  {_bar(used)}{facts}")
+    bar = _bar(gpu.memory_bytes, gpu.free_bytes)
+    parent.add(_label((f"gpu {gpu.id}", "bold magenta"), "  ", *bar, facts))
 
 
 def _add_devices(top: Tree, topology: Topology) -> None:
@@ -120,33 +127,35 @@ def _add_devices(top: Tree, topology: Topology) -> None:
         if device.id not in joined:
             svm = "SVM " + ", ".join(device.svm).replace("_", " ") if device.svm else None
             facts = words.join([device.name, device.platform, svm])
-            top.add(f"[bold blue]{device.id}[/]  {facts}")
+            top.add(_label((device.id, "bold blue"), f"  {facts}"))
     for device in topology.torch:
         if device.id not in joined:
             facts = words.join([device.name, device.capability])
-            top.add(f"[bold blue]torch {device.id}[/]  {facts}")
+            top.add(_label((f"torch {device.id}", "bold blue"), f"  {facts}"))
 
 
 def _add_links(top: Tree, topology: Topology) -> None:
     if topology.links:
-        branch = top.add("[bold]links[/]")
+        branch = top.add(_label(("links", "bold")))
         for link in topology.links:
-            ends = f"{words.place(link.source)} – {words.place(link.target)}"
-            branch.add(f"{ends}  [dim]{words.link(link)}[/]")
+            ends = f"{words.place(link.source)} – {words.place(link.target)}  "
+            branch.add(_label(ends, (words.link(link), "dim")))
 
 
 def _add_measurements(top: Tree, topology: Topology) -> None:
     if topology.measurements:
-        days = {m.measured_at.partition("T")[0] for m in topology.measurements}
-        branch = top.add(f"[bold]measured[/] [dim]{', '.join(sorted(days))}[/]")
+        days = sorted({m.measured_at.partition("T")[0] for m in topology.measurements})
+        branch = top.add(_label(("measured", "bold"), " ", (", ".join(days), "dim")))
         for m in topology.measurements:
-            ends = f"{words.place(m.source)} → {words.place(m.target)}"
-            branch.add(f"{ends}  {m.mode}  [bold]{words.measured(m)}[/]  [dim]{m.method}[/]")
+            ends = f"{words.place(m.source)} → {words.place(m.target)}  {m.mode}  "
+            branch.add(_label(ends, (words.measured(m), "bold"), "  ", (m.method, "dim")))
 
 
-def _bar(used: float | None) -> str:
+def _bar(total: int | None, free: int | None) -> list[str | tuple[str, str]]:
+    """How full a memory is; nothing where it is not known."""
+    used = words.used(total, free)
     if used is None:
-        return ""
+        return []
     full = min(round(used * _BAR), _BAR)
     colour = "green" if used < 0.7 else "yellow" if used < 0.9 else "red"
-    return f"[{colour}]{'█' * full}[/][dim]{'░' * (_BAR - full)}[/] "
+    return [("█" * full, colour), ("░" * (_BAR - full), "dim"), " "]

@@ -37,6 +37,11 @@ def size(number: int | None) -> str | None:
     return format_bytes(number) if number is not None else None
 
 
+def used(total: int | None, free: int | None) -> float | None:
+    """The part of a memory that is in use."""
+    return 1 - free / total if total and free is not None else None
+
+
 def machine(topology: Topology) -> str:
     """The machine in a line."""
     return join(

@@ -14,6 +14,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 from holdfast.topology.numa import Region
 
@@ -71,6 +72,6 @@ def _native_loop() -> Callable[[int, int], int] | None:
         return None
     code.write(_X86_64)
     kind = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)
-    loop = kind(ctypes.addressof(ctypes.c_char.from_buffer(code)))
-    loop.memory = code  # type: ignore[attr-defined]  lives as long as the function
+    loop: Any = kind(ctypes.addressof(ctypes.c_char.from_buffer(code)))
+    loop.memory = code  # lives as long as the function
     return loop

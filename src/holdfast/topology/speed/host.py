@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import random
 import sys
@@ -64,22 +65,38 @@ class HostMemory(contextlib.AbstractContextManager["HostMemory"]):
         """GB/s of one pass over the region, a slice for each CPU."""
         piece = self._region.length // len(cpus) // LINE_BYTES * LINE_BYTES
         gate = threading.Barrier(len(cpus) + 1)
+        failures: list[BaseException] = []
 
         def worker(number: int, cpu: int) -> None:
-            with _on([cpu]):
-                gate.wait()
-                work(self._region.address + number * piece, piece)  # lets go of the GIL
-                gate.wait()
+            try:
+                with _on([cpu]):
+                    gate.wait()
+                    work(self._region.address + number * piece, piece)  # lets go of the GIL
+                    gate.wait()
+            except threading.BrokenBarrierError:
+                pass  # another one failed, or Ctrl-C
+            except BaseException as exc:  # noqa: BLE001  raised again below
+                failures.append(exc)
+                gate.abort()
 
         threads = [threading.Thread(target=worker, args=pair) for pair in enumerate(cpus)]
-        for thread in threads:
-            thread.start()
-        gate.wait()
-        start = time.perf_counter()
-        gate.wait()
-        elapsed = time.perf_counter() - start
-        for thread in threads:
-            thread.join()
+        elapsed = math.inf
+        try:
+            for thread in threads:
+                thread.start()
+            gate.wait()
+            start = time.perf_counter()
+            gate.wait()
+            elapsed = time.perf_counter() - start
+        except threading.BrokenBarrierError:
+            pass  # told below
+        finally:  # the region must not go while a thread is still in it
+            gate.abort()
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()
+        if failures:
+            raise failures[0]
         return piece * len(cpus) / elapsed / 1e9
 
     def latency_ns(self, cpus: Sequence[int]) -> float:

@@ -1,0 +1,60 @@
+"""Ctrl-C at any moment: a status, no traceback, no process and no file left behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+PROGRAM = """
+import sys
+from holdfast.cli.main import main
+print("started", flush=True)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def _interrupted(arguments: list[str], after_s: float, folder: Path) -> tuple[int, str]:
+    environment = os.environ | {"TMPDIR": str(folder)}
+    child = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
+    time.sleep(after_s)
+    grandchildren = psutil.Process(child.pid).children(recursive=True)
+    child.send_signal(signal.SIGINT)
+    _, stderr = child.communicate(timeout=60)
+    _gone, alive = psutil.wait_procs(grandchildren, timeout=10)
+    assert alive == []
+    return child.returncode, stderr.decode()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [["topo", "--measure", "--probes", "linux"], ["doctor"]],
+    ids=["measuring", "asking drivers"],
+)
+def test_ctrl_c_leaves_nothing_behind(arguments: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    moments = random.Random(1)
+    interrupted = 0
+    for _ in range(10):
+        status, stderr = _interrupted(arguments, moments.uniform(0, 1.2), folder)
+        assert "Traceback" not in stderr
+        assert status in (0, 130)
+        interrupted += status == 130
+        assert list(folder.iterdir()) == []
+    assert interrupted >= 3
