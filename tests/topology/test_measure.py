@@ -74,9 +74,10 @@ def test_older_figures_stay_until_newer_ones_replace_them(here: Topology) -> Non
     assert old[1] not in measured
 
 
-def test_a_time_limit_that_is_none_is_refused(here: Topology) -> None:
-    with pytest.raises(BadInput, match="the time limit is 0 s"):
-        measure(here, time_limit_s=0)
+@pytest.mark.parametrize("limit", [0, -1, float("nan")])
+def test_a_time_limit_that_is_none_is_refused(here: Topology, limit: float) -> None:
+    with pytest.raises(BadInput, match=f"the time limit is {limit:g} s"):
+        measure(here, time_limit_s=limit)
 
 
 def test_another_machine_cannot_be_measured(here: Topology) -> None:

@@ -47,7 +47,7 @@ def measure(
     this one.
     """
     config = config or Config.load()
-    if time_limit_s <= 0:
+    if not time_limit_s > 0:  # so that NaN is refused too
         raise BadInput(f"the time limit is {time_limit_s:g} s", expected="more than 0 seconds")
     topology = topology or discover(config=config)
     _refuse_other_machines(topology, config)
