@@ -63,4 +63,4 @@ $(VENV)/.system: tools/debian_packages.sh | $(VENV)/.core
 	@touch $@
 
 $(GUEST)/vmlinuz: | $(VENV)/.system
-	@tools/guest_kernel.sh $(GUEST)
+	@tools/guest_kernel.sh $(GUEST) || echo "set-up: the tests that boot a guest will be skipped"

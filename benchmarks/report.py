@@ -24,7 +24,8 @@ import holdfast
 from holdfast.topology import Topology
 from holdfast.topology.render import words
 
-RESULTS = Path(__file__).parent / "results"
+# A run goes here; one that is quoted is copied to benchmarks/results/ and committed.
+RUNS = Path(__file__).parents[1] / "out" / "benchmarks"
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def median_ms(work: Callable[[], object], repeats: int = 7) -> float:
 def arguments(name: str, about: str) -> argparse.Namespace:
     """The options all benchmarks have."""
     parser = argparse.ArgumentParser(description=about)
-    default = RESULTS / f"{name}.json"
+    default = RUNS / f"{name}.json"
     parser.add_argument("--out", type=Path, default=default, help=f"JSON file (default {default})")
     return parser.parse_args()
 

@@ -81,6 +81,15 @@ def test_ctrl_c_is_a_status(capsys, monkeypatch) -> None:
     assert capsys.readouterr().err == "\nholdfast: stopped by Ctrl-C\n"
 
 
+def test_ctrl_c_wrapped_by_an_import_is_the_same_status(capsys, monkeypatch) -> None:
+    def interrupted(args: object) -> int:
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    monkeypatch.setattr(COMMANDS["topo"], "run", interrupted)
+    assert main(["topo"]) == 130
+    assert capsys.readouterr().err == "\nholdfast: stopped by Ctrl-C\n"
+
+
 def test_a_reader_that_goes_away_is_no_error() -> None:
     command = f"{sys.executable} -m holdfast topo --simulate 200x1GB --json | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import platform
+import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from holdfast.base.config import Config
-from holdfast.base.errors import BadInput, Unsupported
+from holdfast.base.errors import BadInput, OutOfMemory, Unsupported
 from holdfast.topology import Measurement, Topology, discover, isolate, measure
 from holdfast.topology.numa import Region
 from holdfast.topology.speed import chase, host, store
@@ -98,6 +102,7 @@ def test_memory_and_affinity_are_given_back() -> None:
 
 @pytest.mark.parametrize("native", [True, False])
 def test_both_stop_watches_follow_the_whole_chain(monkeypatch, native: bool) -> None:
+    native = native and chase._native_loop() is not None
     if not native:
         monkeypatch.setattr(chase, "_native_loop", lambda: None)
     with Region(2**20) as region:
@@ -111,10 +116,12 @@ def test_both_stop_watches_follow_the_whole_chain(monkeypatch, native: bool) -> 
         words.release()
 
 
+@pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64", reason="x86-64 Linux only"
+)
 def test_the_machine_code_ends_where_the_chain_says() -> None:
     loop = chase._native_loop()
-    if loop is None:
-        pytest.skip("no machine code on this system")
+    assert loop is not None
     with Region(2**20) as region:
         words = region.buffer.cast("Q")
         for i in range(4):
@@ -130,14 +137,53 @@ def test_the_machine_code_ends_where_the_chain_says() -> None:
         (None, None, 96 * 2**20),
         (260 * 2**20, 64 * 2**30, 780 * 2**20),
         (512 * 2**20, 64 * 2**30, 1024 * 2**20),
-        (32 * 2**20, 100 * 2**20, 25 * 2**20),
-        (None, 0, 2**20),
+        (64 * 2**20, 600 * 2**20, 150 * 2**20),
     ],
 )
 def test_the_region_is_beyond_the_cache_and_within_free_memory(
     cache: int | None, free: int | None, length: int
 ) -> None:
     assert host.region_bytes(cache, free) == length
+
+
+def test_too_little_memory_is_refused_rather_than_the_cache_measured() -> None:
+    with pytest.raises(OutOfMemory) as caught:
+        host.region_bytes(32 * 2**20, 100 * 2**20)
+    assert str(caught.value) == (
+        "too little memory to measure: 105 MB free\n"
+        "  expected: 268 MB, of which a quarter is used\n"
+        "  try: end other programs, or measure later"
+    )
+
+
+def test_a_full_node_is_left_out_and_named(here: Topology) -> None:
+    full = here.replace(
+        available_bytes=2**20, nodes=tuple(replace(n, free_bytes=2**20) for n in here.nodes)
+    )
+    report = measure(full, config=Config.load(probes=FAST)).probe("measure")
+    assert report is not None
+    assert report.status == "failed"
+    assert "too little memory to measure: 1.0 MB free" in (report.reason or "")
+
+
+def test_an_interrupt_while_the_chain_is_laid_lets_the_memory_go(monkeypatch) -> None:
+    def interrupted(*_: object, strict: bool) -> object:
+        raise KeyboardInterrupt
+
+    def run() -> None:
+        with host.HostMemory(0, 32 * 2**20, bound=False) as memory:
+            monkeypatch.setattr(host, "zip", interrupted, raising=False)
+            memory.latency_ns(sorted(os.sched_getaffinity(0)))
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+
+
+def test_a_thread_that_fails_ends_the_others() -> None:
+    cpus = sorted(os.sched_getaffinity(0))
+    with pytest.raises(Unsupported, match="cannot run on CPUs"):
+        host._together([*cpus, 4095], lambda number: None)
+    assert threading.active_count() == 1
 
 
 @pytest.mark.opencl

@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.base.config import Config
 from holdfast.topology import Topology, discover
+from tests.needs import needs
 
 linux = pytest.mark.skipif(platform.system() != "Linux", reason="compares with Linux's own files")
 
@@ -46,7 +47,7 @@ def test_it_agrees_with_sysfs(here: Topology) -> None:
 
 
 @linux
-@pytest.mark.skipif(shutil.which("lscpu") is None, reason="lscpu is not installed: util-linux")
+@needs(None if shutil.which("lscpu") else "lscpu is not installed: util-linux")
 def test_it_agrees_with_lscpu(here: Topology) -> None:
     done = subprocess.run(["lscpu", "-J"], capture_output=True, check=True, text=True)
     said = {row["field"].rstrip(":"): row["data"] for row in json.loads(done.stdout)["lscpu"]}

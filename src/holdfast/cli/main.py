@@ -46,12 +46,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_styled(f"holdfast: error: {exc}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nholdfast: stopped by Ctrl-C", file=sys.stderr)
-        return 130
+        return _stopped()
+    except RuntimeError as exc:
+        # Ctrl-C in the middle of an import can come out wrapped in one of these.
+        if isinstance(exc.__cause__, KeyboardInterrupt):
+            return _stopped()
+        raise
     except BrokenPipeError:
         # The reader went away (`holdfast topo | head`); keep Python quiet about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _stopped() -> int:
+    print("\nholdfast: stopped by Ctrl-C", file=sys.stderr)
+    return 130
 
 
 def _run(arguments: list[str]) -> int:

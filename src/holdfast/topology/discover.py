@@ -18,6 +18,7 @@ from pathlib import Path
 from holdfast.base.codec import decode, encode
 from holdfast.base.config import Config
 from holdfast.base.errors import Absent, BadInput, HoldfastError, MissingDependency
+from holdfast.base.threads import Team
 from holdfast.topology.merge import merge
 from holdfast.topology.model import ProbeReport, ProbeStatus, Topology
 from holdfast.topology.probes import FROM_FILES, IN_A_CHILD, PROBES
@@ -101,27 +102,20 @@ def _ask_in_children(
 ) -> None:
     from holdfast.topology import isolate  # not needed on a machine without extras
 
-    threads: list[threading.Thread] = []
-    try:
-        with isolate.Children() as children:
+    # Left early, the children are ended first, so that the team's threads are soon over.
+    with Team() as team, isolate.Children() as children:
 
-            def ask(name: str) -> None:
-                def far() -> Topology:
-                    limit = config.probe_timeout_s
-                    found = children.call(f"{__name__}:answer", [name], timeout_s=limit)
-                    return decode(Topology, found)
+        def call(name: str) -> Topology:
+            limit_s = config.probe_timeout_s
+            return decode(Topology, children.call(f"{__name__}:answer", [name], timeout_s=limit_s))
 
-                answers[name] = _ask(name, far)
+        def ask(name: str) -> None:
+            answers[name] = _ask(name, lambda: call(name))
 
-            for name in names:
-                threads.append(threading.Thread(target=ask, args=(name,)))
-                threads[-1].start()
-            _ask_here(meanwhile, config, answers)
-            for thread in threads:
-                thread.join()
-    finally:  # after Ctrl-C the children were ended, so this does not take long
-        for thread in threads:
-            thread.join()
+        for name in names:
+            team.start(ask, name)
+        _ask_here(meanwhile, config, answers)
+        team.wait()
 
 
 def answer(name: str) -> dict[str, object]:

@@ -18,7 +18,8 @@ from holdfast.topology import isolate, numa
 from holdfast.topology.discover import discover, utc_now
 from holdfast.topology.model import Gpu, Measurement, Node, ProbeReport, Topology
 from holdfast.topology.speed import store
-from holdfast.topology.speed.host import HostMemory, latency_method, region_bytes
+from holdfast.topology.speed.chase import chase_method
+from holdfast.topology.speed.host import HostMemory, region_bytes
 
 # (what is being timed, steps done, steps in all)
 Progress = Callable[[str, int, int], None]
@@ -139,8 +140,10 @@ def _homes(topology: Topology) -> list[tuple[Node, list[int]]]:
 
 def _time_host(topology: Topology, home: Node, cpus: list[int], memory: Node) -> list[Measurement]:
     caches = [c.size_bytes for c in topology.caches if c.size_bytes and set(c.cpus) & set(cpus)]
-    length = region_bytes(max(caches, default=None), memory.free_bytes)
     bound = numa.supported() and len(topology.nodes) > 1
+    # A single node may get its memory on demand, and then does not count what can still come.
+    free = memory.free_bytes if bound else topology.available_bytes or memory.free_bytes
+    length = region_bytes(max(caches, default=None), free)
     threads = f"{len(cpus)} threads" if len(cpus) > 1 else "1 thread"
     with HostMemory(memory.id, length, bound=bound) as region:
         read, write = region.read_gb_s(cpus), region.write_gb_s(cpus)
@@ -153,7 +156,7 @@ def _time_host(topology: Topology, home: Node, cpus: list[int], memory: Node) ->
             mode="read",
             bandwidth_gb_s=round(read, 2),
             latency_ns=latency_ns,
-            method=f"memchr, {threads}; {latency_method()}",
+            method=f"memchr, {threads}; {chase_method()}",
             measured_at=utc_now(),
         ),
         Measurement(

@@ -39,9 +39,8 @@ def chase_method() -> str:
 
 def chase_in_python(region: Region, first: int, count: int) -> float:
     """The same by the interpreter, less what it takes when the data is in the nearest cache."""
-    words = region.buffer.cast("Q")
-    try:
-        base = region.address
+    base = region.address
+    with region.buffer.cast("Q") as words:
         taken = _python_loop(words, base, first, count)
         own = words[(first - base) // 8]
         words[(first - base) // 8] = first  # a chain of one, always in the cache
@@ -49,9 +48,7 @@ def chase_in_python(region: Region, first: int, count: int) -> float:
             overhead = _python_loop(words, base, first, count)
         finally:
             words[(first - base) // 8] = own
-        return max(taken - overhead, 0.0)
-    finally:
-        words.release()
+    return max(taken - overhead, 0.0)
 
 
 def _python_loop(words: memoryview, base: int, place: int, count: int) -> float:

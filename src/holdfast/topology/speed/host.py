@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import math
 import os
 import random
 import sys
@@ -16,8 +15,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from holdfast.base.errors import OutOfMemory
+from holdfast.base.threads import Team
+from holdfast.base.units import format_bytes
 from holdfast.topology import numa
-from holdfast.topology.speed.chase import chase, chase_method
+from holdfast.topology.speed.chase import chase
 
 MiB = 2**20
 LINE_BYTES = 64
@@ -27,10 +29,21 @@ _CHAIN = 2**16
 
 
 def region_bytes(last_cache_bytes: int | None, free_bytes: int | None) -> int:
-    """Three times the last cache, so that memory is measured and not the cache, within reason."""
+    """Three times the last cache, so that memory is measured and not the cache, within reason.
+
+    Takes at most a quarter of what is free; raises OutOfMemory where that is less than twice the
+    cache, because the figures would be the cache's.
+    """
     wanted = min(max(3 * (last_cache_bytes or 0), SMALLEST_BYTES), LARGEST_BYTES)
+    least = wanted * 2 // 3
     room = free_bytes // 4 if free_bytes is not None else wanted
-    return max(min(wanted, room) // MiB, 1) * MiB
+    if room < least:
+        raise OutOfMemory(
+            f"too little memory to measure: {format_bytes(free_bytes or 0)} free",
+            expected=f"{format_bytes(4 * least)}, of which a quarter is used",
+            hint="end other programs, or measure later",
+        )
+    return min(wanted, room) // MiB * MiB
 
 
 class HostMemory(contextlib.AbstractContextManager["HostMemory"]):
@@ -64,39 +77,8 @@ class HostMemory(contextlib.AbstractContextManager["HostMemory"]):
     def _once(self, cpus: Sequence[int], work: Callable[[int, int], object]) -> float:
         """GB/s of one pass over the region, a slice for each CPU."""
         piece = self._region.length // len(cpus) // LINE_BYTES * LINE_BYTES
-        gate = threading.Barrier(len(cpus) + 1)
-        failures: list[BaseException] = []
-
-        def worker(number: int, cpu: int) -> None:
-            try:
-                with _on([cpu]):
-                    gate.wait()
-                    work(self._region.address + number * piece, piece)  # lets go of the GIL
-                    gate.wait()
-            except threading.BrokenBarrierError:
-                pass  # another one failed, or Ctrl-C
-            except BaseException as exc:  # noqa: BLE001  raised again below
-                failures.append(exc)
-                gate.abort()
-
-        threads = [threading.Thread(target=worker, args=pair) for pair in enumerate(cpus)]
-        elapsed = math.inf
-        try:
-            for thread in threads:
-                thread.start()
-            gate.wait()
-            start = time.perf_counter()
-            gate.wait()
-            elapsed = time.perf_counter() - start
-        except threading.BrokenBarrierError:
-            pass  # told below
-        finally:  # the region must not go while a thread is still in it
-            gate.abort()
-            for thread in threads:
-                if thread.ident is not None:
-                    thread.join()
-        if failures:
-            raise failures[0]
+        first = self._region.address
+        elapsed = _together(cpus, lambda number: work(first + number * piece, piece))
         return piece * len(cpus) / elapsed / 1e9
 
     def latency_ns(self, cpus: Sequence[int]) -> float:
@@ -113,20 +95,47 @@ class HostMemory(contextlib.AbstractContextManager["HostMemory"]):
 
     def _lay_chain(self, length: int) -> int:
         """A ring of pointers over the first `length` bytes in random order; the first pointer."""
-        words = self._region.buffer.cast("Q")
         stride = length // _CHAIN // LINE_BYTES * LINE_BYTES // 8
         order = list(range(_CHAIN))
         random.Random(1).shuffle(order)
         base = self._region.address
-        for here, there in zip(order, order[1:] + order[:1], strict=True):
-            words[here * stride] = base + there * stride * 8
-        words.release()
+        with self._region.buffer.cast("Q") as words:
+            for here, there in zip(order, order[1:] + order[:1], strict=True):
+                words[here * stride] = base + there * stride * 8
         return base + order[0] * stride * 8
 
 
-def latency_method() -> str:
-    """How `latency_ns` times on this machine."""
-    return chase_method()
+def _together(cpus: Sequence[int], work: Callable[[int], object]) -> float:
+    """Seconds from the first start to the last end of `work(number)`, a thread on each CPU.
+
+    Returns or raises only when no thread is at work any more, also after Ctrl-C: what they work on
+    may go then. `work` has to let go of the GIL.
+    """
+    gate = threading.Barrier(len(cpus))
+    spans: list[tuple[float, float]] = []
+    failures: list[Exception] = []
+
+    def worker(number: int, cpu: int) -> None:
+        try:
+            with _on([cpu]):
+                gate.wait()
+                start = time.perf_counter()
+                work(number)
+                spans.append((start, time.perf_counter()))
+        except Exception as exc:  # noqa: BLE001  raised again below
+            failures.append(exc)
+            gate.abort()  # lets the others go
+
+    with Team() as team:
+        try:
+            for number, cpu in enumerate(cpus):
+                team.start(worker, number, cpu)
+            team.wait()
+        finally:
+            gate.abort()  # after Ctrl-C those at the gate give up; the team waits for the rest
+    if failures:
+        raise failures[0]
+    return max(end for _, end in spans) - min(start for start, _ in spans)
 
 
 def _on(cpus: Sequence[int]) -> contextlib.AbstractContextManager[None]:
