@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import mmap
-import platform
-import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
+from holdfast.topology import native
 from holdfast.topology.numa import Region
 
 # next: mov rdi, [rdi]; dec rsi; jnz next; mov rax, rdi; ret      (System V calling convention)
-_X86_64 = bytes.fromhex("488b3f 48ffce 75f8 4889f8 c3")
+_X86_64 = "488b3f 48ffce 75f8 4889f8 c3"
 
 
 def chase(region: Region, first: int, count: int) -> float:
@@ -61,14 +58,4 @@ def _python_loop(words: memoryview, base: int, place: int, count: int) -> float:
 @functools.cache
 def _native_loop() -> Callable[[int, int], int] | None:
     """The machine-code loop, or None where it cannot run."""
-    if sys.platform not in ("linux", "darwin") or platform.machine() != "x86_64":
-        return None
-    try:
-        code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
-    except OSError:  # a hardened system
-        return None
-    code.write(_X86_64)
-    kind = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)
-    loop: Any = kind(ctypes.addressof(ctypes.c_char.from_buffer(code)))
-    loop.memory = code  # lives as long as the function
-    return loop
+    return native.function(_X86_64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)
