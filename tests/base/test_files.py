@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -30,3 +33,74 @@ def test_an_interrupted_write_leaves_what_was_there(
         write_whole(path, b"new")
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["a.bin"]
+
+
+@pytest.mark.parametrize("stage", ["open", "replace"])
+def test_ctrl_c_just_after_a_step_leaves_no_draft(
+    stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = getattr(Path, stage)
+
+    def done_and_interrupted(self: Path, *arguments: object) -> None:
+        done = real(self, *arguments)
+        if stage == "open":
+            done.close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, stage, done_and_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(tmp_path / "a.bin", b"new")
+    left = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    assert left == ({} if stage == "open" else {"a.bin": b"new"})
+
+
+def test_a_file_is_on_the_disk_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced = tmp_path / "a.bin", []
+
+    def fsync(number: int) -> None:
+        synced.append((os.fstat(number).st_size, path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_whole(path, b"12345")
+    assert synced == [(5, False)]
+
+
+def test_the_usual_rights_are_given(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_whole(tmp_path / "a", "x")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("real")
+    write_whole(tmp_path / "link", "text")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "text"
+
+
+def test_a_name_of_the_greatest_length_can_be_written(tmp_path: Path) -> None:
+    path = tmp_path / ("a" * 255)
+    write_whole(path, "text")
+    assert path.read_text() == "text"
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe, got = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()))
+    reader.start()
+    write_whole(pipe, "text")
+    reader.join()
+    assert got == [b"text"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError):
+        write_whole(tmp_path, "text")
+    assert list(tmp_path.iterdir()) == []
