@@ -12,17 +12,15 @@ OUT    := out
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(VENV)/.core ## set up, then show this machine: tree, picture, what Holdfast can use
+run: $(VENV)/.run ## set up, then draw a picture with the built-in model on whatever is here
 	@mkdir -p $(OUT)
-	@$(BIN)/holdfast topo --svg $(OUT)/machine.svg
-	@echo
-	@$(BIN)/holdfast doctor
+	@$(BIN)/holdfast run tiny-flux --prompt "a handwritten seven" --seed 1 --out $(OUT)/seven.png
 
 test: $(VENV)/.dev $(VENV)/.system $(GUEST)/vmlinuz ## set up, then run every test
 	$(BIN)/python -m pytest
 
 quick: $(VENV)/.dev ## the tests a developer runs all the time
-	$(BIN)/python -m pytest -m "not slow and not numa" -x -q
+	$(BIN)/python -m pytest -m "not slow and not numa" -x -q -n auto
 
 check: $(VENV)/.dev ## lint, format, types, layers
 	$(BIN)/ruff check .
@@ -51,9 +49,14 @@ $(VENV)/.core: pyproject.toml
 	@$(PIP) install -e .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.core requirements/torch.txt requirements/dev.txt
-	@echo "set-up: torch and the development tools into $(VENV)"
+$(VENV)/.run: $(VENV)/.core requirements/torch.txt requirements/run.txt
+	@echo "set-up: torch and diffusers into $(VENV)"
 	@$(PIP) install -r requirements/torch.txt
+	@$(PIP) install -r requirements/run.txt
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run requirements/dev.txt
+	@echo "set-up: the development tools into $(VENV)"
 	@$(PIP) install -r requirements/dev.txt
 	@touch $@
 

@@ -1,4 +1,8 @@
-"""What every test gets: no settings from the developer's shell, no cache but its own."""
+"""What every test gets: no settings from the developer's shell, no cache but its own.
+
+Torch gets one thread, here and in the processes that tests start: the models are small, threads of
+several processes on few cores wait for each other, and their number changes the last bit of sums.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.base.config import PREFIX, Config
+
+os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported
 
 
 @pytest.fixture(autouse=True)

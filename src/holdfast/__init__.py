@@ -10,7 +10,7 @@ import importlib
 
 __version__ = "0.1.0"
 
-_SUBPACKAGES = ("base", "topology")
+_SUBPACKAGES = ("base", "topology", "pipeline")
 
 
 def __getattr__(name: str) -> object:

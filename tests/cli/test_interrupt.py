@@ -13,6 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from holdfast.cli.main import main
+
 PROGRAM = """
 import sys
 from holdfast.cli.main import main
@@ -58,3 +60,29 @@ def test_ctrl_c_leaves_nothing_behind(arguments: list[str], tmp_path: Path) -> N
         interrupted += status == 130
         assert list(folder.iterdir()) == []
     assert interrupted >= 3
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_drawing_leaves_no_half_picture_and_the_next_run_works(
+    tmp_path: Path,
+) -> None:
+    folder, temporary = tmp_path / "out", tmp_path / "tmp"  # torch leaves an empty folder in it
+    folder.mkdir()
+    temporary.mkdir()
+    picture, page = folder / "seven.png", folder / "run.html"
+    drawing = ["run", "tiny-flux", "--steps", "300", "--seed", "1", "--device", "cpu"]
+    drawing += ["--out", str(picture), "--timeline", str(page)]
+    moments = random.Random(1)
+    interrupted = 0
+    for _ in range(10):
+        status, stderr = _interrupted(drawing, moments.uniform(0, 9), temporary)
+        assert "Traceback" not in stderr
+        assert status in (0, 130)
+        interrupted += status == 130
+        if status == 130:
+            assert list(folder.iterdir()) == []
+        for file in folder.iterdir():
+            file.unlink()
+    assert interrupted >= 5
+    assert main(["run", "tiny-flux", "--steps", "2", "--seed", "1", "--out", str(picture)]) == 0
+    assert [file.name for file in folder.iterdir()] == ["seven.png"]

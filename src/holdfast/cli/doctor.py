@@ -37,14 +37,18 @@ class Extra:
     distribution: str
     module: str
     probe: str | None = None
+    to_come: bool = False
 
 
 EXTRAS = (
     Extra("torch", "devices PyTorch can use: CUDA, ROCm, XPU, MPS", "torch", "torch", "torch"),
+    Extra("run", "`holdfast run`: FLUX, SDXL and Wan", "diffusers", "diffusers"),
+    Extra("video", "MP4 files", "av", "av"),
+    Extra("ray", "`holdfast batch --ray`, over several machines", "ray", "ray"),
     Extra("opencl", "OpenCL devices of any vendor", "pyopencl", "pyopencl", "opencl"),
     Extra("nvml", "NVIDIA memory and NVLink", "nvidia-ml-py", "pynvml", "nvml"),
-    Extra("xla", "the xla layer, which is to come", "jax", "jax"),
-    Extra("dashboard", "the dashboard layer, which is to come", "textual", "textual"),
+    Extra("xla", "the xla layer, which is to come", "jax", "jax", to_come=True),
+    Extra("dashboard", "the dashboard layer, which is to come", "textual", "textual", to_come=True),
 )
 
 
@@ -141,7 +145,7 @@ def _gpu_checks(topology: Topology) -> list[Check]:
 def _extra(extra: Extra, topology: Topology) -> Check:
     installed = importlib.util.find_spec(extra.module) is not None
     version = f"{extra.distribution} {_version(extra.distribution)}" if installed else None
-    if extra.probe is None:
+    if extra.to_come:
         found = f"{version or 'not installed'}; for {extra.adds}"
         return Check(name=extra.name, state="idle", found=found)
     if version is None:
@@ -151,6 +155,8 @@ def _extra(extra: Extra, topology: Topology) -> Check:
             found=f"not installed; would add {extra.adds}",
             advice=f"pip install 'holdfast[{extra.name}]'",
         )
+    if extra.probe is None:
+        return Check(name=extra.name, state="ok", found=f"{version}; for {extra.adds}")
     return _tried(extra, version, topology)
 
 

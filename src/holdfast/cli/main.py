@@ -22,6 +22,8 @@ from holdfast.base.registry import Entry, Registry
 COMMANDS: Registry[ModuleType] = Registry(
     "command",
     {
+        "run": Entry("holdfast.cli.run", "draw a picture or a video from a prompt"),
+        "batch": Entry("holdfast.cli.batch", "draw many prompts from a file, and resume"),
         "topo": Entry("holdfast.cli.topo", "show the machine: nodes, caches, GPUs, links"),
         "doctor": Entry("holdfast.cli.doctor", "check what Holdfast can use here, what to install"),
     },
@@ -29,6 +31,7 @@ COMMANDS: Registry[ModuleType] = Registry(
 
 EXAMPLE = """\
 examples:
+  holdfast run tiny-flux --prompt "a handwritten seven" --out seven.png
   holdfast topo                     the machine as a tree
   holdfast topo --svg machine.svg   the same as a picture
   holdfast doctor                   what is missing, and how to get it

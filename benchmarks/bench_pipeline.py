@@ -1,0 +1,222 @@
+"""What drawing a picture costs, beside diffusers' own pipelines on the same weights.
+
+The built-in model everywhere; a FLUX.1 of full size with random weights, written to disk from its
+configuration and loaded again, where there is a GPU that holds it.
+Both systems run in one process, one after the other, on the same device and in the same precision.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import numpy as np
+import torch
+import transformers
+from diffusers import (
+    AutoencoderKL,
+    DiffusionPipeline,
+    FluxTransformer2DModel,
+)
+from report import Row, arguments, publish
+from transformers import CLIPTextConfig, CLIPTextModel, T5Config, T5EncoderModel
+
+from holdfast.pipeline import Pipeline
+from holdfast.pipeline.sources import BUILT_IN
+from holdfast.topology import discover
+
+PROMPT = "a handwritten seven"
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One system on one model."""
+
+    load_s: float
+    step_ms: float
+    total_ms: float
+    peak_gb: float | None
+    frames: np.ndarray
+
+
+def ours(model: str, device: str, steps: int, side: int) -> tuple[Figures, str]:
+    """Figures of Holdfast, and the precision it chose."""
+    started = time.perf_counter()
+    pipe = Pipeline.load(model, device=device)
+    load_s = time.perf_counter() - started
+    pipe(PROMPT, side, side, 2, seed=1)  # warm up
+    result = pipe(PROMPT, side, side, steps, seed=1)
+    peak = None if device == "cpu" else result.cost.peak_bytes[device] / 1e9
+    total_ms = result.cost.total_ms
+    found = Figures(load_s, median_of(result.cost.step_ms), total_ms, peak, result.frames)
+    return found, pipe.precision
+
+
+def theirs(folder: Path, device: str, precision: str, steps: int, side: int) -> Figures:
+    """Figures of diffusers' pipeline, told the same things."""
+    started = time.perf_counter()
+    pipe = DiffusionPipeline.from_pretrained(folder, torch_dtype=DTYPES[precision]).to(device)
+    load_s = time.perf_counter() - started
+    pipe.set_progress_bar_config(disable=True)
+    marks: list[float] = []
+
+    def mark(_pipe: Any, _step: int, _time: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        synchronize(device)
+        marks.append(time.perf_counter())
+        return kwargs
+
+    settings: dict[str, Any] = {
+        "height": side,
+        "width": side,
+        "guidance_scale": defaults(folder)["guidance"],
+        "max_sequence_length": min(512, pipe.tokenizer_2.model_max_length),
+        "callback_on_step_end": mark,
+        "output_type": "pil",
+    }
+    pipe(PROMPT, num_inference_steps=2, generator=torch.Generator().manual_seed(1), **settings)
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+    marks.clear()
+    synchronize(device)
+    began = time.perf_counter()
+    image = pipe(
+        PROMPT, num_inference_steps=steps, generator=torch.Generator().manual_seed(1), **settings
+    ).images[0]
+    total_ms = (time.perf_counter() - began) * 1000
+    peak = None if device == "cpu" else torch.cuda.max_memory_allocated() / 1e9
+    gaps = [(b - a) * 1000 for a, b in pairwise(marks)]
+    return Figures(load_s, median_of(gaps), total_ms, peak, np.asarray(image)[None])
+
+
+def median_of(values: Any) -> float:
+    """The median of all steps but the first."""
+    values = list(values)
+    return statistics.median(values[1:] or values)
+
+
+def synchronize(device: str) -> None:
+    """Wait for a GPU."""
+    if device != "cpu":
+        torch.cuda.synchronize()
+
+
+def defaults(folder: Path) -> dict[str, Any]:
+    """The defaults that a model's folder names."""
+    return json.loads((folder / "holdfast.json").read_text())["defaults"]
+
+
+def compare(name: str, folder: Path, device: str, steps: int, side: int) -> list[Row]:
+    """Ours first, then theirs, with the weights of the first gone from the device."""
+    mine, precision = ours(str(folder), device, steps, side)
+    if device != "cpu":
+        torch.cuda.empty_cache()
+    other = theirs(folder, device, precision, steps, side)
+    difference = int(np.abs(mine.frames.astype(int) - other.frames).max())
+    remark = f"{side}x{side}, {steps} steps, {precision} on {device}"
+    rows = []
+    for what, unit in (("load", "s"), ("step", "ms"), ("total", "ms"), ("peak", "GB")):
+        attribute = f"{what}_{unit.lower()}"
+        for system, figures in (("holdfast", mine), ("diffusers", other)):
+            value = getattr(figures, attribute)
+            if value is not None:
+                rows.append(Row(f"{name}, {what}", system, value, unit, remark))
+    rows.append(Row(f"{name}, largest difference of a byte", "holdfast", difference, "", remark))
+    return rows
+
+
+@contextmanager
+def full_size_flux(device: str) -> Iterator[Path]:
+    """FLUX.1-dev's shapes (transformer, T5-XXL, CLIP-L, autoencoder) with random weights, bf16."""
+    folder = Path(tempfile.mkdtemp(prefix="flux-shape-"))
+    try:
+        tiny = BUILT_IN / "tiny-flux"
+        for name in ("tokenizer", "tokenizer_2", "scheduler"):
+            shutil.copytree(tiny / name, folder / name)
+        shutil.copy(tiny / "model_index.json", folder)
+        about = {"defaults": {"guidance": 3.5}}
+        (folder / "holdfast.json").write_text(json.dumps(about))
+        config = folder / "tokenizer_2" / "tokenizer_config.json"
+        long = json.loads(config.read_text()) | {"model_max_length": 512}
+        config.write_text(json.dumps(long))
+        torch.manual_seed(0)
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            with torch.device(device):
+                _save_networks(folder)
+        finally:
+            torch.set_default_dtype(before)
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def _save_networks(folder: Path) -> None:
+    transformer = FluxTransformer2DModel(guidance_embeds=True)  # its defaults are FLUX.1's
+    transformer.save_pretrained(folder / "transformer", max_shard_size="10GB")
+    del transformer
+    t5 = T5Config(
+        vocab_size=32128,
+        d_model=4096,
+        d_kv=64,
+        d_ff=10240,
+        num_layers=24,
+        num_heads=64,
+        feed_forward_proj="gated-gelu",
+    )
+    T5EncoderModel(t5).save_pretrained(folder / "text_encoder_2")
+    clip = CLIPTextConfig(
+        vocab_size=49408,
+        hidden_size=768,
+        intermediate_size=3072,
+        num_hidden_layers=12,
+        num_attention_heads=12,
+        max_position_embeddings=77,
+    )
+    CLIPTextModel(clip).save_pretrained(folder / "text_encoder")
+    AutoencoderKL(
+        block_out_channels=(128, 256, 512, 512),
+        down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4,
+        layers_per_block=2,
+        latent_channels=16,
+        use_quant_conv=False,
+        use_post_quant_conv=False,
+        scaling_factor=0.3611,
+        shift_factor=0.1159,
+    ).save_pretrained(folder / "vae")
+
+
+def main() -> None:
+    """Run what fits this machine."""
+    args = arguments("pipeline", "drawing, beside diffusers")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    rows = compare("tiny-flux", BUILT_IN / "tiny-flux", device, 20, 128)
+    if device == "cuda" and torch.cuda.mem_get_info()[0] > 60e9:
+        started = time.perf_counter()
+        with full_size_flux(device) as folder:
+            made_s = time.perf_counter() - started
+            torch.cuda.empty_cache()
+            rows += compare("FLUX.1 shape, random weights", folder, device, 20, 1024)
+        rows.append(Row("FLUX.1 shape, made and written", "holdfast", made_s, "s"))
+    versions = {
+        "torch": torch.__version__,
+        "diffusers": diffusers.__version__,
+        "transformers": transformers.__version__,
+    }
+    publish("pipeline", rows, discover(), args.out, versions=versions)
+
+
+if __name__ == "__main__":
+    main()

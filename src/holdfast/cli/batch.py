@@ -1,0 +1,172 @@
+"""Draw every prompt of a file, each exactly once, however often you have to start.
+
+The file holds JSON lines (.jsonl), a JSON list (.json) or CSV (.csv) with prompt and, where wanted,
+negative, height, width, steps, seed, guidance, num_frames and out (a file name). Options are the
+defaults for lines that do not say. After Ctrl-C, a crash or a change to the file, the same command
+draws what is missing.
+
+examples:
+holdfast batch prompts.jsonl                        into out/batch/prompts
+holdfast batch prompts.csv --out pictures --steps 8
+holdfast batch prompts.jsonl --dry-run              what would be done
+holdfast batch prompts.jsonl --workers 2            two processes; with several GPUs, one on each
+holdfast batch prompts.jsonl --ray 10.0.0.5:6379    the GPUs of a Ray cluster
+echo '{"prompt": "a seven"}' | holdfast batch -     prompts from another program
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+from holdfast.base.errors import BadInput
+from holdfast.cli.files import read_text
+from holdfast.pipeline.batch import (
+    LOCAL_RAY,
+    SUFFIXES,
+    Bars,
+    Batch,
+    Hands,
+    Lines,
+    Options,
+    Show,
+    Summary,
+    form_of,
+    read,
+)
+
+_DEFAULTS = ("negative", "height", "width", "steps", "guidance", "num_frames")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `holdfast batch`."""
+    add = parser.add_argument
+    add("file", metavar="FILE", nargs="?", help="the prompts (- for JSON lines on standard input)")
+    add("--out", metavar="DIR", help="where the pictures go (default out/batch/NAME-OF-FILE)")
+    add("--model", default="tiny-flux", help="as for holdfast run (default tiny-flux)")
+    add("--device", default="auto", help="cpu, cuda, cuda:1, … (default auto)")
+    add("--precision", default="auto", help="auto, fp32, bf16 or fp16 (default auto)")
+    add("--budget", metavar="SIZE", help='memory to take on the device, such as "6GB"')
+    for name, kind in (("height", int), ("width", int), ("steps", int), ("num-frames", int)):
+        add(f"--{name}", type=kind, metavar="N", help="default for every line")
+    add("--guidance", type=float, metavar="X", help="default for every line")
+    add("--negative", metavar="TEXT", help="default for every line")
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="BASE",
+        help="the first line without a seed gets BASE + 0, the next BASE + 1, … (default 0)",
+    )
+    add(
+        "--format",
+        metavar="KIND",
+        help=f"{', '.join(s[1:] for s in SUFFIXES)} (default png, and gif for videos)",
+    )
+    add("--fps", type=int, default=8, metavar="N", help="frames a second of videos (default 8)")
+    add("--workers", type=int, metavar="N", help="processes (default one for each GPU)")
+    add(
+        "--ray",
+        nargs="?",
+        const=LOCAL_RAY,
+        metavar="ADDRESS",
+        help="work on a Ray cluster: HOST:PORT or auto; without an address, one is started here",
+    )
+    add("--retries", type=int, default=1, metavar="N", help="attempts after the first (default 1)")
+    add("--dry-run", action="store_true", help="say what would be done, and stop")
+    add("--json", action="store_true", help="print the summary as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Draw what is missing; 1 if something failed."""
+    file, ray = _file_and_ray(args)
+    batch = Batch(
+        read(_text(file), form_of(file), file),
+        Options(
+            model=args.model,
+            precision=args.precision,
+            seed=args.seed,
+            suffix=None if args.format is None else f".{args.format.lower().removeprefix('.')}",
+            fps=args.fps,
+            defaults={name: getattr(args, name) for name in _DEFAULTS},
+        ),
+        Hands(
+            device=args.device,
+            workers=args.workers,
+            budget=args.budget,
+            ray=ray,
+            retries=args.retries,
+        ),
+        Path(args.out or Path("out", "batch", "stdin" if file == "-" else Path(file).stem)),
+        file,
+    )
+    return _dry_run(batch) if args.dry_run else _run(batch, args.json)
+
+
+def _file_and_ray(args: argparse.Namespace) -> tuple[str, str | None]:
+    """`--ray prompts.jsonl` means a cluster of its own and that file."""
+    if args.file is not None:
+        return args.file, args.ray
+    if args.ray is not None and Path(args.ray).is_file():
+        return args.ray, LOCAL_RAY
+    raise BadInput(
+        "there is no file of prompts", expected="a FILE", hint="holdfast batch prompts.jsonl"
+    )
+
+
+def _text(file: str) -> str:
+    if file != "-":
+        return read_text(file)
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as exc:
+        raise BadInput(
+            "cannot read standard input: it is not UTF-8 text", expected="JSON lines"
+        ) from exc
+
+
+def _run(batch: Batch, as_json: bool) -> int:
+    show: Show = Bars() if sys.stderr.isatty() else Lines(sys.stderr)
+    try:
+        summary = batch.run(show)
+    except KeyboardInterrupt:
+        stand = batch.summary()
+        done = stand.done_now + stand.done_before + stand.found
+        print(
+            f"\nholdfast: {done} of {stand.total} are done, in {stand.folder}; "
+            "the same command goes on from there",
+            file=sys.stderr,
+        )
+        raise
+    if as_json:
+        print(json.dumps(dataclasses.asdict(summary), indent=2))
+    else:
+        _tell(summary)
+    return 1 if summary.failed else 0
+
+
+def _tell(summary: Summary) -> None:
+    parts = [f"{summary.done_now} done now", f"{summary.done_before} done before"]
+    if summary.found:
+        parts.append(f"{summary.found} found without a record")
+    parts.append(f"{len(summary.failed)} failed")
+    print(f"{', '.join(parts)}; pictures: {summary.folder}")
+    for wanted, got in summary.renamed:
+        print(f"  {wanted} was taken: {got} instead")
+    for failure in summary.failed:
+        reason = failure.reason.replace("\n", "\n    ")
+        print(f"  {failure.where} failed after {failure.attempts} attempts: {reason}")
+    if summary.failed:
+        print("  the same command tries these again")
+
+
+def _dry_run(batch: Batch) -> int:
+    standing = batch.look()
+    done = len(standing.done) + len(standing.found)
+    print(f"{len(standing.to_do)} to do, {done} done; pictures: {batch.folder}")
+    for job in standing.to_do:
+        print(f"  {job.where}: {job.name(job.suffix or '.png')}  {dict(job.settings)}")
+    return 0

@@ -1,0 +1,222 @@
+"""The output folder: its manifest, its pictures, and which of them belongs to which job.
+
+Covers: what is done already, pictures whose record was lost, names that are free, writing.
+Leaves to others: the form of records (manifest), the content of files (media).
+Promise: a picture is written whole, under a name nobody has, and then recorded. Whatever happens
+between the two, the next start finds the picture by the settings inside it. A file that belongs to
+another job, or to the user, is never written over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from holdfast.base.errors import BadInput, HoldfastError, Unsupported
+from holdfast.base.files import write_whole
+from holdfast.pipeline.batch.jobs import SUFFIXES, Job, folded
+from holdfast.pipeline.batch.manifest import NAME, Manifest
+
+ReadSettings = Callable[[Path], Mapping[str, Any]]
+# Drafts are written here, so that what a crash leaves can be told from everybody else's files.
+_DRAFTS = ".holdfast-batch"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a batch stands in its folder: identities done before, found again, and still to do."""
+
+    done: tuple[str, ...]
+    found: tuple[str, ...]
+    to_do: tuple[Job, ...]
+    strangers: int
+
+
+class Folder(contextlib.AbstractContextManager["Folder"]):
+    """An output folder, held by this process alone. `read_settings` is that of media.
+
+    Raises BadInput where it cannot be made, Unsupported while another batch works in it.
+    """
+
+    def __init__(self, path: Path, read_settings: ReadSettings | None = None) -> None:
+        self.path = path
+        self._read_settings = read_settings or _read_settings
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self.manifest = Manifest(path / NAME)
+            self._remove_drafts()
+        except OSError as exc:
+            raise _cannot_write(path, exc) from exc
+        self._files: dict[str, str] = {}  # identity -> file
+        self._owners: dict[str, str] = {}  # folded file -> identity
+        for record in self.manifest.records:
+            if record["event"] == "done":
+                self._own(record["job"], record["file"])
+
+    def __exit__(self, *_: object) -> None:
+        self._remove_drafts()
+        self.manifest.__exit__(None, None, None)
+
+    def begin(self, **values: Any) -> None:
+        """Record that a run begins, and with what."""
+        with self._writing():
+            self.manifest.begin(**values)
+
+    def last_run(self) -> Mapping[str, Any] | None:
+        """How the latest run in this folder began."""
+        runs = [record for record in self.manifest.records if record["event"] == "run"]
+        return runs[-1] if runs else None
+
+    def standing(self, jobs: Sequence[Job]) -> Standing:
+        """What is done of `jobs`. Only looks; see `adopt` for the pictures it has found."""
+        done = {job.identity for job in jobs if self._has_picture(job.identity)}
+        wanted = {job.identity for job in jobs} - done
+        found = self._lost_pictures(jobs) if wanted else {}
+        self._found = {identity: found[identity] for identity in found if identity in wanted}
+        settled = done | set(self._found)
+        known = {job.identity for job in jobs}
+        return Standing(
+            done=tuple(job.identity for job in jobs if job.identity in done),
+            found=tuple(self._found),
+            to_do=tuple(job for job in jobs if job.identity not in settled),
+            strangers=sum(i not in known and self._has_picture(i) for i in self._files),
+        )
+
+    def adopt(self) -> None:
+        """Record the pictures that `standing` has found without a record."""
+        with self._writing():
+            for identity, (file, settings) in self._found.items():
+                self._record(identity, file, settings=dict(settings), found=True)
+
+    def keep(
+        self, job: Job, data: bytes, suffix: str, *, reserved: Mapping[str, str], **facts: Any
+    ) -> str:
+        """Write a picture, then its record; returns the file's name in this folder.
+
+        `reserved` are the files (folded) that jobs have asked for, each with its identity.
+        """
+        with self._writing():
+            file = self._free_name(job, suffix, reserved)
+            target = self.path / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self._refuse_outside(target)
+            draft = self.path / _DRAFTS / target.name
+            draft.parent.mkdir(exist_ok=True)
+            write_whole(draft, data)
+            draft.replace(target)
+            _sync(target.parent)
+            self._record(job.identity, file, where=job.where, **facts)
+        return file
+
+    def fail(self, job: Job, reason: str, attempts: int) -> None:
+        """Record why a job has no picture; the next run tries again."""
+        with self._writing():
+            self.manifest.append(
+                "failed", job=job.identity, where=job.where, reason=reason, attempts=attempts
+            )
+
+    def _record(self, identity: str, file: str, **values: Any) -> None:
+        self.manifest.append("done", job=identity, file=file, **values)
+        self._own(identity, file)
+
+    def _own(self, identity: str, file: str) -> None:
+        self._files[identity] = file
+        self._owners[folded(file)] = identity
+
+    def _has_picture(self, identity: str) -> bool:
+        file = self._files.get(identity)
+        return file is not None and (self.path / file).is_file()
+
+    def _lost_pictures(self, jobs: Sequence[Job]) -> dict[str, tuple[str, Mapping[str, Any]]]:
+        """Pictures without a record that name a job, by that job."""
+        folders = {self.path, *(self.path / Path(job.out).parent for job in jobs if job.out)}
+        found: dict[str, tuple[str, Mapping[str, Any]]] = {}
+        for path in sorted(itertools.chain.from_iterable(map(_pictures, folders))):
+            file = path.relative_to(self.path).as_posix()
+            if folded(file) in self._owners:
+                continue
+            settings = self._settings_of(path)
+            if isinstance(settings.get("job"), str):
+                found.setdefault(settings["job"], (file, settings))
+        return found
+
+    def _settings_of(self, path: Path) -> Mapping[str, Any]:
+        try:
+            return self._read_settings(path)
+        except (HoldfastError, OSError, ValueError):
+            return {}  # the user's own file, or none that can be read: not one of ours
+
+    def _free_name(self, job: Job, suffix: str, reserved: Mapping[str, str]) -> str:
+        """The name it had before, or the one it would like to have, or that with a number."""
+        wished = [self._files[job.identity]] if job.identity in self._files else []
+        for file in itertools.chain(wished, _numbered(job.name(suffix))):
+            owner = self._owners.get(folded(file), job.identity)
+            owner = reserved.get(folded(file), owner)
+            if owner == job.identity and not os.path.lexists(self.path / file):
+                return file
+        raise AssertionError("there is always another number")
+
+    def _refuse_outside(self, target: Path) -> None:
+        if not target.parent.resolve().is_relative_to(self.path.resolve()):
+            raise BadInput(
+                f"cannot write {str(target)!r}: a link in it leads out of {str(self.path)!r}",
+                expected="a file inside the output folder",
+            )
+
+    def _remove_drafts(self) -> None:
+        shutil.rmtree(self.path / _DRAFTS, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as exc:
+            raise _cannot_write(self.path, exc) from exc
+
+
+def _read_settings(path: Path) -> Mapping[str, Any]:
+    from holdfast.pipeline import media
+
+    return media.read_settings(path)
+
+
+def _pictures(folder: Path) -> list[Path]:
+    """Files directly in `folder` that could be pictures."""
+    if not folder.is_dir():
+        return []
+    return [p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and p.is_file()]
+
+
+def _numbered(name: str) -> Iterator[str]:
+    path = PurePosixPath(name.replace("\\", "/"))
+    yield path.as_posix()
+    for number in itertools.count(2):
+        yield path.with_name(f"{path.stem}-{number}{path.suffix}").as_posix()
+
+
+def _sync(folder: Path) -> None:
+    """Have the names in a folder on the disk, where the system can be told to."""
+    if os.name == "posix":
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+
+def _cannot_write(path: Path, exc: OSError) -> Unsupported | BadInput:
+    if isinstance(exc, FileExistsError | NotADirectoryError | PermissionError):
+        return BadInput(
+            f"cannot write into {str(path)!r}: {exc.strerror}", expected="a folder for the pictures"
+        )
+    return Unsupported(
+        f"cannot write into {str(path)!r}: {exc.strerror}",
+        expected="a folder with room for the pictures",
+        hint="make room, then the same command: it goes on where it stopped",
+    )

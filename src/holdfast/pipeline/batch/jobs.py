@@ -1,0 +1,149 @@
+"""From rows to jobs: defaults filled in, a seed for each, a name that stays, an identity.
+
+Covers: what is drawn with which settings, whether two runs mean the same picture.
+Leaves to others: reading (reading), files (folder), doing it (runner).
+Promise: `plan` gives the same jobs for the same rows and options; changing one row changes one job,
+and moving rows about changes none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from holdfast.base.errors import BadInput
+from holdfast.pipeline.batch.reading import BadRow, Row, bad_rows, value
+
+DEFAULT_FPS = 8
+# As in media, which takes libraries to import.
+SUFFIXES = (".png", ".webp", ".jpg", ".jpeg", ".gif", ".mp4")
+_LONGEST_SLUG = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What holds for every job of a batch. `suffix` None is chosen by what comes out."""
+
+    model: str
+    precision: str = "auto"
+    seed: int = 0
+    suffix: str | None = None
+    fps: int = DEFAULT_FPS
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One picture or video to make.
+
+    `settings` is what the pipeline is called with. `identity` stays the same over runs: it covers
+    all that decides the picture, and for a job without a seed of its own not the seed it gets, so
+    that a line may move.
+    """
+
+    identity: str
+    where: str
+    position: int
+    settings: Mapping[str, Any]
+    out: str | None
+    suffix: str | None
+    fps: int
+
+    @property
+    def prompt(self) -> str:
+        """What is to be drawn."""
+        return self.settings["prompt"]
+
+    def name(self, suffix: str) -> str:
+        """The file it would like to have, relative to the output folder."""
+        return self.out or f"{self.position:04d}-{slug(self.prompt)}{suffix}"
+
+
+def plan(rows: Sequence[Row], options: Options, file: str) -> list[Job]:
+    """A job for each row. Raises BadInput for defaults and names that cannot be used."""
+    defaults = _checked(options)
+    _refuse_names(rows, file)
+    seen: Counter[str] = Counter()
+    jobs: list[Job] = []
+    for position, row in enumerate(rows):
+        asked = defaults | dict(row.values)
+        out = asked.pop("out", None)
+        suffix = PurePosixPath(out).suffix.lower() if out else options.suffix
+        meaning = _meaning(asked, out, suffix, options)
+        seen[meaning] += 1
+        jobs.append(
+            Job(
+                identity=_digest(f"{meaning}#{seen[meaning]}"),
+                where=row.where,
+                position=position,
+                settings={"seed": (options.seed + position) % 2**63} | asked,
+                out=out,
+                suffix=suffix,
+                fps=options.fps,
+            )
+        )
+    return jobs
+
+
+def slug(prompt: str) -> str:
+    """A short piece of a file name that reminds of the prompt."""
+    plain = unicodedata.normalize("NFKD", prompt).encode("ascii", "ignore").decode().lower()
+    words = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
+    return words[:_LONGEST_SLUG].rstrip("-") or "picture"
+
+
+def folded(name: str) -> str:
+    """A file name as systems compare it that ignore case."""
+    return unicodedata.normalize("NFC", name.replace("\\", "/")).casefold()
+
+
+def _checked(options: Options) -> dict[str, Any]:
+    """The defaults that were given, each checked as if a row had said it."""
+    try:
+        value("seed", options.seed)
+        given = {name: v for name, v in options.defaults.items() if v is not None}
+        return {name: value(name, v) for name, v in given.items()}
+    except BadRow as exc:
+        raise BadInput(f"cannot use these options: {exc}") from exc
+
+
+def _meaning(asked: Mapping[str, Any], out: str | None, suffix: str | None, o: Options) -> str:
+    """All that decides the picture, as text."""
+    parts = {
+        "settings": dict(asked),
+        "seed from": None if "seed" in asked else o.seed,
+        "out": out,
+        "suffix": suffix,
+        "fps": o.fps,
+        "model": o.model,
+        "precision": o.precision,
+    }
+    return json.dumps(parts, sort_keys=True, separators=(",", ":"))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _refuse_names(rows: Sequence[Row], file: str) -> None:
+    """Names that no picture can have, or that two would have."""
+    first: dict[str, str] = {}
+    bad: list[tuple[str, str]] = []
+    for row in rows:
+        out = row.values.get("out")
+        if out is None:
+            continue
+        if PurePosixPath(out).suffix.lower() not in SUFFIXES:
+            bad.append((row.where, f"out is {out!r}, which is no kind of picture or video"))
+        earlier = first.setdefault(folded(out), row.where)
+        if earlier != row.where:
+            bad.append((row.where, f"out is {out!r}, the same file as in {earlier}"))
+    if bad:
+        raise bad_rows(file, bad, f"a file for each picture, ending in {', '.join(SUFFIXES)}")

@@ -1,0 +1,154 @@
+"""What was done, as lines that are only ever added.
+
+Covers: reading after a crash, one writer at a time, records that are on the disk when `append`
+returns.
+Leaves to others: what a record means for the pictures (folder).
+Promise: a line is there whole or it is cut off at the next opening; nothing but the torn end of a
+file that is certainly ours is ever removed. Whoever holds the manifest open is the only one, and
+the system frees it when that process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from holdfast.base.errors import BadInput, Unsupported
+
+NAME = "manifest.jsonl"
+VERSION = 1
+_START = b'{"event": "'
+# Bytes can be locked that are not there: Windows refuses others to read those that are locked.
+_LOCKED_BYTE = 2**40
+
+
+class Manifest(contextlib.AbstractContextManager["Manifest"]):
+    """The records of a folder. `damaged` counts lines that could not be read and were passed over.
+
+    Raises Unsupported while another process has it open, BadInput for a file that is not ours.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.records: list[dict[str, Any]] = []
+        self.damaged = 0
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY, 0o666)
+        try:
+            if not _lock(self._file):
+                raise self._in_use()
+            self._read()
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def append(self, event: str, **values: Any) -> None:
+        """Add a record; it is on the disk when this returns. Raises OSError."""
+        record = {"event": event, "at": datetime.now(UTC).isoformat(timespec="seconds"), **values}
+        data = json.dumps(record).encode() + b"\n"
+        while data:
+            data = data[os.write(self._file, data) :]
+        os.fsync(self._file)
+        self.records.append(record)
+
+    def begin(self, **values: Any) -> None:
+        """Add the record that opens a run, with who is running."""
+        self.append("run", version=VERSION, pid=os.getpid(), host=socket.gethostname(), **values)
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
+
+    def _read(self) -> None:
+        content = self.path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        torn = content[len(whole) :]
+        self.records, self.damaged = parse(whole)
+        ours = bool(self.records) or _START.startswith(torn[: len(_START)])
+        if not ours or (whole and not self.records):
+            raise BadInput(
+                f"cannot use {str(self.path)!r}: it is not a manifest of `holdfast batch`",
+                expected="an output folder of its own",
+                hint="another --out, or move that file away",
+            )
+        self._refuse_newer()
+        if torn:
+            os.ftruncate(self._file, len(whole))
+            os.fsync(self._file)
+
+    def _refuse_newer(self) -> None:
+        version = max((r["version"] for r in self.records if r["event"] == "run"), default=VERSION)
+        if version > VERSION:
+            raise BadInput(
+                f"cannot use {str(self.path)!r}: its version is {version}",
+                expected=f"version {VERSION}",
+                hint="a newer Holdfast, or another --out",
+            )
+
+    def _in_use(self) -> Unsupported:
+        runs = [r for r in parse(self.path.read_bytes())[0] if r["event"] == "run"]
+        who = f"process {runs[-1]['pid']} on {runs[-1]['host']}" if runs else "another process"
+        return Unsupported(
+            f"cannot use the folder {str(self.path.parent)!r}: {who} is working in it",
+            expected="one batch at a time in a folder",
+            hint="wait until it is over, or another --out",
+        )
+
+
+def parse(content: bytes) -> tuple[list[dict[str, Any]], int]:
+    """The records in whole lines, and how many lines were no records."""
+    records: list[dict[str, Any]] = []
+    lines = content.splitlines(keepends=True)
+    for line in lines:
+        record = _record(line)
+        if record is not None:
+            records.append(record)
+    return records, len(lines) - len(records)
+
+
+_NEEDED = {
+    "run": {"version": int, "pid": int, "host": str},
+    "done": {"job": str, "file": str},
+    "failed": {"job": str, "reason": str},
+}
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    needed = _NEEDED.get(str(record.get("event"))) if isinstance(record, dict) else None
+    if needed is None or not line.endswith(b"\n"):
+        return None
+    whole = all(type(record.get(name)) is wanted for name, wanted in needed.items())
+    return record if whole else None
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    _BINARY = os.O_BINARY
+
+    def _lock(file: int) -> bool:
+        os.lseek(file, _LOCKED_BYTE, os.SEEK_SET)
+        try:
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+else:
+    import fcntl
+
+    _BINARY = 0
+
+    def _lock(file: int) -> bool:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

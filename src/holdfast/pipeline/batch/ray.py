@@ -1,0 +1,210 @@
+"""Workers on the machines of a Ray cluster.
+
+Covers: joining a cluster or starting one here, an actor for each GPU, noticing death.
+Leaves to others: what a worker does (workers).
+Promise: nothing but messages goes between the machines, so they need no common disk. Actors end
+with this process, however it ends; a cluster that was started here ends with it too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError
+
+from holdfast.base.errors import Unsupported
+from holdfast.pipeline.batch.ray_guard import guarded
+from holdfast.pipeline.batch.workers import (
+    LOCAL_RAY,
+    Answer,
+    Crew,
+    Died,
+    Load,
+    Order,
+    Painter,
+    Watch,
+)
+from holdfast.pipeline.progress import Event
+
+WAIT_S = 0.5
+_KNOCK_S = 5.0
+_ASK_S = 1.0  # between two questions about progress
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How many workers, and what each takes of the cluster."""
+
+    count: int
+    cpus: int
+    gpus: int
+
+
+class Actor:
+    """The far side. Its methods run in two threads: one draws, one tells how far it is."""
+
+    def __init__(self, load: Load, device: str) -> None:
+        self._painter = Painter(load, device)
+        self._event: Event | None = None
+
+    def answer(self, order: Order) -> Answer:
+        """Do it."""
+        return self._painter.answer(order, self._note)
+
+    def latest(self) -> Event | None:
+        """How far it is."""
+        return self._event
+
+    def _note(self, event: Event) -> None:
+        self._event = event
+
+
+class Actors(Crew):
+    """`count` actors on the cluster at `address`; None is one for each GPU, else each machine.
+
+    There are never more than `most`. `address` is "auto", "HOST:PORT", or "local" for a cluster
+    that is started here and ends here.
+    Entering raises Unsupported when there is no cluster to join.
+    """
+
+    def __init__(
+        self, load: Load, device: str, count: int | None, most: int, address: str = LOCAL_RAY
+    ) -> None:
+        super().__init__(count or 1)
+        self._load, self._device, self._address = load, device, address
+        self._wanted, self._most = count, most
+        self._exit = contextlib.ExitStack()
+        self._actors: dict[int, Any] = {}
+        self._answers: dict[Any, int] = {}  # by the reference that Ray gives for one
+        self._questions: dict[Any, int] = {}
+        self._asked_s: dict[int, float] = {}
+
+    def _open(self) -> None:
+        self._exit.enter_context(contextlib.redirect_stdout(sys.stderr))  # Ray tells of deaths
+        if not ray.is_initialized():
+            self._join()
+        machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        share = share_of(machines, self._wanted, self._most)
+        self.count = share.count
+        self._remote = _remote_class(share)
+
+    def _join(self) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        options: dict[str, Any] = {"address": self._address}
+        if self._address == LOCAL_RAY:
+            options["_temp_dir"] = self._exit.enter_context(guarded())
+            options["num_cpus"] = max(self._wanted or 1, os.cpu_count() or 1)
+            options["include_dashboard"] = False
+        self._exit.callback(ray.shutdown)
+        try:
+            _knock(self._address)
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+        except (ConnectionError, RuntimeError, ValueError, OSError) as exc:
+            first = str(exc).strip().partition("\n")[0]
+            raise Unsupported(
+                f"cannot join the Ray cluster at {self._address!r}: {first}",
+                expected='a running cluster as "HOST:PORT", "auto", or no address to start one',
+                hint="`ray status` on a machine of that cluster, with the same Python and Ray",
+            ) from exc
+
+    def _start(self, worker: int) -> None:
+        self._actors[worker] = self._remote.remote(self._load, self._device)
+
+    def _send(self, worker: int, order: Order) -> None:
+        self._answers[self._actors[worker].answer.remote(order)] = worker
+
+    def _receive(self, watch: Watch) -> list[tuple[int, Answer]]:
+        self._ask()
+        waiting = [*self._answers, *self._questions]
+        ready, _ = ray.wait(waiting, num_returns=1, timeout=WAIT_S) if waiting else ([], [])
+        answers: list[tuple[int, Answer]] = []
+        for reference in ready:
+            if reference in self._questions:
+                self._hear(reference, watch)
+            else:
+                worker = self._answers.pop(reference)
+                answers.append((worker, self._get(worker, reference)))
+        return answers
+
+    def _dismiss(self, worker: int) -> None:
+        ray.kill(self._actors.pop(worker))
+
+    def _ask(self) -> None:
+        """Ask the busy ones how far they are, one question at a time and not too often."""
+        now = time.monotonic()
+        for worker in set(self._answers.values()) - set(self._questions.values()):
+            if now - self._asked_s.get(worker, 0) >= _ASK_S:
+                self._asked_s[worker] = now
+                self._questions[self._actors[worker].latest.remote()] = worker
+
+    def _hear(self, reference: Any, watch: Watch) -> None:
+        worker = self._questions.pop(reference)
+        with contextlib.suppress(RayError):  # dead: its answer tells
+            event: Any = ray.get(reference)
+            if event is not None and worker in self._answers.values():
+                watch(worker, event)
+
+    def _get(self, worker: int, reference: Any) -> Answer:
+        try:
+            return ray.get(reference)
+        except RayActorError as exc:
+            self._actors.pop(worker, None)
+            return Died(_reason(exc))
+        except RayError as exc:  # what it said got lost on the way: too large, or a machine gone
+            ray.kill(self._actors.pop(worker))
+            return Died(_reason(exc))
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            for actor in self._actors.values():
+                ray.kill(actor)
+        finally:
+            self._exit.close()
+
+
+def _knock(address: str) -> None:
+    """Raises OSError where nobody listens: Ray would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
+
+
+def _remote_class(share: Share) -> Any:
+    # By one's own name for it: Ray's hints know other options than its documentation.
+    remote: Any = ray.remote
+    return remote(
+        num_cpus=share.cpus,
+        num_gpus=share.gpus,
+        max_restarts=0,
+        max_concurrency=2,
+        scheduling_strategy="SPREAD",
+    )(Actor)
+
+
+def share_of(machines: Sequence[Mapping[str, float]], wanted: int | None, most: int) -> Share:
+    """How to divide a cluster; one worker on each GPU, or on each machine where there are none."""
+    gpus = int(sum(machine.get("GPU", 0) for machine in machines))
+    cpus = [int(machine.get("CPU", 0)) for machine in machines]
+    if gpus:
+        return Share(min(wanted or gpus, gpus, most), cpus=1, gpus=1)
+    working = [count for count in cpus if count] or [1]
+    count = min(wanted or len(working), sum(working), most)
+    each = min(working) // math.ceil(count / len(working))
+    return Share(count, cpus=max(1, each), gpus=0)
+
+
+def _reason(exc: BaseException) -> str:
+    """Ray's reason without the paragraph of advice."""
+    lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
+    told = [line for line in lines if line.startswith("The actor is dead because")]
+    return (told or lines or [type(exc).__name__])[0].partition(" Some common causes")[0]

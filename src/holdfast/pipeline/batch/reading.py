@@ -1,0 +1,262 @@
+"""From a file of prompts to rows: JSON lines, a JSON list, or CSV.
+
+Covers: the three forms, what a row may say, every bad row told in one error.
+Leaves to others: opening files (the command), defaults and names (jobs), what a model can draw (its
+pipeline).
+Promise: `read` either returns every row or raises BadInput; it does nothing else.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+from holdfast.base.errors import BadInput
+
+SHOWN = 10
+_SUFFIXES = {
+    ".jsonl": "json lines",
+    ".ndjson": "json lines",
+    ".json": "json list",
+    ".csv": "csv",
+    ".tsv": "csv",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one line asks for; `where` is how to find it ("line 7")."""
+
+    where: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """What a value may be: its type, the rule it keeps, and the words for both."""
+
+    type: type
+    expected: str
+    rule: Callable[[Any], bool]
+
+
+class BadRow(Exception):
+    """One row cannot be used; the text says why."""
+
+
+def _inside(name: str) -> bool:
+    """Whether `name` is a path that stays in its folder and is no hidden file."""
+    parts = re.split(r"[\\/]", name)
+    rooted = PurePosixPath(name).is_absolute() or PureWindowsPath(name).anchor
+    plain = all(part and not part.startswith(".") and len(part.encode()) <= 200 for part in parts)
+    return plain and not rooted and name.isprintable()
+
+
+def _from_one(value: int) -> bool:
+    return value >= 1
+
+
+FIELDS: dict[str, Field] = {
+    "prompt": Field(str, "text that is not empty", lambda value: bool(value.strip())),
+    "negative": Field(str, "text", lambda value: True),
+    "height": Field(int, "a whole number from 1", _from_one),
+    "width": Field(int, "a whole number from 1", _from_one),
+    "steps": Field(int, "a whole number from 1", _from_one),
+    "seed": Field(int, "a whole number from 0 to 2**63 - 1", lambda value: 0 <= value < 2**63),
+    "guidance": Field(float, "a number from 0", lambda value: 0 <= value < math.inf),
+    "num_frames": Field(int, "a whole number from 1", _from_one),
+    "out": Field(str, "a file name inside the output folder, such as cat.png", _inside),
+}
+
+
+def form_of(path: str) -> str:
+    """The form that a file's name promises; standard input ("-") holds JSON lines."""
+    if path == "-":
+        return "json lines"
+    suffix = Path(path).suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise BadInput(
+            f"cannot tell what {path!r} holds from its name",
+            expected=f"a name that ends in {', '.join(_SUFFIXES)}, or - for standard input",
+        )
+    return _SUFFIXES[suffix]
+
+
+def read(text: str, form: str, name: str) -> list[Row]:
+    """Every row of `text`. Raises BadInput that lists the bad ones, with `name` as its file."""
+    parse = {"json lines": _json_lines, "json list": _json_list, "csv": _csv}[form]
+    rows: list[Row] = []
+    bad: list[tuple[str, str]] = []
+    try:
+        for where, raw in parse(text.removeprefix("\ufeff")):
+            try:
+                rows.append(Row(where, _values(raw, form == "csv")))
+            except BadRow as exc:
+                bad.append((where, str(exc)))
+    except BadRow as exc:
+        raise BadInput(f"cannot use {name!r}: {exc}", expected=_EXPECTED[form]) from exc
+    if bad:
+        raise bad_rows(name, bad, _EXPECTED[form])
+    if not rows:
+        raise BadInput(f"there is no prompt in {name!r}", expected=_EXPECTED[form])
+    return rows
+
+
+def bad_rows(name: str, bad: list[tuple[str, str]], expected: str | None = None) -> BadInput:
+    """One error for all bad rows, the first ten by name."""
+    count = "1 bad line" if len(bad) == 1 else f"{len(bad)} bad lines"
+    lines = [f"  {where}: {reason}" for where, reason in bad[:SHOWN]]
+    if len(bad) > SHOWN:
+        lines.append(f"  and {len(bad) - SHOWN} more")
+    return BadInput(
+        "\n".join([f"cannot use {name!r}: {count}, nothing was started", *lines]),
+        expected=expected,
+    )
+
+
+def value(name: str, given: Any, from_text: bool = False) -> Any:
+    """`given` as a value of the field `name`; raises BadRow with what it may be."""
+    field = FIELDS[name]
+    converted = _convert(field.type, given) if from_text else given
+    if field.type is float and type(converted) is int:
+        converted = _float(converted)
+    if type(converted) is not field.type or not _is_text(converted) or not field.rule(converted):
+        shown = repr(given)
+        shown = shown if len(shown) <= 60 else shown[:57] + "..."
+        raise BadRow(f"{name} is {shown}, not {field.expected}")
+    return converted
+
+
+def _values(raw: Any, from_text: bool) -> dict[str, Any]:
+    if isinstance(raw, BadRow):
+        raise raw
+    if not isinstance(raw, dict):
+        raise BadRow(f'it is {_kind(raw)}, not an object such as {{"prompt": "a cat"}}')
+    for key in raw:
+        _known(key)
+    values = {key: value(key, given, from_text) for key, given in raw.items() if given is not None}
+    if "prompt" not in values:
+        raise BadRow("the prompt is missing")
+    return values
+
+
+def _known(key: str) -> None:
+    if key not in FIELDS:
+        close = difflib.get_close_matches(key, FIELDS, n=1)
+        raise BadRow(f"unknown key {key!r}" + (f", probably {close[0]!r}" if close else ""))
+
+
+def _json_lines(text: str) -> Iterator[tuple[str, Any]]:
+    for number, line in enumerate(text.split("\n"), 1):  # a JSON text may hold U+2028 as it is
+        stripped = line.strip()
+        if stripped and not stripped.startswith("#"):
+            yield f"line {number}", _json(stripped)
+
+
+def _json_list(text: str) -> Iterator[tuple[str, Any]]:
+    items = _json(text)
+    if isinstance(items, BadRow):
+        raise items
+    if not isinstance(items, list):
+        raise BadRow(f"it is {_kind(items)}, not a list")
+    for number, item in enumerate(items, 1):
+        yield f"item {number}", item
+
+
+def _json(text: str) -> Any:
+    """The value, or the BadRow that says why there is none."""
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except BadRow as exc:
+        return exc
+    except (ValueError, RecursionError) as exc:
+        place = f" at column {exc.colno}" if isinstance(exc, json.JSONDecodeError) else ""
+        reason = exc.msg if isinstance(exc, json.JSONDecodeError) else str(exc)
+        return BadRow(f"it is not JSON: {reason}{place}")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice is not None:
+        raise BadRow(f"the key {twice!r} is there twice")
+    return dict(pairs)
+
+
+def _csv(text: str) -> Iterator[tuple[str, Any]]:
+    first = text.partition("\n")[0]
+    delimiter = max(",;\t", key=first.count)  # the first, a comma, wins where there is none
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    header: list[str] | None = None
+    while True:
+        number = reader.line_num + 1  # a quoted cell may hold newlines: this is where it begins
+        try:
+            cells = next(reader, None)
+        except csv.Error as exc:
+            raise BadRow(f"line {number} is not CSV: {exc}") from exc
+        if cells is None:
+            return
+        if not any(cell.strip() for cell in cells):
+            continue
+        if header is None:
+            header = _header(cells)
+        else:
+            yield f"line {number}", _cells(header, cells)
+
+
+def _header(cells: list[str]) -> list[str]:
+    names = [cell.strip() for cell in cells]
+    for name in names:
+        _known(name)
+    _object([(name, None) for name in names])
+    if "prompt" not in names:
+        raise BadRow("its first line does not name a column 'prompt'")
+    return names
+
+
+def _cells(header: list[str], cells: list[str]) -> dict[str, Any] | BadRow:
+    """A row by name; an empty cell is left out, so that the default holds."""
+    if any(cells[len(header) :]):
+        return BadRow(f"it has {len(cells)} cells, the first line names {len(header)}")
+    return {name: cell for name, cell in zip(header, cells, strict=False) if cell.strip()}
+
+
+def _convert(wanted: type, text: str) -> Any:
+    """A cell as a number where one is wanted; text that is none stays text, and is refused."""
+    try:
+        return wanted(text.strip()) if wanted is not str else text
+    except ValueError:
+        return text
+
+
+def _float(number: int) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
+
+
+def _is_text(given: Any) -> bool:
+    """Text has to be writable as UTF-8: half of a surrogate pair is not."""
+    return not isinstance(given, str) or given.isascii() or not re.search("[\ud800-\udfff]", given)
+
+
+def _kind(given: Any) -> str:
+    names = {list: "a list", str: "text", dict: "an object", type(None): "null", bool: "a boolean"}
+    return names.get(type(given), "a number")
+
+
+_NAMES = f"prompt and, where wanted, {', '.join(name for name in FIELDS if name != 'prompt')}"
+_EXPECTED = {
+    "json lines": f"one JSON object in each line, with {_NAMES}",
+    "json list": f"a list of objects with {_NAMES}",
+    "csv": f"a first line of names ({_NAMES}), then a line for each picture",
+}

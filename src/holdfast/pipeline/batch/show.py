@@ -1,0 +1,202 @@
+"""What a person sees of a batch while it runs, on standard error.
+
+Covers: bars for a terminal, a line now and then for a file or a pipe.
+Leaves to others: the summary at the end (the command).
+Promise: no text of the user is taken for markup or for control characters.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, TextIO
+
+from holdfast.pipeline.batch.jobs import Job
+from holdfast.pipeline.progress import Event
+
+_BETWEEN_LINES_S = 10.0
+_ROWS = 8
+_WIDTH = 44
+_WORDS = {"load": "loading the model", "text": "reading the prompt", "decode": "decoding"}
+
+
+class Show(AbstractContextManager["Show"]):
+    """Shows nothing; the others do."""
+
+    def begin(self, total: int, done: int) -> None:
+        """`done` of `total` jobs have their picture already."""
+
+    def step(self, worker: int, job: Job | None, event: Event) -> None:
+        """A worker has got that far with a job, or with loading."""
+
+    def finished(self, job: Job, file: str | None) -> None:
+        """A job has its picture, or has failed."""
+
+    def note(self, text: str) -> None:
+        """Something a person should know."""
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+class Pace:
+    """How fast it goes: jobs over since the first one began."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._start_s: float | None = None
+        self.total = self.over = self.now = 0
+
+    def begin(self, total: int, done: int) -> None:
+        """Where it starts."""
+        self.total, self.over = total, done
+
+    def working(self) -> None:
+        """The first job has begun; loading the model is not part of the pace."""
+        if self._start_s is None:
+            self._start_s = self._clock()
+
+    def finished(self) -> None:
+        """One more is over."""
+        self.over += 1
+        self.now += 1
+
+    def text(self) -> str:
+        """ "12/40 done, 1.9 s each, 53 s left"."""
+        words = [f"{self.over}/{self.total} done"]
+        if self.now and self._start_s is not None:
+            each_s = (self._clock() - self._start_s) / self.now
+            words.append(f"{duration(each_s)} each")
+            if self.over < self.total:
+                words.append(f"{duration(each_s * (self.total - self.over))} left")
+        return ", ".join(words)
+
+
+class Lines(Show):
+    """A line at the start, then one every ten seconds at most."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._clock = stream, clock
+        self._pace = Pace(clock)
+        self._last_s = -_BETWEEN_LINES_S
+
+    def begin(self, total: int, done: int) -> None:
+        """See Show."""
+        self._pace.begin(total, done)
+        self._line(f"{total - done} of {total} to do")
+
+    def step(self, worker: int, job: Job | None, event: Event) -> None:
+        """See Show."""
+        if job is not None:
+            self._pace.working()
+            self._sometimes(f"{self._pace.text()}; {job.where}, {said(event)}")
+        else:
+            self._sometimes(said(event))
+
+    def finished(self, job: Job, file: str | None) -> None:
+        """See Show."""
+        self._pace.finished()
+        self._sometimes(self._pace.text())
+
+    def note(self, text: str) -> None:
+        """See Show."""
+        self._line(text)
+
+    def _sometimes(self, text: str) -> None:
+        if self._clock() - self._last_s >= _BETWEEN_LINES_S:
+            self._last_s = self._clock()
+            self._line(text)
+
+    def _line(self, text: str) -> None:
+        self._stream.write(f"holdfast: {printable(text)}\n")
+        self._stream.flush()
+
+
+class Bars(Show):
+    """A bar for the batch, and below it a line for each worker, up to eight."""
+
+    def __init__(self, console: Any = None) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        columns = [
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[state]}", markup=False),
+        ]
+        console = console or Console(stderr=True)
+        self._progress = Progress(*columns, console=console, transient=True)
+        self._pace = Pace()
+        self._rows: dict[int, Any] = {}
+
+    def __enter__(self) -> Bars:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def begin(self, total: int, done: int) -> None:
+        """See Show."""
+        self._pace.begin(total, done)
+        self._all = self._progress.add_task("batch", total=total, completed=done, state="")
+        self._update()
+
+    def step(self, worker: int, job: Job | None, event: Event) -> None:
+        """See Show."""
+        if job is not None:
+            self._pace.working()
+        if worker >= _ROWS:
+            return
+        if worker not in self._rows:
+            self._rows[worker] = self._progress.add_task("", total=None, state="")
+        self._progress.update(
+            self._rows[worker],
+            description="  " + (short(job.prompt) if job else ""),
+            completed=event.done,
+            total=event.total,
+            state=said(event),
+        )
+
+    def finished(self, job: Job, file: str | None) -> None:
+        """See Show."""
+        self._pace.finished()
+        self._update()
+
+    def note(self, text: str) -> None:
+        """See Show."""
+        self._progress.console.print(
+            f"holdfast: {printable(text)}", markup=False, highlight=False, soft_wrap=True
+        )
+
+    def _update(self) -> None:
+        self._progress.update(self._all, completed=self._pace.over, state=self._pace.text())
+
+
+def said(event: Event) -> str:
+    """A stage in words."""
+    if event.stage == "denoise":
+        return f"step {event.done}/{event.total}" if event.total else f"step {event.done}"
+    return _WORDS[event.stage] + (f": {event.label}" if event.label else "")
+
+
+def duration(seconds: float) -> str:
+    """Seconds for a person: "0.8 s", "53 s", "4 min", "2 h 10 min"."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def short(prompt: str) -> str:
+    """The beginning of a prompt, in one line."""
+    line = printable(prompt)
+    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """`text` in one line that cannot move the cursor or change colours."""
+    return "".join(c if c.isprintable() else " " for c in text)

@@ -1,0 +1,50 @@
+"""What the families share."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from diffusers.image_processor import VaeImageProcessor
+
+from holdfast.pipeline.stages import Parts
+
+
+class Diffusers:
+    """A diffusers pipeline with the components of one stage only, for the way it reads prompts."""
+
+    def __init__(self, pipeline: Any, parts: Parts, **options: Any) -> None:
+        wanted = inspect.signature(pipeline.__init__).parameters
+        given = {k: v for k, v in parts.components.items() if k in wanted}
+        absent = {
+            name: None
+            for name, parameter in wanted.items()
+            if name != "self" and parameter.default is inspect.Parameter.empty
+        }
+        self._pipe = pipeline(**(absent | given | options))
+        self._device = parts.device.put(torch.zeros(1)).device
+
+    def encode_prompt(self, prompt: str, **options: Any) -> Any:
+        """As the pipeline does it, on the device of the stage."""
+        return self._pipe.encode_prompt(prompt, device=self._device, **options)
+
+
+class AutoencoderScale:
+    """How many pixels a side of a latent stands for, from the configuration of the "vae"."""
+
+    def __init__(self, configs: Mapping[str, Mapping[str, Any]]) -> None:
+        self.pixels = 2 ** (len(configs["vae"]["block_out_channels"]) - 1)
+
+
+def latents_to_frames(decoded: torch.Tensor) -> np.ndarray:
+    """Decoded values in -1 … 1, [batch, colour, height, width], as bytes with the colour last."""
+    floats: Any = VaeImageProcessor().postprocess(decoded.detach(), output_type="np")
+    return to_bytes(floats)
+
+
+def to_bytes(floats: np.ndarray) -> np.ndarray:
+    """Values in 0 … 1 as bytes."""
+    return (floats * 255).round().astype(np.uint8)

@@ -1,0 +1,195 @@
+"""FLUX.1: a transformer over packed latents, CLIP and T5 for the text, flow matching.
+
+Written after diffusers' FluxPipeline, whose pieces it uses; a test holds the two equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from diffusers.pipelines.flux.pipeline_flux import (
+    FluxPipeline,
+    calculate_shift,
+    retrieve_timesteps,
+)
+from diffusers.utils.torch_utils import randn_tensor
+
+from holdfast.pipeline.families.common import AutoencoderScale, Diffusers, latents_to_frames
+from holdfast.pipeline.settings import Limits, Settings
+from holdfast.pipeline.stages import Parts
+
+
+class Text:
+    """CLIP gives one vector for the whole prompt, T5 one for each token."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._device = parts.device
+        self._pipe = Diffusers(FluxPipeline, parts)
+        length = parts.components["tokenizer_2"].model_max_length
+        self._length = min(512, length)
+        self._true_guidance = not guidance_is_embedded(parts.configs)
+
+    def __call__(self, settings: Settings) -> dict[str, torch.Tensor]:
+        """Conditioning, and that of the negative prompt where guidance needs it."""
+        found = self._encode(settings.prompt, "")
+        if self._true_guidance and settings.guidance > 1:
+            found |= self._encode(settings.negative or "", "negative_")
+        return found
+
+    def _encode(self, prompt: str, prefix: str) -> dict[str, torch.Tensor]:
+        tokens, pooled, _ = self._pipe.encode_prompt(prompt, max_sequence_length=self._length)
+        return {
+            f"{prefix}tokens": self._device.fetch(tokens),
+            f"{prefix}pooled": self._device.fetch(pooled),
+        }
+
+
+class Denoise:
+    """Euler steps along the flow that the transformer predicts."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._device, self._dtype = parts.device, parts.dtype
+        self._transformer = parts.components["transformer"]
+        self._scheduler = parts.components["scheduler"]
+        self._patch = AutoencoderScale(parts.configs).pixels * 2
+        self._embedded = guidance_is_embedded(parts.configs)
+
+    def noise(self, settings: Settings, generator: torch.Generator) -> torch.Tensor:
+        """Packed: each token is a square of two by two latents."""
+        height, width = (2 * (s // self._patch) for s in (settings.height, settings.width))
+        channels = self._transformer.config.in_channels // 4
+        shape = (1, channels, height, width)
+        latents = randn_tensor(shape, generator=generator, dtype=self._dtype)
+        return FluxPipeline._pack_latents(latents, 1, channels, height, width)
+
+    def __call__(
+        self,
+        conditioning: Mapping[str, torch.Tensor],
+        latents: torch.Tensor,
+        settings: Settings,
+        generator: torch.Generator,
+        step_done: Callable[[int], None],
+    ) -> torch.Tensor:
+        """Latents without noise."""
+        put = self._device.put
+        scheduler = type(self._scheduler).from_config(self._scheduler.config)
+        timesteps = self._timesteps(scheduler, latents, settings.steps)
+        text = {name: put(tensor.to(self._dtype)) for name, tensor in conditioning.items()}
+        fixed = self._fixed_inputs(text["tokens"], settings)
+        latents = put(latents)
+        for done, timestep in enumerate(timesteps, start=1):
+            moment = timestep.expand(1).to(latents.dtype) / 1000
+            flow = self._flow(latents, moment, text, "", fixed)
+            if "negative_tokens" in text:
+                away = self._flow(latents, moment, text, "negative_", fixed)
+                flow = away + settings.guidance * (flow - away)
+            latents = scheduler.step(flow, timestep, latents, return_dict=False)[0]
+            step_done(done)
+        return self._device.fetch(latents)
+
+    def _timesteps(self, scheduler: Any, latents: torch.Tensor, steps: int) -> torch.Tensor:
+        config = scheduler.config
+        shift = calculate_shift(
+            latents.shape[1],
+            config.get("base_image_seq_len", 256),
+            config.get("max_image_seq_len", 4096),
+            config.get("base_shift", 0.5),
+            config.get("max_shift", 1.15),
+        )
+        sigmas: Any = None if config.get("use_flow_sigmas") else np.linspace(1.0, 1 / steps, steps)
+        where = self._device.put(latents[:1, :1]).device
+        retrieve_timesteps(scheduler, steps, where, sigmas=sigmas, mu=shift)
+        scheduler.set_begin_index(0)
+        return scheduler.timesteps
+
+    def _fixed_inputs(self, tokens: torch.Tensor, settings: Settings) -> dict[str, Any]:
+        """What stays the same in every step."""
+        rows, columns = (s // self._patch for s in (settings.height, settings.width))
+        places = FluxPipeline._prepare_latent_image_ids(
+            1, rows, columns, torch.device("cpu"), self._dtype
+        )
+        guidance = torch.full([1], settings.guidance, dtype=torch.float32)
+        return {
+            "txt_ids": tokens.new_zeros(tokens.shape[1], 3),
+            "img_ids": self._device.put(places),
+            "guidance": self._device.put(guidance) if self._embedded else None,
+            "return_dict": False,
+        }
+
+    def _flow(
+        self,
+        latents: torch.Tensor,
+        moment: torch.Tensor,
+        text: Mapping[str, torch.Tensor],
+        prefix: str,
+        fixed: Mapping[str, Any],
+    ) -> torch.Tensor:
+        return self._transformer(
+            hidden_states=latents,
+            timestep=moment,
+            encoder_hidden_states=text[f"{prefix}tokens"],
+            pooled_projections=text[f"{prefix}pooled"],
+            **fixed,
+        )[0]
+
+
+class Decode:
+    """The autoencoder's second half."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._device, self._dtype = parts.device, parts.dtype
+        self._vae = parts.components["vae"]
+        self._scale = AutoencoderScale(parts.configs).pixels
+
+    def __call__(self, latents: torch.Tensor, settings: Settings) -> np.ndarray:
+        """One picture."""
+        config = self._vae.config
+        latents = self._device.put(latents.to(self._dtype))
+        latents = FluxPipeline._unpack_latents(
+            latents, settings.height, settings.width, self._scale
+        )
+        latents = latents / config.scaling_factor + config.shift_factor
+        return latents_to_frames(self._vae.decode(latents, return_dict=False)[0])
+
+
+class Flux:
+    """The family: FLUX.1 dev has its guidance built in, schnell needs none."""
+
+    name = "flux"
+    stages: ClassVar[dict[str, tuple[str, ...]]] = {
+        "text": ("tokenizer", "tokenizer_2", "text_encoder", "text_encoder_2"),
+        "denoise": ("transformer", "scheduler"),
+        "decode": ("vae",),
+    }
+    full_precision = ()
+
+    def limits(
+        self, configs: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]
+    ) -> Limits:
+        """1024 pixels a side, as the full-size models are trained."""
+        scale = AutoencoderScale(configs).pixels
+        embedded = guidance_is_embedded(configs)
+        return Limits(
+            height=128 * scale,
+            width=128 * scale,
+            multiple_of=scale * 2,
+            steps=20 if embedded else 4,
+            max_steps=1000,
+            guidance=3.5 if embedded else 0.0,
+            takes_negative=not embedded,
+        )
+
+    text = Text
+    denoise = Denoise
+    decode = Decode
+
+
+def guidance_is_embedded(configs: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether the transformer takes the guidance as a number (dev) or has none (schnell)."""
+    return bool(configs["transformer"].get("guidance_embeds"))
+
+
+FAMILY = Flux()

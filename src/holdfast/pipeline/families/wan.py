@@ -1,0 +1,181 @@
+"""Wan 2.1 and 2.2: video by a transformer over space and time, UMT5 for the text.
+
+Wan 2.2 A14B has two transformers, one for strong and one for weak noise; 2.2 TI2V gives every
+token its own moment. Written after diffusers' WanPipeline; a test holds the two equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from diffusers.pipelines.wan.pipeline_wan import WanPipeline
+from diffusers.utils.torch_utils import randn_tensor
+from diffusers.video_processor import VideoProcessor
+
+from holdfast.pipeline.families.common import Diffusers, to_bytes
+from holdfast.pipeline.settings import Limits, Settings
+from holdfast.pipeline.stages import Parts
+
+
+class Text:
+    """UMT5 gives a vector for each token; what is beyond the prompt is zero."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._device = parts.device
+        self._pipe = Diffusers(WanPipeline, parts)
+        self._length = min(512, parts.components["tokenizer"].model_max_length)
+
+    def __call__(self, settings: Settings) -> dict[str, torch.Tensor]:
+        """Conditioning, and its opposite where there is guidance."""
+        tokens, negative = self._pipe.encode_prompt(
+            settings.prompt,
+            negative_prompt=settings.negative,
+            do_classifier_free_guidance=settings.guidance > 1,
+            max_sequence_length=self._length,
+        )
+        found = {"tokens": tokens}
+        if negative is not None:
+            found["negative_tokens"] = negative
+        return {name: self._device.fetch(tensor) for name, tensor in found.items()}
+
+
+class Denoise:
+    """The scheduler's steps along the flow that the transformers predict."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._device, self._dtype = parts.device, parts.dtype
+        self._strong = parts.components.get("transformer")
+        self._weak = parts.components.get("transformer_2")
+        self._scheduler = parts.components["scheduler"]
+        self._boundary: float | None = parts.options.get("boundary_ratio")
+        self._moment_per_token = bool(parts.options.get("expand_timesteps"))
+        self._time, self._space = _scales(parts.configs)
+        self._channels = _transformer_config(parts.configs)["in_channels"]
+
+    def noise(self, settings: Settings, generator: torch.Generator) -> torch.Tensor:
+        """[1, channel, frame, row, column], always in full precision."""
+        shape = (
+            1,
+            self._channels,
+            (settings.num_frames - 1) // self._time + 1,
+            settings.height // self._space,
+            settings.width // self._space,
+        )
+        return randn_tensor(shape, generator=generator, dtype=torch.float32)
+
+    def __call__(
+        self,
+        conditioning: Mapping[str, torch.Tensor],
+        latents: torch.Tensor,
+        settings: Settings,
+        generator: torch.Generator,
+        step_done: Callable[[int], None],
+    ) -> torch.Tensor:
+        """Latents without noise."""
+        put = self._device.put
+        scheduler = type(self._scheduler).from_config(self._scheduler.config)
+        text = {name: put(tensor.to(self._dtype)) for name, tensor in conditioning.items()}
+        latents = put(latents)
+        scheduler.set_timesteps(settings.steps, device=latents.device)
+        scheduler.set_begin_index(0)
+        for done, timestep in enumerate(scheduler.timesteps, start=1):
+            model = self._model(timestep, scheduler.config.num_train_timesteps)
+            moment = self._moment(timestep, latents)
+            flow = self._flow(model, latents, moment, text["tokens"])
+            if "negative_tokens" in text:
+                away = self._flow(model, latents, moment, text["negative_tokens"])
+                flow = away + settings.guidance * (flow - away)
+            latents = scheduler.step(flow, timestep, latents, return_dict=False)[0]
+            step_done(done)
+        return self._device.fetch(latents)
+
+    def _model(self, timestep: torch.Tensor, train_timesteps: int) -> Any:
+        if self._boundary is None or timestep >= self._boundary * train_timesteps:
+            return self._strong
+        return self._weak
+
+    def _moment(self, timestep: torch.Tensor, latents: torch.Tensor) -> torch.Tensor:
+        if not self._moment_per_token:
+            return timestep.expand(1)
+        tokens = latents[0, 0, :, ::2, ::2].numel()
+        return (timestep * latents.new_ones(tokens)).unsqueeze(0)
+
+    def _flow(
+        self, model: Any, latents: torch.Tensor, moment: torch.Tensor, tokens: torch.Tensor
+    ) -> torch.Tensor:
+        return model(
+            hidden_states=latents.to(self._dtype),
+            timestep=moment,
+            encoder_hidden_states=tokens,
+            return_dict=False,
+        )[0]
+
+
+class Decode:
+    """The video autoencoder's second half."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._device, self._dtype = parts.device, parts.dtype
+        self._vae = parts.components["vae"]
+
+    def __call__(self, latents: torch.Tensor, settings: Settings) -> np.ndarray:
+        """The frames of one video."""
+        config = self._vae.config
+        latents = self._device.put(latents.to(self._dtype))
+        mean, std = (
+            latents.new_tensor(values).view(1, config.z_dim, 1, 1, 1)
+            for values in (config.latents_mean, config.latents_std)
+        )
+        latents = latents / (1.0 / std) + mean  # in the order of diffusers, to the last bit
+        video = self._vae.decode(latents, return_dict=False)[0]
+        floats: Any = VideoProcessor().postprocess_video(video, output_type="np")
+        return to_bytes(floats[0])
+
+
+class Wan:
+    """The family."""
+
+    name = "wan"
+    stages: ClassVar[dict[str, tuple[str, ...]]] = {
+        "text": ("tokenizer", "text_encoder"),
+        "denoise": ("transformer", "transformer_2", "scheduler"),
+        "decode": ("vae",),
+    }
+    full_precision = ("vae",)  # its colours suffer in half precision
+
+    def limits(
+        self, configs: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]
+    ) -> Limits:
+        """480 by 832 pixels and 81 frames, as Wan 2.1 is used."""
+        time, space = _scales(configs)
+        multiple = space * _transformer_config(configs)["patch_size"][1]
+        return Limits(
+            height=480 // multiple * multiple,
+            width=832 // multiple * multiple,
+            multiple_of=multiple,
+            steps=50,
+            max_steps=1000,
+            guidance=5.0,
+            num_frames=81,
+            frame_step=time,
+        )
+
+    text = Text
+    denoise = Denoise
+    decode = Decode
+
+
+def _scales(configs: Mapping[str, Mapping[str, Any]]) -> tuple[int, int]:
+    """Frames and pixels a side that one latent stands for."""
+    vae = configs["vae"]
+    return vae.get("scale_factor_temporal", 4), vae.get("scale_factor_spatial", 8)
+
+
+def _transformer_config(configs: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    return configs["transformer" if "transformer" in configs else "transformer_2"]
+
+
+FAMILY = Wan()

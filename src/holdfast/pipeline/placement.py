@@ -1,0 +1,127 @@
+"""Where each stage of a model runs and in what number format, decided before anything is loaded.
+
+Covers: devices by name, `auto`, precision, a budget in bytes.
+Leaves to others: what a device is (devices), loading (pipeline).
+Promise: a budget that cannot be kept is refused, never ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.base.config import Config
+from holdfast.base.errors import BadInput, Unsupported
+from holdfast.base.units import format_bytes, parse_bytes
+from holdfast.pipeline.devices import Device, choose, open_device
+from holdfast.pipeline.sources import Source
+from holdfast.pipeline.stages import STAGES, Family
+from holdfast.topology import Topology, discover
+
+if TYPE_CHECKING:
+    import torch
+
+PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+
+# The probes that find cards without loading torch a second time.
+_PROBES = ("linux", "pci", "kfd", "nvml", "psutil")
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the user asked for."""
+
+    device: str | Mapping[str, str] = "auto"
+    budget: str | int | None = None
+    precision: str = "auto"
+    topology: Topology | None = None
+
+    def checked(self) -> Wish:
+        """Itself; raises BadInput for what can be refused without looking at model or machine."""
+        if self.precision not in PRECISIONS:
+            raise BadInput(
+                f"unknown precision {self.precision!r}",
+                expected=f"one of {', '.join(PRECISIONS)}",
+            )
+        stages = self.device if isinstance(self.device, Mapping) else {}
+        strange = sorted(set(stages) - set(STAGES))
+        if strange:
+            raise BadInput(f"unknown stage {strange[0]!r}", expected=f"one of {', '.join(STAGES)}")
+        if self.budget is not None:
+            parse_bytes(self.budget)
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A device for each stage, a number format for each component, and why in one line."""
+
+    devices: dict[str, Device]
+    dtypes: dict[str, torch.dtype]
+    why: str
+
+
+def place(source: Source, family: Family, wish: Wish) -> Placement:
+    """Decide. Raises NotFound, BadInput, Unsupported or OutOfMemory; loads nothing.
+
+    A budget limits the devices from here on.
+    """
+    devices, why = _devices(source, wish)
+    dtypes = {
+        name: devices[stage].precision("fp32" if name in family.full_precision else wish.precision)
+        for stage in STAGES
+        for name in family.stages[stage]
+        if name in source.components
+    }
+    if wish.budget is not None:
+        _honour(parse_bytes(wish.budget), source, devices, dtypes)
+    return Placement(devices, dtypes, why)
+
+
+def _devices(source: Source, wish: Wish) -> tuple[dict[str, Device], str]:
+    wanted = wish.device
+    if not isinstance(wanted, Mapping):
+        wanted = dict.fromkeys(STAGES, wanted)
+    names = {stage: wanted.get(stage, "auto") for stage in STAGES}
+    opened: dict[str, Device] = {}
+    why = ""
+    for name in dict.fromkeys(names.values()):
+        if name == "auto":
+            opened[name], why = _automatic(source, wish)
+        else:
+            opened[name] = open_device(name)
+    chosen = {stage: opened[name] for stage, name in names.items()}
+    if set(names.values()) == {"auto"}:
+        return chosen, why
+    if len(opened) == 1:
+        return chosen, f"{chosen['text'].name}: asked for"
+    asked = ", ".join(f"{stage} on {device.name}" for stage, device in chosen.items())
+    return chosen, asked + (f" (auto is {why})" if why else "")
+
+
+def _automatic(source: Source, wish: Wish) -> tuple[Device, str]:
+    machine = wish.topology or discover(config=Config.load(probes=_PROBES))
+    # What a GPU would hold: half precision unless asked otherwise.
+    need_bytes = sum(source.elements().values()) * (4 if wish.precision == "fp32" else 2)
+    choice = choose(need_bytes, machine)
+    return choice.device, choice.why
+
+
+def _honour(
+    budget_bytes: int,
+    source: Source,
+    devices: Mapping[str, Device],
+    dtypes: Mapping[str, torch.dtype],
+) -> None:
+    """Limit each device, or refuse: weights that do not fit cannot be streamed yet."""
+    need = sum(count * dtypes[name].itemsize for name, count in source.elements().items())
+    for device in {device.name: device for device in devices.values()}.values():
+        if need > budget_bytes:
+            raise Unsupported(
+                f"cannot run {source.model!r} under a budget of {format_bytes(budget_bytes)}: "
+                f"its weights take {format_bytes(need)}, and all of them stay on {device.name}",
+                expected=f"a budget of at least {format_bytes(need)}",
+                hint="a larger budget, or half precision if it is full now",
+            )
+        device.limit(budget_bytes)

@@ -1,0 +1,249 @@
+"""From the name a person gives to the files of a model.
+
+Covers: built-in models, diffusers folders, single safetensors files, hub ids; what is missing
+or broken in them.
+Leaves to others: downloading (hub), telling single files apart (single_file), building the
+models (components).
+Promise: files are looked at, their headers read, nothing is loaded; needs no torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from holdfast.base.errors import BadInput, NotFound, Unsupported
+from holdfast.base.registry import Entry, Registry
+from holdfast.pipeline.checkpoint import read_header
+from holdfast.pipeline.families import BY_PIPELINE_CLASS
+
+BUILT_IN = Path(__file__).parent / "models"
+LIBRARIES = ("diffusers", "transformers")
+
+# Needed only by those who name such a model.
+_WAYS: Registry[ModuleType] = Registry(
+    "way to a model",
+    {
+        "single file": Entry("holdfast.pipeline.single_file", extra="run"),
+        "hub": Entry("holdfast.pipeline.hub", extra="run"),
+    },
+)
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_CONFIGS = ("config.json", "scheduler_config.json", "tokenizer_config.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One part of a model: a network with weights, a tokenizer or a scheduler."""
+
+    name: str
+    library: str
+    class_name: str
+    folder: Path
+    weights: tuple[Path, ...] = ()
+
+    @property
+    def is_network(self) -> bool:
+        """Whether it has a configuration of layers, and so weights."""
+        return (self.folder / "config.json").is_file()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where everything of a model is.
+
+    `single` holds the components named in `in_single`; the others are those of `completed_from`.
+    """
+
+    model: str
+    family: str
+    folder: Path
+    components: dict[str, Component]
+    options: dict[str, Any] = field(default_factory=dict)
+    defaults: dict[str, Any] = field(default_factory=dict)
+    single: Path | None = None
+    in_single: tuple[str, ...] = ()
+    completed_from: str | None = None
+
+    def elements(self) -> dict[str, int]:
+        """How many numbers each network has; those of a single file are under its first one.
+
+        Raises BadInput for a file that is not whole.
+        """
+        files = {
+            name: component.weights
+            for name, component in self.components.items()
+            if component.is_network and name not in self.in_single
+        }
+        if self.single is not None:
+            files[self.in_single[0]] = (self.single,)
+        return {
+            name: sum(tensor.elements for file in paths for tensor in read_header(file).values())
+            for name, paths in files.items()
+        }
+
+    def configs(self) -> dict[str, dict[str, Any]]:
+        """The configurations of all networks."""
+        return {
+            name: _read_json(component.folder / "config.json")
+            for name, component in self.components.items()
+            if component.is_network
+        }
+
+
+def built_in() -> dict[str, str]:
+    """Names of the models that come with Holdfast, each with a line about it."""
+    names = sorted(folder.parent.name for folder in BUILT_IN.glob("*/model_index.json"))
+    return {name: about(BUILT_IN / name).get("summary", "") for name in names}
+
+
+def about(folder: Path) -> dict[str, Any]:
+    """What the optional holdfast.json of a model's folder says: `summary`, `defaults`."""
+    file = folder / "holdfast.json"
+    return _read_json(file) if file.is_file() else {}
+
+
+def locate(model: str, config: str | None = None) -> Source:
+    """The files of `model`; `config` names the folder that completes a single file.
+
+    Raises NotFound for a name that is nothing, BadInput for files that cannot be used,
+    Unsupported for a kind of model that Holdfast does not draw.
+    """
+    path = Path(model).expanduser()
+    if model in built_in():
+        return _refuse_config(read_folder(BUILT_IN / model, model), config)
+    if path.is_file():
+        return _WAYS["single file"].locate(path, config)
+    if path.is_dir():
+        return _refuse_config(read_folder(path, model), config)
+    if _HUB_ID.fullmatch(model) and path.suffix != ".safetensors":
+        return _refuse_config(read_folder(_WAYS["hub"].fetch(model), model), config)
+    raise _nothing(model)
+
+
+def _refuse_config(source: Source, config: str | None) -> Source:
+    if config is not None:
+        raise BadInput(
+            f"cannot use config={config!r} with {source.model!r}: it is complete by itself",
+            expected="a config only with a single safetensors file",
+        )
+    return source
+
+
+def read_folder(folder: Path, model: str) -> Source:
+    """A folder in diffusers layout, checked."""
+    index = _index(folder)
+    name = index.get("_class_name")
+    if name not in BY_PIPELINE_CLASS:
+        raise Unsupported(
+            f"cannot draw with {model!r}: its pipeline is {name!r}",
+            expected=f"one of {', '.join(BY_PIPELINE_CLASS)}",
+        )
+    parts = {k: v for k, v in index.items() if _is_component(k, v)}
+    options = {
+        k: v for k, v in index.items() if not k.startswith("_") and not isinstance(v, list | dict)
+    }
+    components = {part: _component(folder, part, *where) for part, where in parts.items()}
+    defaults = about(folder).get("defaults", {})
+    return Source(model, BY_PIPELINE_CLASS[name], folder, components, options, defaults)
+
+
+def _index(folder: Path) -> dict[str, Any]:
+    file = folder / "model_index.json"
+    if file.is_file():
+        index = _read_json(file)
+        if isinstance(index, dict):
+            return index
+        raise BadInput(f"cannot read {str(file)!r}: it is not a JSON object")
+    files = sorted(folder.glob("*.safetensors"))
+    raise BadInput(
+        f"cannot load {str(folder)!r}: there is no model_index.json in it",
+        expected="a folder in diffusers layout",
+        hint=f"the file itself: {files[0]}" if files else None,
+    )
+
+
+def _is_component(name: str, value: Any) -> bool:
+    return not name.startswith("_") and isinstance(value, list) and any(value)
+
+
+def _component(folder: Path, name: str, library: str, class_name: str) -> Component:
+    if library not in LIBRARIES:
+        raise Unsupported(
+            f"cannot load {name!r} of {str(folder)!r}: it wants code from {library!r}",
+            expected=f"components from {' and '.join(LIBRARIES)} alone",
+        )
+    place = folder / name
+    if not any((place / config).is_file() for config in _CONFIGS):
+        raise BadInput(
+            f"cannot load {str(folder)!r}: its {name!r} has no configuration",
+            expected=f"one of {', '.join(_CONFIGS)} in {str(place)!r}",
+            hint="copy or download the whole model again",
+        )
+    weights = _weights(place) if (place / "config.json").is_file() else ()
+    return Component(name, library, class_name, place, weights)
+
+
+def _weights(place: Path) -> tuple[Path, ...]:
+    """The safetensors files of a network; none for a folder of configurations only."""
+    for index in sorted(place.glob("*.safetensors.index.json")):
+        if index.name.count(".") == 3:  # not a variant such as model.fp16.safetensors…
+            names = sorted(set(_read_json(index)["weight_map"].values()))
+            return tuple(place / name for name in names)
+    plain = [file for file in sorted(place.glob("*.safetensors")) if file.name.count(".") == 1]
+    return tuple(plain[:1])
+
+
+def require_weights(source: Source) -> None:
+    """Raises BadInput if a network has nothing to load from, or a file of it is not whole."""
+    for component in source.components.values():
+        if component.is_network and component.name not in source.in_single:
+            if not component.weights:
+                raise BadInput(
+                    f"cannot load {source.model!r}: its {component.name!r} has no weights",
+                    expected=f"a .safetensors file in {str(component.folder)!r}",
+                    hint=_other_weights(component.folder),
+                )
+            for file in component.weights:
+                read_header(file)
+
+
+def _other_weights(place: Path) -> str | None:
+    others = sorted(file.name for kind in ("*.bin", "*.ckpt", "*.pt") for file in place.glob(kind))
+    if not others:
+        return "copy or download the whole model again"
+    return f"convert {others[0]} to safetensors; pickled weights can run code and are not loaded"
+
+
+def _read_json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise BadInput(
+            f"cannot read {str(file)!r}: {exc.strerror}", expected="a readable file"
+        ) from exc
+    except ValueError as exc:
+        raise BadInput(
+            f"cannot read {str(file)!r}: it is not JSON ({exc})",
+            hint="copy or download it again",
+        ) from exc
+
+
+def _nothing(model: str) -> NotFound:
+    names = list(built_in())
+    close = difflib.get_close_matches(model, names, n=1)
+    if Path(model).suffix == ".safetensors" or "/" in model or "\\" in model:
+        what = f"cannot find model {model!r}: there is no such file or folder"
+    else:
+        what = f"cannot find model {model!r}"
+    return NotFound(
+        what,
+        expected=f"one of {', '.join(names)}, a diffusers folder, a .safetensors file or a hub id",
+        hint=close[0] if close else None,
+    )

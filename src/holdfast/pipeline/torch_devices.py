@@ -1,0 +1,214 @@
+"""Devices of torch itself: CPU, CUDA and ROCm, Intel XPU, Apple MPS."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from holdfast.base.errors import Unsupported
+from holdfast.base.units import format_bytes
+from holdfast.topology.amx import keep_from_crashing
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class TorchDevice:
+    """What all torch devices have in common."""
+
+    kind = ""
+    automatic = "fp32"
+
+    def __init__(self, index: int | None = None) -> None:
+        self.index = index
+        self._torch = torch.device(self.kind if index is None else f"{self.kind}:{index}")
+
+    @property
+    def name(self) -> str:
+        """As the user writes it."""
+        return str(self._torch)
+
+    def precision(self, wanted: str) -> torch.dtype:
+        """The number format for `wanted`."""
+        return PRECISIONS[self.automatic if wanted == "auto" else wanted]
+
+    def place(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Bring a module here."""
+        return module.to(self._torch)
+
+    def put(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Bring a tensor here."""
+        return tensor.to(self._torch)
+
+    def fetch(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Bring a tensor back to the CPU."""
+        return tensor.to("cpu")
+
+
+class Cpu(TorchDevice):
+    """The CPU, with all the memory the system gives."""
+
+    kind = "cpu"
+
+    def __init__(self, index: int | None = None) -> None:
+        super().__init__(index)
+        keep_from_crashing()
+
+    def unusable(self) -> str | None:
+        """Only an index is."""
+        return None if self.index in (None, 0) else "there is one CPU device"
+
+    def free_bytes(self) -> int | None:
+        """What the system could give without swapping."""
+        return psutil.virtual_memory().available
+
+    def limit(self, budget_bytes: int) -> None:
+        """Nobody counts what torch takes from the host."""
+        raise Unsupported(
+            f"cannot keep a run on the CPU under {format_bytes(budget_bytes)}: nothing limits "
+            "what torch takes from the host",
+            expected="a budget for a GPU",
+            hint="leave the budget out, or limit the whole process with systemd-run or ulimit -v",
+        )
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+    def used_bytes(self) -> int | None:
+        """Resident memory of this process."""
+        return psutil.Process().memory_info().rss
+
+    def reset_peak(self) -> None:
+        """Linux can forget the peak it has seen; elsewhere it stays that of the whole process."""
+        if sys.platform == "linux":
+            try:
+                Path("/proc/self/clear_refs").write_text("5")
+            except OSError:
+                return  # a container may forbid it: the peak stays an upper bound
+
+    def peak_bytes(self) -> int | None:
+        """The most this process had resident."""
+        if sys.platform == "linux":
+            for line in Path("/proc/self/status").read_text().splitlines():
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+        memory: Any = psutil.Process().memory_info()
+        return getattr(memory, "peak_wset", memory.rss)
+
+
+class Accelerator(TorchDevice):
+    """A device that torch reaches through a module of its own: `torch.cuda`, `torch.xpu`."""
+
+    missing = ""
+
+    @property
+    def _api(self) -> Any:
+        return getattr(torch, self.kind)
+
+    def unusable(self) -> str | None:
+        """No such module in this build, no driver, or no card of that number."""
+        if not self._api.is_available():
+            return f"torch {torch.__version__} {self.missing}"
+        count = self._api.device_count()
+        if self.index is not None and self.index >= count:
+            return f"torch sees {count} of its kind, numbered from 0"
+        return None
+
+    def free_bytes(self) -> int | None:
+        """What the driver and torch's own cache could give."""
+        free, _ = self._api.mem_get_info(self._torch)
+        cached = self._api.memory_reserved(self._torch) - self._api.memory_allocated(self._torch)
+        return free + cached
+
+    def limit(self, budget_bytes: int) -> None:
+        """Torch's allocator refuses to grow beyond it."""
+        _, total = self._api.mem_get_info(self._torch)
+        index = self._api.current_device() if self.index is None else self.index
+        self._api.set_per_process_memory_fraction(min(1.0, budget_bytes / total), index)
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        self._api.synchronize(self._torch)
+
+    def used_bytes(self) -> int | None:
+        """What tensors hold."""
+        return self._api.memory_allocated(self._torch)
+
+    def reset_peak(self) -> None:
+        """Begin a new measurement."""
+        self._api.reset_peak_memory_stats(self._torch)
+
+    def peak_bytes(self) -> int | None:
+        """The most that tensors held."""
+        return self._api.max_memory_allocated(self._torch)
+
+
+class Cuda(Accelerator):
+    """NVIDIA through CUDA, AMD through ROCm."""
+
+    kind = "cuda"
+    missing = "finds no CUDA or ROCm device"
+
+    def precision(self, wanted: str) -> torch.dtype:
+        """bf16 where the card computes with it, fp16 on older ones."""
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+        return super().precision(("bf16" if native else "fp16") if wanted == "auto" else wanted)
+
+
+class Xpu(Accelerator):
+    """Intel GPUs."""
+
+    kind = "xpu"
+    missing = "finds no Intel XPU"
+    automatic = "bf16"
+
+
+class Mps(Accelerator):
+    """Apple silicon: memory shared with the host, and no counter of the peak."""
+
+    kind = "mps"
+    missing = "finds no Apple GPU"
+    automatic = "fp16"
+
+    def __init__(self, index: int | None = None) -> None:
+        super().__init__(index)
+        self._peak = 0
+
+    @property
+    def _api(self) -> Any:
+        return torch.mps
+
+    def unusable(self) -> str | None:
+        """Asked elsewhere than for the others."""
+        if not torch.backends.mps.is_available():
+            return f"torch {torch.__version__} {self.missing}"
+        return None if self.index in (None, 0) else "there is one MPS device"
+
+    def free_bytes(self) -> int | None:
+        """What Metal recommends to take, less what is taken."""
+        return self._api.recommended_max_memory() - self._api.driver_allocated_memory()
+
+    def limit(self, budget_bytes: int) -> None:
+        """The fraction is of what Metal recommends, and may be up to 2."""
+        fraction = budget_bytes / self._api.recommended_max_memory()
+        self._api.set_per_process_memory_fraction(min(2.0, fraction))
+
+    def synchronize(self) -> None:
+        """Also the moment to look at the memory, as nothing keeps the peak."""
+        self._api.synchronize()
+        self._peak = max(self._peak, self._api.current_allocated_memory())
+
+    def used_bytes(self) -> int | None:
+        """What tensors hold."""
+        return self._api.current_allocated_memory()
+
+    def reset_peak(self) -> None:
+        """Begin a new measurement."""
+        self._peak = self._api.current_allocated_memory()
+
+    def peak_bytes(self) -> int | None:
+        """The most seen at the end of a step."""
+        return self._peak

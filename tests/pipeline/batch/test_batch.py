@@ -1,0 +1,146 @@
+"""The parts together: what a second run does with what a first one has left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.base.errors import Unsupported
+from holdfast.pipeline.batch import Batch, Hands, Options, Row, Show
+from holdfast.pipeline.batch import batch as module
+from holdfast.pipeline.batch.folder import Folder
+from holdfast.pipeline.batch.manifest import NAME
+from tests.pipeline.batch.fakes import FakeLoad, assert_exactly_once, records, rows, told
+
+
+class Notes(Show):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.begun: list[tuple[int, int]] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def begin(self, total: int, done: int) -> None:
+        self.begun.append((total, done))
+
+
+def _batch(tmp_path: Path, lines: list[Row], **options: Any) -> Batch:
+    hands = Hands(device="cpu", workers=1, load=FakeLoad(str(tmp_path / "log")))
+    return Batch(
+        lines, Options(**{"model": "m", **options}), hands, tmp_path / "out", "prompts.jsonl"
+    )
+
+
+def test_a_second_run_has_nothing_to_do_and_loads_nothing(tmp_path: Path) -> None:
+    _batch(tmp_path, rows("a", "b")).run()
+    summary = _batch(tmp_path, rows("a", "b")).run()
+    assert (summary.done_before, summary.done_now, summary.left) == (2, 0, 0)
+    assert len(told(tmp_path / "log", "load")) == 1
+    assert len(records(tmp_path / "out", "run")) == 1
+
+
+def test_lines_that_are_moved_added_and_changed(tmp_path: Path) -> None:
+    _batch(tmp_path, rows("a", "b", "c")).run()
+    show = Notes()
+    summary = _batch(tmp_path, rows("c", "new", "B", "a")).run(show)
+    assert (summary.done_before, summary.done_now) == (2, 2)
+    assert show.begun == [(4, 2)]
+    assert show.notes == [
+        f"pictures of other jobs in {str(tmp_path / 'out')!r}: 1; "
+        "they stay, new ones are put next to them"
+    ]
+    assert_exactly_once(tmp_path / "out", ["a", "b", "c", "new", "B"], tmp_path / "log")
+
+
+def test_another_model_is_told_and_its_pictures_are_put_next_to_the_old(tmp_path: Path) -> None:
+    _batch(tmp_path, rows("a")).run()
+    old = (tmp_path / "out/0000-a.png").read_bytes()
+    show = Notes()
+    assert _batch(tmp_path, rows("a"), model="n", defaults={"steps": 2}).run(show).done_now == 1
+    assert show.notes == [
+        f"pictures of other jobs in {str(tmp_path / 'out')!r}: 1 "
+        "(model: m before, n now, defaults: {} before, {'steps': 2} now); "
+        "they stay, new ones are put next to them"
+    ]
+    assert (tmp_path / "out/0000-a.png").read_bytes() == old
+    assert (tmp_path / "out/0000-a-2.png").exists()
+    assert _batch(tmp_path, rows("a")).run().done_before == 1
+
+
+def test_a_manifest_that_was_deleted_is_made_again_from_the_pictures(tmp_path: Path) -> None:
+    _batch(tmp_path, rows("a", "b")).run()
+    (tmp_path / "out" / NAME).unlink()
+    show = Notes()
+    summary = _batch(tmp_path, rows("a", "b")).run(show)
+    assert (summary.found, summary.done_now) == (2, 0)
+    assert show.notes == ["pictures found without a record, and kept: 2"]
+    assert_exactly_once(tmp_path / "out", ["a", "b"], tmp_path / "log")
+
+
+def test_a_picture_that_was_deleted_is_made_again(tmp_path: Path) -> None:
+    _batch(tmp_path, rows("a", "b")).run()
+    (tmp_path / "out/0000-a.png").unlink()
+    assert _batch(tmp_path, rows("a", "b")).run().done_now == 1
+    assert told(tmp_path / "log", "begin") == ["a", "b", "a"]
+    assert (tmp_path / "out/0000-a.png").exists()
+
+
+def test_ctrl_c_keeps_what_is_done_and_the_summary_says_it(tmp_path: Path) -> None:
+    class Stop(Show):
+        def finished(self, job: object, file: str | None) -> None:
+            raise KeyboardInterrupt
+
+    batch = _batch(tmp_path, rows("a", "b", "c"))
+    with pytest.raises(KeyboardInterrupt):
+        batch.run(Stop())
+    assert (batch.summary().done_now, batch.summary().left) == (1, 2)
+    assert _batch(tmp_path, rows("a", "b", "c")).run().done_now == 2
+    assert_exactly_once(tmp_path / "out", ["a", "b", "c"], tmp_path / "log")
+
+
+def test_looking_makes_nothing(tmp_path: Path) -> None:
+    assert len(_batch(tmp_path, rows("a")).look().to_do) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_batches_in_one_folder_are_refused(tmp_path: Path) -> None:
+    with Folder(tmp_path / "out") as folder:
+        folder.begin()
+        with pytest.raises(Unsupported, match="is working in it"):
+            _batch(tmp_path, rows("a")).run()
+
+
+def test_damaged_lines_are_told(tmp_path: Path) -> None:
+    _batch(tmp_path, rows("a")).run()
+    with (tmp_path / "out" / NAME).open("ab") as file:
+        file.write(b"\0\0\n")
+    show = Notes()
+    assert _batch(tmp_path, rows("a")).run(show).done_before == 1
+    assert show.notes == ["damaged lines in the manifest, passed over: 1"]
+
+
+@pytest.mark.parametrize(
+    ("device", "workers", "seen", "used"),
+    [
+        ("auto", None, ["cuda:0", "cuda:1"], ["cuda:0", "cuda:1"]),
+        ("auto", 3, ["cuda:0", "cuda:1"], ["cuda:0", "cuda:1", "cuda:0"]),
+        ("auto", None, ["cuda:0"], ["auto"]),
+        ("auto", None, [], ["auto"]),
+        ("auto", 2, [], ["auto", "auto"]),
+        ("auto", 1, ["cuda:0", "cuda:1"], ["auto"]),
+        ("cuda:1", None, ["cuda:0", "cuda:1"], ["cuda:1"]),
+    ],
+)
+def test_every_gpu_gets_a_worker_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    workers: int | None,
+    seen: list[str],
+    used: list[str],
+) -> None:
+    monkeypatch.setattr(module, "gpus", lambda: seen)
+    monkeypatch.setattr(module, "_any_gpu", lambda: bool(seen))
+    assert module._devices(Hands(device=device, workers=workers)) == used

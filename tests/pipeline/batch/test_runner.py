@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.base.errors import BadInput, HoldfastError, Unsupported
+from holdfast.pipeline import media
+from holdfast.pipeline.batch.folder import Folder
+from holdfast.pipeline.batch.jobs import Job
+from holdfast.pipeline.batch.runner import Runner
+from holdfast.pipeline.batch.show import Show
+from holdfast.pipeline.batch.workers import (
+    Answer,
+    Check,
+    Checked,
+    Crew,
+    Died,
+    Failed,
+    Here,
+    Loaded,
+    LoadModel,
+    Order,
+    Paint,
+    Painted,
+    Task,
+    Watch,
+)
+from tests.pipeline.batch.fakes import FakeLoad, assert_exactly_once, jobs, records, told
+
+Script = Callable[[int, Task], Answer]
+
+
+class Scripted(Crew):
+    """Workers that answer as a test says, in the order they were asked."""
+
+    def __init__(self, count: int, paint: Script, load: Answer | None = None) -> None:
+        super().__init__(count)
+        self.paint, self.load = paint, load or Loaded()
+        self.problems: dict[str, HoldfastError] = {}
+        self.started: list[int] = []
+        self.asked: list[tuple[int, Order]] = []
+        self.orders: list[tuple[int, Order]] = []
+
+    def _start(self, worker: int) -> None:
+        self.started.append(worker)
+
+    def _send(self, worker: int, order: Order) -> None:
+        self.orders.append((worker, order))
+        self.asked.append((worker, order))
+
+    def _receive(self, watch: Watch) -> list[tuple[int, Answer]]:
+        worker, order = self.orders.pop(0)
+        if isinstance(order, LoadModel):
+            return [(worker, self.load)]
+        if isinstance(order, Check):
+            return [(worker, Checked(self.problems))]
+        return [(worker, self.paint(worker, order.task))]
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+class Notes(Show):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def _good(worker: int, task: Task) -> Answer:
+    import numpy
+
+    frames = numpy.zeros((1, 2, 2, 3), numpy.uint8)
+    settings = {**task.settings, "job": task.identity}
+    return Painted(media.encode(frames, ".png", settings), ".png", settings, 0.1)
+
+
+def _run(
+    tmp_path: Path, crew: Crew, work: list[Job], retries: int = 1, show: Show | None = None
+) -> Runner:
+    with Folder(tmp_path) as folder:
+        runner = Runner(
+            work,
+            folder,
+            crew,
+            show or Show(),
+            retries=retries,
+            file="prompts.jsonl",
+            everything=work,
+        )
+        runner.run()
+    return runner
+
+
+def _drawn(crew: Scripted) -> list[tuple[int, str]]:
+    return [
+        (worker, order.task.settings["prompt"])
+        for worker, order in crew.asked
+        if isinstance(order, Paint)
+    ]
+
+
+def test_jobs_go_to_whoever_is_free(tmp_path: Path) -> None:
+    crew = Scripted(2, _good)
+    runner = _run(tmp_path, crew, jobs("a", "b", "c", "d"))
+    assert sorted(prompt for _, prompt in _drawn(crew)) == ["a", "b", "c", "d"]
+    assert {worker for worker, _ in _drawn(crew)} == {0, 1}
+    assert len(runner.outcome.kept) == len(records(tmp_path, "done")) == 4
+
+
+def test_settings_are_checked_once_and_before_anything_is_drawn(tmp_path: Path) -> None:
+    crew, work = Scripted(2, _good), jobs("a", "b", "c")
+    crew.problems = {
+        work[0].identity: BadInput("cannot draw height=9", expected="a multiple of 8"),
+        work[2].identity: BadInput("cannot draw num_frames=2"),
+    }
+    with pytest.raises(BadInput) as caught:
+        _run(tmp_path, crew, work)
+    assert str(caught.value) == (
+        "cannot use 'prompts.jsonl': 2 bad lines, nothing was started\n"
+        "  line 1: cannot draw height=9; expected a multiple of 8\n"
+        "  line 3: cannot draw num_frames=2\n"
+        "  expected: settings that this model can draw"
+    )
+    assert _drawn(crew) == []
+    assert sum(isinstance(order, Check) for _, order in crew.asked) == 1
+
+
+def test_the_job_of_a_dead_worker_is_done_by_another(tmp_path: Path) -> None:
+    def first_dies(worker: int, task: Task) -> Answer:
+        mine = [prompt for who, prompt in _drawn(crew) if who == 1]
+        dies = worker == 1 and len(mine) == 1
+        return Died("it was ended by signal 9") if dies else _good(worker, task)
+
+    crew, show = Scripted(2, first_dies), Notes()
+    runner = _run(tmp_path, crew, jobs("a", "b", "c"), show=show)
+    assert len(runner.outcome.kept) == 3
+    assert crew.started == [0, 1, 1]
+    assert show.notes[0] == "worker 1 died and is replaced: it was ended by signal 9"
+    assert sorted(r["settings"]["prompt"] for r in records(tmp_path, "done")) == ["a", "b", "c"]
+
+
+def test_a_job_that_kills_its_workers_is_given_up_and_the_others_are_done(tmp_path: Path) -> None:
+    def poison(worker: int, task: Task) -> Answer:
+        deadly = task.settings["prompt"] == "b"
+        return Died("it was ended by signal 9") if deadly else _good(worker, task)
+
+    crew = Scripted(2, poison)
+    runner = _run(tmp_path, crew, jobs("a", "b", "c"), retries=2)
+    assert [prompt for _, prompt in _drawn(crew)].count("b") == 3
+    (failure,) = runner.outcome.failures
+    assert (failure.where, failure.attempts) == ("line 2", 3)
+    assert failure.reason == "its worker died: it was ended by signal 9"
+    assert len(runner.outcome.kept) == 2
+    assert records(tmp_path, "failed")[0]["reason"] == failure.reason
+
+
+@pytest.mark.parametrize(("again", "attempts"), [(True, 2), (False, 1)])
+def test_a_failure_is_tried_again_only_where_that_can_help(
+    tmp_path: Path, again: bool, attempts: int
+) -> None:
+    def fails(worker: int, task: Task) -> Answer:
+        return Failed(Unsupported("no luck", expected="luck"), again)
+
+    runner = _run(tmp_path, Scripted(1, fails), jobs("a"))
+    (failure,) = runner.outcome.failures
+    assert (failure.reason, failure.attempts) == ("no luck\n  expected: luck", attempts)
+
+
+def test_a_failure_that_passes_is_kept_as_done(tmp_path: Path) -> None:
+    answers = [Failed(Unsupported("no luck"), again=True)]
+    crew = Scripted(1, lambda worker, task: answers.pop() if answers else _good(worker, task))
+    runner = _run(tmp_path, crew, jobs("a"))
+    assert (len(runner.outcome.kept), runner.outcome.failures) == (1, [])
+    assert records(tmp_path, "done")[0]["attempts"] == 2
+
+
+def test_a_model_that_nobody_can_load_is_the_error_of_the_batch(tmp_path: Path) -> None:
+    error = Unsupported("cannot load", expected="a model")
+    crew = Scripted(2, _good, load=Failed(error, again=True))
+    with pytest.raises(Unsupported) as caught:
+        _run(tmp_path, crew, jobs("a"))
+    assert caught.value is error
+
+
+def test_one_worker_that_cannot_load_leaves_the_work_to_the_others(tmp_path: Path) -> None:
+    class Uneven(Scripted):
+        def _receive(self, watch: Watch) -> list[tuple[int, Answer]]:
+            self.load = Loaded() if self.orders[0][0] == 0 else Failed(Unsupported("x"), True)
+            return super()._receive(watch)
+
+    show = Notes()
+    runner = _run(tmp_path, Uneven(2, _good), jobs("a", "b"), show=show)
+    assert len(runner.outcome.kept) == 2
+    assert show.notes == ["one worker less: x"]
+
+
+def test_workers_that_die_while_loading_are_not_started_for_ever(tmp_path: Path) -> None:
+    crew = Scripted(1, _good, load=Died("it was ended by signal 9"))
+    with pytest.raises(Unsupported) as caught:
+        _run(tmp_path, crew, jobs("a"))
+    assert str(caught.value) == (
+        "a worker died 3 times while it loaded the model: it was ended by signal 9\n"
+        "  expected: a process that has the memory for the model\n"
+        "  try: fewer --workers, a smaller --precision, or `dmesg` for what ended it"
+    )
+    assert crew.started == [0, 0, 0]
+
+
+def test_a_check_that_kills_workers_is_an_error(tmp_path: Path) -> None:
+    class Deadly(Scripted):
+        def _receive(self, watch: Watch) -> list[tuple[int, Answer]]:
+            if isinstance(self.orders[0][1], Check):
+                return [(self.orders.pop(0)[0], Died("it ended with status 1"))]
+            return super()._receive(watch)
+
+    with pytest.raises(Unsupported, match="checking the settings has ended a worker"):
+        _run(tmp_path, Deadly(1, _good), jobs("a"))
+
+
+def test_a_name_that_was_taken_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"mine")
+    runner = _run(tmp_path, Scripted(1, _good), jobs("a", out="a.png"))
+    assert runner.outcome.renamed == [("a.png", "a-2.png")]
+
+
+def test_this_process_can_be_the_worker(tmp_path: Path) -> None:
+    out, log = tmp_path / "out", tmp_path / "log"
+    runner = _run(out, Here(FakeLoad(str(log)), "cpu"), jobs("a", "b", "an error"))
+    assert told(log, "load") == ["cpu"]
+    assert told(log, "begin") == ["a", "b", "an error", "an error"]
+    assert runner.outcome.failures[0].reason == "RuntimeError: a vendor's library has failed"
+    log.write_text("".join(x for x in log.read_text().splitlines(True) if "error" not in x))
+    assert_exactly_once(out, ["a", "b"], log)
+
+
+def test_ctrl_c_wrapped_by_a_library_is_still_ctrl_c(tmp_path: Path) -> None:
+    def load(device: str, progress: object) -> Any:
+        raise RuntimeError("import failed") from KeyboardInterrupt()
+
+    with pytest.raises(KeyboardInterrupt):
+        _run(tmp_path, Here(load, "cpu"), jobs("a"))
+
+
+def test_a_video_does_not_go_into_a_picture_file(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with pytest.raises(BadInput) as caught:
+        _run(
+            tmp_path / "out", Here(FakeLoad(str(log)), "cpu"), jobs("a", out="a.png", num_frames=9)
+        )
+    assert caught.value.what == (
+        "cannot use 'prompts.jsonl': 1 bad line, nothing was started\n"
+        "  line 1: cannot write 9 frames as .png: a PNG file holds one; "
+        "expected .gif or .mp4 for a video"
+    )
+
+
+def test_a_video_without_a_name_becomes_a_gif(tmp_path: Path) -> None:
+    runner = _run(
+        tmp_path / "out", Here(FakeLoad(str(tmp_path / "log")), "cpu"), jobs("a", num_frames=3)
+    )
+    assert runner.outcome.kept == ["0000-a.gif"]

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from holdfast.base.errors import BadInput
+from holdfast.pipeline.checkpoint import TensorInfo, read_header
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("weights") / "whole.safetensors"
+    tensors = {"a": torch.zeros(3, 4), "b": torch.zeros(5, dtype=torch.float16)}
+    save_file(tensors, path, metadata={"format": "pt"})
+    return path
+
+
+def test_a_header_tells_shape_format_and_size(whole: Path) -> None:
+    tensors = read_header(whole)
+    assert tensors == {"a": TensorInfo("F32", (3, 4), 48), "b": TensorInfo("F16", (5,), 10)}
+    assert tensors["a"].elements == 12
+
+
+def test_a_truncated_file_says_how_much_of_it_is_there(whole: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.safetensors"
+    cut.write_bytes(whole.read_bytes()[:-20])
+    with pytest.raises(BadInput) as caught:
+        read_header(cut)
+    assert str(caught.value) == (
+        f"cannot read weights {str(cut)!r}: it ends after 38 B of 58 B\n"
+        "  expected: a whole safetensors file\n"
+        "  try: download or copy it again"
+    )
+
+
+@given(data=st.data())
+def test_a_file_cut_at_any_byte_is_refused(whole: Path, data: st.DataObject) -> None:
+    content = whole.read_bytes()
+    length = data.draw(st.integers(0, len(content) - 1))
+    cut = whole.with_name("any.safetensors")
+    cut.write_bytes(content[:length])
+    with pytest.raises(BadInput):
+        read_header(cut)
+
+
+@given(content=st.binary(max_size=200))
+def test_other_bytes_are_refused_or_read_but_never_crash(whole: Path, content: bytes) -> None:
+    other = whole.with_name("other.safetensors")
+    other.write_bytes(content)
+    try:
+        read_header(other)
+    except BadInput as exc:
+        assert str(other) in str(exc)  # noqa: PT017  some bytes are a valid, empty file
+
+
+@pytest.mark.parametrize("text", ['{"a": 1}', '{"a": {"dtype": "F32"}}', "[]", "null", "{nonsense"])
+def test_a_header_of_another_shape_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(text).to_bytes(8, "little") + text.encode())
+    with pytest.raises(BadInput, match="it is not a safetensors file"):
+        read_header(path)
+
+
+def test_a_missing_file_and_a_folder_give_the_systems_reason(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="No such file"):
+        read_header(tmp_path / "none.safetensors")
+    with pytest.raises(BadInput, match="Is a directory"):
+        read_header(tmp_path)

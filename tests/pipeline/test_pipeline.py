@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast.base.errors import BadInput, OutOfMemory, Unsupported
+from holdfast.base.registry import Entry
+from holdfast.pipeline import Event, Pipeline
+from holdfast.pipeline.devices import DEVICES
+from holdfast.pipeline.stages import STAGES
+from holdfast.pipeline.torch_devices import Cpu
+
+PROMPT = "a handwritten seven"
+QUICK = {"steps": 3, "seed": 1, "height": 64, "width": 64}
+
+
+@pytest.fixture(scope="module")
+def pipe() -> Pipeline:
+    return Pipeline.load("tiny-flux", device="cpu")
+
+
+def test_the_same_seed_draws_the_same_picture(pipe: Pipeline) -> None:
+    first, again = (pipe(PROMPT, **QUICK).frames for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    other = pipe(PROMPT, **(QUICK | {"seed": 2})).frames
+    assert (first != other).any()
+
+
+def test_a_random_seed_is_told_and_draws_the_same_again(pipe: Pipeline) -> None:
+    drawn = pipe(PROMPT, steps=2, height=64, width=64)
+    again = pipe(PROMPT, steps=2, height=64, width=64, seed=drawn.settings["seed"])
+    np.testing.assert_array_equal(drawn.frames, again.frames)
+
+
+def test_the_settings_of_a_result_are_complete(pipe: Pipeline) -> None:
+    result = pipe(PROMPT, **QUICK)
+    assert result.settings == {
+        "model": "tiny-flux",
+        "family": "flux",
+        "prompt": PROMPT,
+        "negative": None,
+        "height": 64,
+        "width": 64,
+        "steps": 3,
+        "seed": 1,
+        "guidance": pipe.limits.guidance,
+        "num_frames": 1,
+        "device": "cpu",
+        "precision": "fp32",
+        "holdfast": result.settings["holdfast"],
+    }
+    assert result.frames.shape == (1, 64, 64, 3)
+    assert result.frames.dtype == np.uint8
+    assert result.image.size == (64, 64)
+
+
+def test_a_run_tells_what_it_cost(pipe: Pipeline) -> None:
+    cost = pipe(PROMPT, **QUICK).cost
+    assert len(cost.step_ms) == 3
+    assert min(cost.step_ms) > 0
+    assert cost.total_ms >= sum(cost.step_ms)
+    assert cost.peak_bytes["cpu"] > 50_000_000
+    assert set(cost.to_dict()) >= {"text_ms", "step_ms", "mean_step_ms", "decode_ms", "peak_bytes"}
+
+
+def test_every_stage_and_step_is_heard_of_in_order(pipe: Pipeline) -> None:
+    heard: list[Event] = []
+    pipe(PROMPT, **QUICK, progress=heard.append)
+    assert heard == [
+        Event("text", 0, 1),
+        Event("text", 1, 1),
+        *[Event("denoise", done, 3) for done in range(4)],
+        Event("decode", 0, 1),
+        Event("decode", 1, 1),
+    ]
+
+
+def test_loading_names_each_component() -> None:
+    heard: list[Event] = []
+    Pipeline.load("tiny-flux", device="cpu", progress=heard.append)
+    labels = [event.label for event in heard if event.total]
+    assert labels == [
+        "tokenizer",
+        "tokenizer_2",
+        "text_encoder",
+        "text_encoder_2",
+        "transformer",
+        "scheduler",
+        "vae",
+        None,
+    ]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_listener_can_stop_a_run_and_the_pipeline_goes_on(pipe: Pipeline, stage: str) -> None:
+    def stop(event: Event) -> None:
+        if event.stage == stage and event.done == 1:
+            raise KeyboardInterrupt
+
+    before = pipe(PROMPT, **QUICK).frames
+    with pytest.raises(KeyboardInterrupt):
+        pipe(PROMPT, **QUICK, progress=stop)
+    np.testing.assert_array_equal(pipe(PROMPT, **QUICK).frames, before)
+
+
+def test_bad_settings_are_refused_before_any_work(pipe: Pipeline) -> None:
+    heard: list[Event] = []
+    with pytest.raises(BadInput, match="cannot use steps=0"):
+        pipe(PROMPT, steps=0, progress=heard.append)
+    assert heard == []
+
+
+def test_half_precision_draws_nearly_the_same(pipe: Pipeline) -> None:
+    full = pipe(PROMPT, **QUICK).frames.astype(float)
+    half = Pipeline.load("tiny-flux", device="cpu", precision="bf16")
+    assert half.precision == "bf16"
+    drawn = half(PROMPT, **QUICK)
+    assert drawn.settings["precision"] == "bf16"
+    assert np.abs(drawn.frames - full).mean() < 12
+
+
+@pytest.mark.parametrize("model", ["tiny-sdxl", "tiny-wan"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_other_families_draw_in_both_precisions(model: str, precision: str) -> None:
+    pipe = Pipeline.load(model, device="cpu", precision=precision)
+    result = pipe(PROMPT, steps=2, seed=1)
+    assert result.frames.shape[0] == pipe.limits.num_frames
+    assert result.frames.std() > 1
+
+
+class Elsewhere(Cpu):
+    """The CPU under another name, which sees what crosses its border."""
+
+    kind = "cpu"
+    crossings: list[str]
+
+    def __init__(self, index: int | None = None) -> None:
+        super().__init__()
+        self.crossings = []
+
+    @property
+    def name(self) -> str:
+        return "elsewhere"
+
+    def put(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.crossings.append("in")
+        return super().put(tensor)
+
+    def fetch(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.crossings.append("out")
+        return super().fetch(tensor)
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[None]:
+    DEVICES.register("elsewhere", Entry(f"{__name__}:Elsewhere"))
+    yield
+    del DEVICES._entries["elsewhere"]
+    DEVICES._loaded.pop("elsewhere", None)
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize("stage", STAGES)
+def test_each_stage_can_live_on_another_device(pipe: Pipeline, stage: str) -> None:
+    split = Pipeline.load("tiny-flux", device=dict.fromkeys(STAGES, "cpu") | {stage: "elsewhere"})
+    drawn = split(PROMPT, **QUICK)
+    np.testing.assert_array_equal(drawn.frames, pipe(PROMPT, **QUICK).frames)
+    device: Any = split.devices[stage]
+    assert device.crossings
+    assert drawn.settings["device"][stage] == "elsewhere"
+    assert set(drawn.cost.peak_bytes) == {"cpu", "elsewhere"}
+    assert f"{stage} on elsewhere" in split.why
+
+
+def test_an_unknown_stage_is_refused() -> None:
+    with pytest.raises(BadInput) as caught:
+        Pipeline.load("tiny-flux", device={"denoising": "cpu"})
+    assert str(caught.value) == (
+        "unknown stage 'denoising'\n  expected: one of text, denoise, decode"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"precision": "fp4"},
+            "unknown precision 'fp4'\n  expected: one of auto, fp32, bf16, fp16",
+        ),
+        (
+            {"budget": "lots"},
+            "cannot read 'lots' as a size in bytes\n"
+            '  expected: a size such as "2GB", "512MiB" or "80%"',
+        ),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(options: Mapping[str, Any], text: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        Pipeline.load("tiny-flux", **options)
+    assert str(caught.value) == text
+
+
+def test_a_budget_on_the_cpu_is_refused_not_ignored() -> None:
+    with pytest.raises(Unsupported, match=r"cannot keep a run on the CPU under 6\.0 GB"):
+        Pipeline.load("tiny-flux", device="cpu", budget="6GB")
+
+
+def test_a_budget_below_the_weights_is_refused() -> None:
+    with pytest.raises(Unsupported) as caught:
+        Pipeline.load("tiny-flux", device="cpu", budget="1MB")
+    text = str(caught.value)
+    assert text.startswith("cannot run 'tiny-flux' under a budget of 1.0 MB: its weights take ")
+    assert "all of them stay on cpu\n  expected: a budget of at least" in text
+
+
+def test_running_out_of_memory_says_where_and_what_to_try(
+    pipe: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*args: Any) -> Any:
+        torch.empty(2**60, dtype=torch.uint8)
+
+    monkeypatch.setattr(pipe, "decode", no_memory)
+    with pytest.raises(OutOfMemory) as caught:
+        pipe(PROMPT, **QUICK)
+    text = str(caught.value)
+    assert text.startswith("ran out of memory on cpu while running 'decode': ")
+    assert text.endswith(
+        "\n  expected: a picture and a model that fit together"
+        "\n  try: a smaller --height and --width, --precision bf16, or another --device"
+    )
+
+
+def test_weights_that_do_not_belong_to_their_configuration_name_the_component(
+    tmp_path: Any,
+) -> None:
+    import json
+    import shutil
+
+    from holdfast.pipeline.sources import BUILT_IN
+
+    folder = shutil.copytree(BUILT_IN / "tiny-flux", tmp_path / "model")
+    file = folder / "vae" / "config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps(config | {"latent_channels": 3}))
+    with pytest.raises(BadInput) as caught:
+        Pipeline.load(str(folder), device="cpu")
+    text = str(caught.value)
+    assert text.startswith(f"cannot load 'vae' of {str(folder)!r}: ")
+    assert "weights that belong to their configuration" in text
