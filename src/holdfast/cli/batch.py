@@ -23,6 +23,7 @@ import sys
 from pathlib import Path
 
 from holdfast.base.errors import BadInput
+from holdfast.cli.drawing import DRAWING, add_drawing, add_placing
 from holdfast.cli.files import read_text
 from holdfast.pipeline.batch import (
     LOCAL_RAY,
@@ -38,8 +39,6 @@ from holdfast.pipeline.batch import (
     read,
 )
 
-_DEFAULTS = ("negative", "height", "width", "steps", "guidance", "num_frames")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `holdfast batch`."""
@@ -47,13 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("file", metavar="FILE", nargs="?", help="the prompts (- for JSON lines on standard input)")
     add("--out", metavar="DIR", help="where the pictures go (default out/batch/NAME-OF-FILE)")
     add("--model", default="tiny-flux", help="as for holdfast run (default tiny-flux)")
-    add("--device", default="auto", help="cpu, cuda, cuda:1, … (default auto)")
-    add("--precision", default="auto", help="auto, fp32, bf16 or fp16 (default auto)")
-    add("--budget", metavar="SIZE", help='memory to take on the device, such as "6GB"')
-    for name, kind in (("height", int), ("width", int), ("steps", int), ("num-frames", int)):
-        add(f"--{name}", type=kind, metavar="N", help="default for every line")
-    add("--guidance", type=float, metavar="X", help="default for every line")
-    add("--negative", metavar="TEXT", help="default for every line")
+    add_drawing(parser)
+    add_placing(parser)
     add(
         "--seed",
         type=int,
@@ -66,7 +60,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KIND",
         help=f"{', '.join(s[1:] for s in SUFFIXES)} (default png, and gif for videos)",
     )
-    add("--fps", type=int, default=8, metavar="N", help="frames a second of videos (default 8)")
     add("--workers", type=int, metavar="N", help="processes (default one for each GPU)")
     add(
         "--ray",
@@ -87,11 +80,12 @@ def run(args: argparse.Namespace) -> int:
         read(_text(file), form_of(file), file),
         Options(
             model=args.model,
+            config=args.config,
             precision=args.precision,
             seed=args.seed,
             suffix=None if args.format is None else f".{args.format.lower().removeprefix('.')}",
             fps=args.fps,
-            defaults={name: getattr(args, name) for name in _DEFAULTS},
+            defaults={name: getattr(args, name) for name in DRAWING},
         ),
         Hands(
             device=args.device,

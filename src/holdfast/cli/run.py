@@ -21,10 +21,10 @@ from typing import Any
 
 from holdfast.base.errors import BadInput
 from holdfast.base.units import format_bytes
+from holdfast.cli.drawing import DRAWING, add_drawing, add_placing
 from holdfast.cli.files import write_text
 from holdfast.cli.progress import shown
 from holdfast.pipeline import Pipeline, Result, media
-from holdfast.pipeline.placement import PRECISIONS
 from holdfast.pipeline.progress import Listener
 from holdfast.pipeline.sources import built_in
 from holdfast.pipeline.timeline import Timeline
@@ -38,36 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--prompt", metavar="TEXT", help="what to draw (the built-in models have a default)")
     add("--out", metavar="FILE", help="where to: .png .webp .jpg .gif .mp4 (default MODEL-SEED)")
     add_drawing(parser)
+    add("--seed", metavar="N", help="same seed, same picture (default: random, and told)")
     add_placing(parser)
-    add("--fps", metavar="N", type=int, default=8, help="frames a second of a video (default 8)")
     add("--timeline", metavar="FILE", help="write an HTML page of stages and memory over time")
     add("--json", action="store_true", help="print JSON: settings, times, memory, the file")
-
-
-def add_drawing(parser: argparse.ArgumentParser) -> None:
-    """Options that say what to draw; left out, the model's own defaults hold."""
-    add = parser.add_argument
-    add("--negative", metavar="TEXT", help="what not to draw")
-    add("--height", metavar="PIXELS", help="height of the picture")
-    add("--width", metavar="PIXELS", help="width of the picture")
-    add("--steps", metavar="N", help="denoising steps")
-    add("--seed", metavar="N", help="same seed, same picture (default: random, and told)")
-    add("--guidance", metavar="X", help="how closely to follow the prompt")
-    add("--frames", metavar="N", dest="num_frames", help="frames of a video")
-
-
-def add_placing(parser: argparse.ArgumentParser) -> None:
-    """Options that say where and how a model runs."""
-    add = parser.add_argument
-    add(
-        "--device",
-        metavar="NAME",
-        default="auto",
-        help="cpu, cuda, cuda:1, xpu, mps, auto, or one for each stage: text=cpu,denoise=cuda",
-    )
-    add("--budget", metavar="SIZE", help="most memory to take on the device, such as 6GB")
-    add("--precision", metavar="NAME", default="auto", help=", ".join(PRECISIONS))
-    add("--config", metavar="MODEL", help="folder or hub id that completes a single file")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -102,38 +76,20 @@ def _draw(
     with timeline:
         pipe = Pipeline.load(
             model,
-            device=device_option(args.device),
+            device=args.device,
             budget=args.budget,
             precision=args.precision,
             config=args.config,
             progress=heard,
         )
         timeline.device_bytes = _device_bytes(pipe)
-        prompt = _prompt(args.prompt, pipe)
-        settings = pipe.check(prompt, **drawing_options(args))
+        prompt, asked = _prompt(args.prompt, pipe), (*DRAWING, "seed")
+        settings = pipe.check(prompt, **{name: getattr(args, name) for name in asked})
         if target is not None:
             media.check_target(target, settings.num_frames)
         result = pipe.draw(settings, progress=heard)
     picture = media.encode(result.frames[:1], ".png", result.settings)
     return pipe, result, render(timeline, result.settings, picture)
-
-
-def drawing_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The drawing options as a pipeline takes them."""
-    names = ("negative", "height", "width", "steps", "seed", "guidance", "num_frames")
-    return {name: getattr(args, name) for name in names}
-
-
-def device_option(text: str) -> str | dict[str, str]:
-    """`--device`: one name, or stage=name for some of the stages."""
-    if "=" not in text:
-        return text
-    pairs = [part.partition("=") for part in text.split(",")]
-    if not all(stage and equals and name for stage, equals, name in pairs):
-        raise BadInput(
-            f"cannot read device {text!r}", expected='such as "cuda" or "text=cpu,denoise=cuda"'
-        )
-    return {stage: name for stage, _, name in pairs}
 
 
 def _model(model: str | None) -> str:

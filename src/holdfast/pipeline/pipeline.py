@@ -21,6 +21,7 @@ from holdfast.pipeline.placement import Placement, Wish, place
 from holdfast.pipeline.progress import Event, Listener, Stage, nobody
 from holdfast.pipeline.result import Cost, Result
 from holdfast.pipeline.settings import Limits, Settings, settle
+from holdfast.pipeline.sharing import share_cores
 from holdfast.pipeline.sources import Source, locate, require_weights
 from holdfast.pipeline.stages import STAGES, DecodeStage, DenoiseStage, Family, Parts, TextStage
 from holdfast.topology import Topology
@@ -57,7 +58,8 @@ class Pipeline:
     ) -> Pipeline:
         """Load `model`: a built-in name, a diffusers folder, a safetensors file or a hub id.
 
-        `device` is a name, "auto", or a name for each of the stages text, denoise and decode.
+        `device` is a name, "auto", or a name for each of the stages text, denoise and decode, as a
+        mapping or as "text=cpu,denoise=cuda"; a stage that is not named is "auto".
         `budget` limits the memory taken on the device. `config` completes a single file.
         Raises NotFound, BadInput, Unsupported, OutOfMemory or MissingDependency, each before
         or during loading, with nothing left on any device.
@@ -68,6 +70,7 @@ class Pipeline:
         source = locate(model, config)
         require_weights(source)
         progress(Event("load", 0, None, "importing torch and diffusers"))
+        share_cores()
         family = _family(source.family)
         limits = family.limits(source.configs(), source.options).replaced(source.defaults)
         placement = place(source, family, wish)

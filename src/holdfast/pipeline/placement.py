@@ -44,13 +44,26 @@ class Wish:
                 f"unknown precision {self.precision!r}",
                 expected=f"one of {', '.join(PRECISIONS)}",
             )
-        stages = self.device if isinstance(self.device, Mapping) else {}
-        strange = sorted(set(stages) - set(STAGES))
+        strange = sorted(set(self.by_stage()) - set(STAGES))
         if strange:
             raise BadInput(f"unknown stage {strange[0]!r}", expected=f"one of {', '.join(STAGES)}")
         if self.budget is not None:
             parse_bytes(self.budget)
         return self
+
+    def by_stage(self) -> Mapping[str, str]:
+        """The device named for each stage; raises BadInput for text that cannot be read."""
+        if isinstance(self.device, Mapping):
+            return self.device
+        if "=" not in self.device:
+            return dict.fromkeys(STAGES, self.device)
+        pairs = [part.partition("=") for part in self.device.split(",")]
+        if not all(stage.strip() and name.strip() for stage, _, name in pairs):
+            raise BadInput(
+                f"cannot read device {self.device!r}",
+                expected='such as "cuda" or "text=cpu,denoise=cuda"',
+            )
+        return {stage.strip(): name.strip() for stage, _, name in pairs}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +93,7 @@ def place(source: Source, family: Family, wish: Wish) -> Placement:
 
 
 def _devices(source: Source, wish: Wish) -> tuple[dict[str, Device], str]:
-    wanted = wish.device
-    if not isinstance(wanted, Mapping):
-        wanted = dict.fromkeys(STAGES, wanted)
+    wanted = wish.by_stage()
     names = {stage: wanted.get(stage, "auto") for stage in STAGES}
     opened: dict[str, Device] = {}
     why = ""

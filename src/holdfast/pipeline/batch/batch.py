@@ -25,7 +25,7 @@ from holdfast.pipeline.batch.show import Show
 from holdfast.pipeline.batch.workers import CREWS, Crew, Load, Recipe
 from holdfast.topology import discover
 
-_COMPARED = ("model", "precision", "seed", "suffix", "fps", "defaults")
+_COMPARED = ("model", "config", "precision", "seed", "suffix", "fps", "defaults")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Batch:
         """Make what is missing. After Ctrl-C, `summary` says how far it came."""
         show = show or Show()
         if self._hands.load is None and self._hands.ray is None:  # there, they have files of theirs
-            _refuse_unknown(self._options.model)
+            _refuse_unknown(self._options)
         with Folder(self.folder) as folder:
             standing = self._standing = folder.standing(self.jobs)
             self._tell(folder, standing, show)
@@ -155,11 +155,11 @@ def _check(options: Options, hands: Hands) -> None:
         )
 
 
-def _refuse_unknown(model: str) -> None:
+def _refuse_unknown(options: Options) -> None:
     """Before a worker spends seconds on importing torch only to find that there is no model."""
-    from holdfast.pipeline.sources import locate
+    from holdfast.pipeline.sources import locate, require_weights
 
-    locate(model)
+    require_weights(locate(options.model, options.config))
 
 
 def _facts(options: Options) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def _changes(last: Mapping[str, Any], now: Mapping[str, Any], names: list[str]) 
 
 def _crew(hands: Hands, options: Options, jobs: int) -> Crew:
     """As many workers as were asked for, as there are GPUs, and as there is work for."""
-    load = hands.load or Recipe(options.model, options.precision, hands.budget)
+    load = hands.load or Recipe(options.model, options.precision, hands.budget, options.config)
     if hands.ray is not None:
         return CREWS["ray"](load, hands.device, hands.workers, jobs, hands.ray)
     devices = _devices(hands)[:jobs]

@@ -32,6 +32,7 @@ class Options:
     """What holds for every job of a batch. `suffix` None is chosen by what comes out."""
 
     model: str
+    config: str | None = None
     precision: str = "auto"
     seed: int = 0
     suffix: str | None = None
@@ -109,7 +110,7 @@ def _checked(options: Options) -> dict[str, Any]:
     try:
         value("seed", options.seed)
         given = {name: v for name, v in options.defaults.items() if v is not None}
-        return {name: value(name, v) for name, v in given.items()}
+        return {name: value(name, v, isinstance(v, str)) for name, v in given.items()}
     except BadRow as exc:
         raise BadInput(f"cannot use these options: {exc}") from exc
 
@@ -123,6 +124,7 @@ def _meaning(asked: Mapping[str, Any], out: str | None, suffix: str | None, o: O
         "suffix": suffix,
         "fps": o.fps,
         "model": o.model,
+        "config": o.config,
         "precision": o.precision,
     }
     return json.dumps(parts, sort_keys=True, separators=(",", ":"))

@@ -55,12 +55,13 @@ class Recipe:
     model: str
     precision: str = "auto"
     budget: str | int | None = None
+    config: str | None = None
 
     def __call__(self, device: str, progress: Listener) -> Pipe:
         from holdfast.pipeline import Pipeline
 
         return Pipeline.load(
-            self.model, device, self.budget, precision=self.precision, progress=progress
+            self.model, device, self.budget, self.precision, config=self.config, progress=progress
         )
 
 

@@ -1,0 +1,36 @@
+"""Options that the commands which draw have in common."""
+
+from __future__ import annotations
+
+import argparse
+
+from holdfast.pipeline.placement import PRECISIONS
+
+# The settings that `add_drawing` has options for, by the names a pipeline has for them.
+DRAWING = ("negative", "height", "width", "steps", "guidance", "num_frames")
+
+
+def add_drawing(parser: argparse.ArgumentParser) -> None:
+    """What to draw; left out, the model's own defaults hold."""
+    add = parser.add_argument
+    add("--negative", metavar="TEXT", help="what not to draw")
+    add("--height", metavar="PIXELS", help="height of the picture")
+    add("--width", metavar="PIXELS", help="width of the picture")
+    add("--steps", metavar="N", help="denoising steps")
+    add("--guidance", metavar="X", help="how closely to follow the prompt")
+    add("--frames", metavar="N", dest="num_frames", help="frames of a video")
+    add("--fps", metavar="N", type=int, default=8, help="frames a second of a video (default 8)")
+
+
+def add_placing(parser: argparse.ArgumentParser) -> None:
+    """Where and how a model runs."""
+    add = parser.add_argument
+    add(
+        "--device",
+        metavar="NAME",
+        default="auto",
+        help="cpu, cuda, cuda:1, xpu, mps, auto, or one for each stage: text=cpu,denoise=cuda",
+    )
+    add("--budget", metavar="SIZE", help="most memory to take on the device, such as 6GB")
+    add("--precision", metavar="NAME", default="auto", help=", ".join(PRECISIONS))
+    add("--config", metavar="MODEL", help="folder or hub id that completes a single file")
