@@ -71,3 +71,20 @@ def test_the_h200_figures_come_from_their_run() -> None:
         f"pageable {rates['pageable, node:0 to gpu:0']} and "
         f"{rates['pageable, gpu:0 to node:0']}."
     ) in text
+
+
+def test_the_figures_of_drawing_come_from_their_run() -> None:
+    import json
+
+    run = json.loads((ROOT / "benchmarks/results/pipeline-h200.json").read_text())
+    values = {(row["subject"], row["system"]): row["value"] for row in run["rows"]}
+    text = (ROOT / "docs/pipeline.md").read_text()
+    for name, what, form in (
+        ("load from disk to card", "load", "{:.1f} s"),
+        ("a step", "step", "{:.0f} ms"),
+        ("a picture", "total", "{:.0f} ms"),
+        ("peak on the card", "peak", "{:.1f} GB"),
+    ):
+        subject = f"FLUX.1 shape, random weights, {what}"
+        ours, theirs = (form.format(values[subject, s]) for s in ("holdfast", "diffusers"))
+        assert f"| {name} | {ours} | {theirs} |" in text

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from PIL import Image
 
 from holdfast.cli.main import main
 from holdfast.pipeline import media
+from holdfast.pipeline.sources import BUILT_IN
 
 QUICK = ["--steps", "2", "--height", "64", "--width", "64", "--seed", "1", "--device", "cpu"]
 
@@ -97,8 +99,26 @@ def test_the_timeline_is_a_page_with_the_picture(here: Path) -> None:
 
 
 def test_a_device_for_each_stage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert draw("--device", "text=cpu,denoise=cpu", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["settings"]["device"] == "cpu"
+    assert draw("--device", "text=cpu,denoise=cuda:99") == 2
+    assert "cannot use device 'cuda:99'" in capsys.readouterr().err
+    assert draw("--device", "text=cpu,denoise=cpu,decode=cpu") == 0
+
+
+def test_a_folder_with_dots_gives_its_whole_name(here: Path) -> None:
+    shutil.copytree(BUILT_IN / "tiny-flux", here / "Tiny.1-dev")
+    assert main(["run", "./Tiny.1-dev", *QUICK]) == 0
+    assert "Tiny.1-dev-1.png" in names(here)
+
+
+def test_without_the_extra_the_command_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['PIL'] = None\n"
+        "from holdfast.cli.main import main; sys.exit(main(['run', '--help']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "pip install 'holdfast[run]'" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -117,6 +137,15 @@ def test_a_device_for_each_stage(capsys: pytest.CaptureFixture[str]) -> None:
             ["run", "tiny-flux", "--budget", "6GB", "--device", "cpu"],
             "cannot keep a run on the CPU",
         ),
+        (
+            ["run", "tiny-flux", "--out", "a.png", "--timeline", "./a.png"],
+            "cannot write the picture and the page to the same file",
+        ),
+        (["run", "tiny-flux", "--seed", "x"], "cannot use seed='x'"),
+        (["run", "tiny-flux", "--device", "text=cpu,text=cpu"], "cannot read device"),
+        (["run", "tiny-flux", "--fps", "99999999999"], "frames a second\n  expected: 1 to 240"),
+        (["run", "tiny-flux", "--fps", "0"], "cannot write 0 frames a second"),
+        (["run", "tiny-flux", "--timeline", "."], "cannot write '.': it is a folder"),
         (["run", "tiny-flux", "--out", "x.bmp"], "cannot write"),
         (["run", "tiny-flux", "--out", "no/such/folder/x.png"], "cannot write"),
         (["run", "tiny-flux", "--timeline", "no/such/t.html"], "cannot write 'no/such/t.html'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -36,18 +37,27 @@ def fake_torch(monkeypatch: pytest.MonkeyPatch, **modules: Any) -> None:
     monkeypatch.setattr(torch_devices, "torch", fake)
 
 
-def card(free: int, total: int = 24 * GB, **more: Any) -> SimpleNamespace:
+def card(*free: int, total: int = 24 * GB, **more: Any) -> SimpleNamespace:
+    """Cards of one kind, with that much free on each."""
+
+    def mem_get_info(device: torch.device) -> tuple[int, int]:
+        return free[device.index or 0], total
+
     return SimpleNamespace(
         is_available=lambda: True,
-        device_count=lambda: 1,
-        mem_get_info=lambda device: (free, total),
+        device_count=lambda: len(free),
+        device=contextlib.nullcontext,
+        **({"mem_get_info": mem_get_info, "is_bf16_supported": lambda **_: True} | more),
         memory_reserved=lambda device: 3 * GB,
         memory_allocated=lambda device: 2 * GB,
         max_memory_allocated=lambda device: 5 * GB,
         reset_peak_memory_stats=lambda device: None,
         synchronize=lambda device: None,
-        **more,
     )
+
+
+def locked(device: torch.device) -> tuple[int, int]:
+    raise RuntimeError("CUDA error: busy\nand much advice")
 
 
 def test_the_cpu_counts_the_memory_of_the_process() -> None:
@@ -101,7 +111,7 @@ def test_a_device_that_is_not_here_says_why(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_number_beyond_the_last_card_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_torch(monkeypatch, cuda=card(free=20 * GB))
+    fake_torch(monkeypatch, cuda=card(20 * GB))
     assert open_device("cuda:0").name == "cuda:0"
     with pytest.raises(Unsupported, match="torch sees 1 of its kind, numbered from 0"):
         open_device("cuda:1")
@@ -110,7 +120,7 @@ def test_a_number_beyond_the_last_card_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_free_memory_counts_what_torch_keeps_unused(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_torch(monkeypatch, cuda=card(free=20 * GB))
+    fake_torch(monkeypatch, cuda=card(20 * GB))
     assert Cuda().free_bytes() == 21 * GB
     assert (Cuda().used_bytes(), Cuda().peak_bytes()) == (2 * GB, 5 * GB)
 
@@ -119,7 +129,7 @@ def test_free_memory_counts_what_torch_keeps_unused(monkeypatch: pytest.MonkeyPa
 def test_a_card_without_bf16_gets_fp16(
     native: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cuda = card(free=GB, is_bf16_supported=lambda including_emulation: native)
+    cuda = card(GB, is_bf16_supported=lambda including_emulation: native)
     fake_torch(monkeypatch, cuda=cuda)
     assert Cuda().precision("auto") is dtype
     assert Cuda().precision("fp32") is torch.float32
@@ -131,11 +141,14 @@ def test_a_budget_becomes_a_fraction_of_the_card(monkeypatch: pytest.MonkeyPatch
     def set_fraction(fraction: float, device: int) -> None:
         asked.append((fraction, device))
 
-    xpu = card(free=GB, current_device=lambda: 3, set_per_process_memory_fraction=set_fraction)
+    xpu = card(GB, GB, current_device=lambda: 3, set_per_process_memory_fraction=set_fraction)
     fake_torch(monkeypatch, xpu=xpu)
+    Xpu().limit(None)  # nothing of ours to take away
     Xpu().limit(6 * GB)
     Xpu(1).limit(100 * GB)
-    assert asked == [(0.25, 3), (1.0, 1)]
+    Xpu().limit(None)
+    Xpu(1).limit(None)
+    assert asked == [(0.25, 3), (1.0, 1), (1.0, 3), (1.0, 1)]
 
 
 def test_mps_keeps_the_peak_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,19 +177,29 @@ def test_mps_keeps_the_peak_itself(monkeypatch: pytest.MonkeyPatch) -> None:
         (dict, MACHINE, "cpu: no GPU that torch can use was found"),
         (dict, WITH_NVIDIA, "cpu: torch 9.9 finds no CUDA or ROCm device"),
         (
-            lambda: {"cuda": card(free=20 * GB)},
+            lambda: {"cuda": card(20 * GB)},
             WITH_NVIDIA,
-            "cuda, 21.0 GB free for 10.0 GB of weights",
+            "cuda:0, 21.0 GB free for 10.0 GB of weights",
         ),
         (
-            lambda: {"cuda": card(free=5 * GB)},
+            lambda: {"cuda": card(5 * GB)},
             WITH_NVIDIA,
-            "cpu: cuda has 6.0 GB free for 10.0 GB of weights",
+            "cpu: cuda:0 has 6.0 GB free for 10.0 GB of weights",
         ),
         (
-            lambda: {"cuda": card(free=5 * GB), "xpu": card(free=12 * GB)},
+            lambda: {"cuda": card(5 * GB), "xpu": card(12 * GB)},
             MACHINE,
-            "xpu, 13.0 GB free for 10.0 GB of weights",
+            "xpu:0, 13.0 GB free for 10.0 GB of weights",
+        ),
+        (
+            lambda: {"cuda": card(5 * GB, 12 * GB)},
+            MACHINE,
+            "cuda:1, 13.0 GB free for 10.0 GB of weights",
+        ),
+        (
+            lambda: {"cuda": card(20 * GB, mem_get_info=locked)},
+            MACHINE,
+            "cpu: cuda:0 does not answer (CUDA error: busy)",
         ),
     ],
 )
@@ -187,13 +210,13 @@ def test_auto_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fake_torch(monkeypatch, **modules())
-    assert choose(10 * GB, topology).why == why
+    assert choose(5 * GB, "auto", topology).why == why
 
 
 def test_weights_that_fit_nowhere_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_torch(monkeypatch)
     with pytest.raises(OutOfMemory) as caught:
-        choose(100 * GB, MACHINE)
+        choose(25 * GB, "auto", MACHINE)  # four bytes each on the CPU
     assert str(caught.value) == (
         "cannot load 100 GB of weights: this machine has 64.0 GB of memory\n"
         "  expected: a machine that holds the weights\n"

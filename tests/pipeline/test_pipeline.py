@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import json
+import re
+import shutil
 from collections.abc import Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -11,6 +15,8 @@ from holdfast.base.errors import BadInput, OutOfMemory, Unsupported
 from holdfast.base.registry import Entry
 from holdfast.pipeline import Event, Pipeline
 from holdfast.pipeline.devices import DEVICES
+from holdfast.pipeline.families.common import to_bytes
+from holdfast.pipeline.sources import BUILT_IN
 from holdfast.pipeline.stages import STAGES
 from holdfast.pipeline.torch_devices import Cpu
 
@@ -213,8 +219,50 @@ def test_a_budget_below_the_weights_is_refused() -> None:
     with pytest.raises(Unsupported) as caught:
         Pipeline.load("tiny-flux", device="cpu", budget="1MB")
     text = str(caught.value)
-    assert text.startswith("cannot run 'tiny-flux' under a budget of 1.0 MB: its weights take ")
-    assert "all of them stay on cpu\n  expected: a budget of at least" in text
+    assert text.startswith("cannot run 'tiny-flux' under a budget of 1.0 MB: ")
+    assert "of weights have to stay on cpu\n  expected: a budget of at least" in text
+
+
+class Roomy(Elsewhere):
+    """A device that keeps a budget."""
+
+    limits: ClassVar[list[int | None]] = []
+
+    def limit(self, budget_bytes: int | None) -> None:
+        self.limits.append(budget_bytes)
+
+
+def test_a_budget_counts_what_is_on_the_device_and_ends_with_the_next_load(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(DEVICES._loaded, "xpu", Roomy)
+    Pipeline.load("tiny-flux", device="text=xpu,denoise=xpu,decode=xpu", budget="30MB")
+    Pipeline.load("tiny-flux", device="text=xpu,denoise=xpu,decode=xpu")
+    assert Roomy.limits == [30_000_000, None]
+    with pytest.raises(Unsupported, match="cannot keep a run on the CPU"):
+        Pipeline.load("tiny-flux", device="text=cpu,denoise=xpu,decode=xpu", budget="30MB")
+
+
+def test_settings_are_checked_before_the_weights_are_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prepared = Pipeline.prepare("tiny-flux", device="cpu")
+    assert prepared.check(PROMPT, seed=1).height == 128
+    with pytest.raises(BadInput, match="cannot use steps=0"):
+        prepared.check(PROMPT, steps=0)
+
+
+def test_values_that_are_no_numbers_are_no_picture(
+    pipe: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipe, "decode", lambda *_: to_bytes(np.full((1, 2, 2, 3), np.nan)))
+    with pytest.raises(Unsupported) as caught:
+        pipe(PROMPT, **QUICK)
+    assert str(caught.value) == (
+        "the model computed values that are no numbers: this precision is too narrow for it\n"
+        "  expected: a picture\n"
+        "  try: --precision bf16 or fp32"
+    )
 
 
 def test_running_out_of_memory_says_where_and_what_to_try(
@@ -234,20 +282,106 @@ def test_running_out_of_memory_says_where_and_what_to_try(
     )
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(BUILT_IN / "tiny-flux", tmp_path / "model"))
+
+
+def rewrite(file: Path, **entries: object) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | entries))
+
+
 def test_weights_that_do_not_belong_to_their_configuration_name_the_component(
-    tmp_path: Any,
+    folder: Path,
 ) -> None:
-    import json
-    import shutil
-
-    from holdfast.pipeline.sources import BUILT_IN
-
-    folder = shutil.copytree(BUILT_IN / "tiny-flux", tmp_path / "model")
-    file = folder / "vae" / "config.json"
-    config = json.loads(file.read_text())
-    file.write_text(json.dumps(config | {"latent_channels": 3}))
+    rewrite(folder / "vae" / "config.json", latent_channels=3)
     with pytest.raises(BadInput) as caught:
         Pipeline.load(str(folder), device="cpu")
     text = str(caught.value)
     assert text.startswith(f"cannot load 'vae' of {str(folder)!r}: ")
-    assert "weights that belong to their configuration" in text
+    assert "files that belong together" in text
+
+
+@pytest.mark.parametrize(
+    ("entries", "text"),
+    [
+        ({"vae": [None, None]}, "its model_index.json names no 'vae'"),
+        ({"tokenizer_2": None}, "its model_index.json names no 'tokenizer_2'"),
+        ({"vae": ["diffusers"]}, "its model_index.json says ['diffusers'] for 'vae'"),
+        ({"vae": ["diffusers", "logging"]}, "diffusers has no 'logging'"),
+        ({"vae": ["transformers", "T5Config"]}, "cannot load 'vae'"),
+    ],
+)
+def test_a_broken_index_is_told(folder: Path, entries: dict[str, Any], text: str) -> None:
+    rewrite(folder / "model_index.json", **entries)
+    with pytest.raises(BadInput) as caught:
+        Pipeline.load(str(folder), device="cpu")
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("file", ["holdfast.json", "vae/config.json"])
+def test_a_configuration_that_is_no_object_is_told(folder: Path, file: str) -> None:
+    (folder / file).write_text("[]")
+    with pytest.raises(BadInput, match="it holds no JSON object"):
+        Pipeline.load(str(folder), device="cpu")
+
+
+def test_weights_that_are_there_in_half_precision_alone_are_used(
+    folder: Path, pipe: Pipeline
+) -> None:
+    for file in folder.rglob("*.safetensors"):
+        file.rename(file.with_suffix(".fp16.safetensors"))
+    drawn = Pipeline.load(str(folder), device="cpu")(PROMPT, **QUICK)
+    np.testing.assert_array_equal(drawn.frames, pipe(PROMPT, **QUICK).frames)
+
+
+def test_weights_of_another_network_are_not_filled_up_with_random_numbers(folder: Path) -> None:
+    shutil.copy(folder / "text_encoder_2/model.safetensors", folder / "text_encoder")
+    with pytest.raises(BadInput) as caught:
+        Pipeline.load(str(folder), device="cpu")
+    text = str(caught.value)
+    assert text.startswith(f"cannot load 'text_encoder' of {str(folder)!r}: its weights have no ")
+
+
+def test_a_tokenizer_without_words_is_refused(folder: Path) -> None:
+    (folder / "tokenizer/tokenizer.json").unlink()
+    with pytest.raises(BadInput, match=r"it has none of tokenizer\.json, vocab\.json"):
+        Pipeline.load(str(folder), device="cpu")
+
+
+def test_a_scheduler_of_another_kind_is_told_when_it_fails(folder: Path) -> None:
+    rewrite(folder / "model_index.json", scheduler=["diffusers", "DDIMScheduler"])
+    pipe = Pipeline.load(str(folder), device="cpu")
+    with pytest.raises(Unsupported) as caught:
+        pipe(PROMPT, **QUICK)
+    text = str(caught.value)
+    assert text.startswith(f"{str(folder)!r} failed in 'denoise': ValueError: ")
+    assert text.endswith("another copy of the model, or HOLDFAST_DEBUG=1 to see where")
+
+
+def test_a_configuration_of_another_family_is_told(folder: Path) -> None:
+    (folder / "vae" / "config.json").write_text("{}")
+    with pytest.raises(BadInput) as caught:
+        Pipeline.load(str(folder), device="cpu")
+    assert str(caught.value) == (
+        f"cannot understand the configuration of {str(folder)!r}: KeyError: 'block_out_channels'\n"
+        "  expected: that of a flux model\n"
+        "  try: copy or download the whole model again"
+    )
+
+
+def test_what_a_listener_raises_comes_out_as_it_is(pipe: Pipeline) -> None:
+    def stop(event: Event) -> None:
+        raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        pipe(PROMPT, **QUICK, progress=stop)
+
+
+def test_a_prompt_that_is_too_long_is_noted_and_nothing_is_printed(
+    pipe: Pipeline, capfd: pytest.CaptureFixture[str]
+) -> None:
+    result = pipe("a handwritten seven " * 30, **QUICK)
+    assert re.fullmatch(r"only the first 32 of \d+ tokens of the prompt were read", *result.notes)
+    assert pipe(PROMPT, **QUICK).notes == ()
+    assert capfd.readouterr() == ("", "")

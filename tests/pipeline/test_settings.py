@@ -3,18 +3,18 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 
 from holdfast.base.errors import BadInput
 from holdfast.pipeline.settings import Limits, settle
 
-PICTURE = Limits(height=128, width=128, multiple_of=16, steps=20, max_steps=1000, guidance=2.0)
+PICTURE = Limits(height=128, width=128, multiple_of=16, steps=20, guidance=2.0)
 VIDEO = Limits(
     height=64,
     width=64,
     multiple_of=16,
     steps=20,
-    max_steps=1000,
     guidance=5.0,
     num_frames=9,
     frame_step=4,
@@ -114,8 +114,32 @@ def test_a_negative_prompt_is_refused_where_the_model_has_no_use_for_it() -> Non
         settle(limits, "a seven", negative="an eight")
 
 
+def test_numbers_may_come_from_numpy() -> None:
+    settings = settle(PICTURE, "a seven", steps=np.int64(3), guidance=np.float32(2.5))
+    assert (settings.steps, settings.guidance) == (3, 2.5)
+    assert type(settings.steps) is int
+
+
+def test_half_a_character_is_no_text() -> None:
+    with pytest.raises(BadInput) as caught:
+        settle(PICTURE, "bad \udcff byte")
+    assert str(caught.value) == (
+        "cannot use a prompt with half a character at position 4\n  expected: text in UTF-8"
+    )
+
+
 def test_a_prompt_is_text_of_bearable_length() -> None:
     with pytest.raises(BadInput, match="cannot use prompt=7"):
         settle(PICTURE, 7)
     with pytest.raises(BadInput, match="cannot use a prompt of 100001 characters"):
         settle(PICTURE, "x" * 100_001)
+
+
+def test_a_negative_prompt_that_would_do_nothing_is_refused() -> None:
+    with pytest.raises(BadInput) as caught:
+        settle(PICTURE, "a seven", negative="an eight", guidance=1)
+    assert str(caught.value) == (
+        "cannot use a negative prompt with guidance=1: there is nothing to guide away from it\n"
+        "  expected: a guidance above 1\n"
+        "  try: guidance 3"
+    )

@@ -237,6 +237,22 @@ def test_the_second_transformer_of_wan_is_told_by_its_folder(tmp_path: Path) -> 
         assert locate(str(file)).in_single == (name,)
 
 
+def test_the_second_transformer_of_wan_is_told_by_its_name(wan: Path, tmp_path: Path) -> None:
+    two = random_models.wan(tmp_path / "two", two=True)
+    for noise, component in (("high", "transformer"), ("low", "transformer_2")):
+        file = save(tmp_path / f"wan2.2_t2v_{noise}_noise_14B.safetensors", wan_tensors(wan))
+        assert locate(str(file), str(two)).in_single == (component,)
+        assert error(file, Unsupported).startswith(
+            f"cannot complete {str(file)!r}: it is one of the two transformers of a Wan 2.2\n"
+        )
+    file = save(tmp_path / "wan.safetensors", wan_tensors(wan))
+    assert error(file, BadInput, two) == (
+        f"cannot tell which of transformer and transformer_2 {str(file)!r} is\n"
+        "  expected: a name that says high_noise or low_noise\n"
+        "  try: wan_high_noise.safetensors, or …_low_noise…"
+    )
+
+
 def test_tensors_of_other_networks_in_the_file_are_left_alone(wan: Path, tmp_path: Path) -> None:
     tensors = {PREFIX + name: tensor for name, tensor in wan_tensors(wan).items()}
     file = save(tmp_path / "all.safetensors", tensors | {"text_encoders.x": torch.ones(3)})
@@ -276,7 +292,7 @@ def test_weights_scaled_block_by_block_are_refused(wan: Path, tmp_path: Path) ->
     assert error(file, BadInput, wan) == (
         f"cannot load 'transformer' of {str(file)!r}: "
         "its weights in eight bits are scaled block by block\n"
-        "  expected: weights that belong to their configuration\n"
+        "  expected: files that belong together: configuration, weights, vocabulary\n"
         "  try: copy or download the whole model again"
     )
 
@@ -425,7 +441,7 @@ def test_a_layout_that_diffusers_cannot_read_is_told(tmp_path: Path) -> None:
     file = save(tmp_path / "flux.safetensors", transformer)
     assert error(file, BadInput, TINY_FLUX) == (
         f"cannot load 'transformer' of {str(file)!r}: it has no 'time_in.in_layer.weight'\n"
-        "  expected: weights that belong to their configuration\n"
+        "  expected: files that belong together: configuration, weights, vocabulary\n"
         "  try: copy or download the whole model again"
     )
 

@@ -100,7 +100,9 @@ def test_an_index_that_is_broken_says_where(folder: Path) -> None:
     file.write_text(file.read_text()[:50])
     assert error(str(folder), BadInput).startswith(f"cannot read {str(file)!r}: it is not JSON (")
     file.write_text("[]")
-    assert error(str(folder), BadInput) == f"cannot read {str(file)!r}: it is not a JSON object"
+    assert error(str(folder), BadInput) == (
+        f"cannot read {str(file)!r}: it holds no JSON object\n  try: copy or download it again"
+    )
 
 
 def test_a_model_of_another_kind_is_refused(folder: Path) -> None:
@@ -129,3 +131,8 @@ def test_a_config_belongs_to_a_single_file_only() -> None:
 def rewrite(folder: Path, **entries: object) -> None:
     file = folder / "model_index.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | entries))
+
+
+@pytest.mark.parametrize("model", ["a prompt " * 40, "~nobody-here/x", "zero\0byte"])
+def test_strange_text_is_no_model(model: str) -> None:
+    assert error(model, NotFound).startswith("cannot find model ")

@@ -162,5 +162,5 @@ def _dry_run(batch: Batch) -> int:
     done = len(standing.done) + len(standing.found)
     print(f"{len(standing.to_do)} to do, {done} done; pictures: {batch.folder}")
     for job in standing.to_do:
-        print(f"  {job.where}: {job.name(job.suffix or '.png')}  {dict(job.settings)}")
+        print(f"  {job.where}: {batch.name(job)}  {dict(job.settings)}")
     return 0

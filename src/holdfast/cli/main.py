@@ -16,14 +16,15 @@ from types import ModuleType
 import holdfast
 from holdfast.base.config import Config
 from holdfast.base.errors import HoldfastError
+from holdfast.base.interrupts import is_interrupt
 from holdfast.base.registry import Entry, Registry
 
 # Each module has add_arguments(parser) and run(args) -> exit status.
 COMMANDS: Registry[ModuleType] = Registry(
     "command",
     {
-        "run": Entry("holdfast.cli.run", "draw a picture or a video from a prompt"),
-        "batch": Entry("holdfast.cli.batch", "draw many prompts from a file, and resume"),
+        "run": Entry("holdfast.cli.run", "draw a picture or a video from a prompt", "run"),
+        "batch": Entry("holdfast.cli.batch", "draw many prompts from a file, and resume", "run"),
         "topo": Entry("holdfast.cli.topo", "show the machine: nodes, caches, GPUs, links"),
         "doctor": Entry("holdfast.cli.doctor", "check what Holdfast can use here, what to install"),
     },
@@ -50,9 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return _stopped()
-    except RuntimeError as exc:
-        # Ctrl-C in the middle of an import can come out wrapped in one of these.
-        if isinstance(exc.__cause__, KeyboardInterrupt):
+    except (RuntimeError, ImportError) as exc:
+        if is_interrupt(exc):  # one in the middle of an import can come out wrapped
             return _stopped()
         raise
     except BrokenPipeError:
@@ -73,7 +73,8 @@ def _run(arguments: list[str]) -> int:
         parser.print_help()
         return 0
     status = COMMANDS[args.command].run(args)
-    sys.stdout.flush()
+    if sys.stdout is not None:  # it was closed by whoever started us
+        sys.stdout.flush()
     return status
 
 

@@ -28,8 +28,9 @@ def shown() -> Iterator[Listener]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("left"),
+        TextColumn("gone,"),
         TimeLeft(),
+        TextColumn("left"),
         TextColumn("{task.fields[label]}"),
     ]
     with Progress(

@@ -25,8 +25,9 @@ from holdfast.cli.drawing import DRAWING, add_drawing, add_placing
 from holdfast.cli.files import write_text
 from holdfast.cli.progress import shown
 from holdfast.pipeline import Pipeline, Result, media
-from holdfast.pipeline.progress import Listener
-from holdfast.pipeline.sources import built_in
+from holdfast.pipeline.progress import Event, Listener
+from holdfast.pipeline.settings import refuse_nonsense
+from holdfast.pipeline.sources import Source, built_in
 from holdfast.pipeline.timeline import Timeline
 from holdfast.pipeline.timeline_page import render
 
@@ -46,50 +47,67 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw, save, tell."""
-    model = _model(args.model)
     target = None if args.out is None else Path(args.out).expanduser()
-    if target is not None:
-        media.check_target(target, _frames_so_far(args.num_frames))
-    if args.timeline is not None:
-        _check_folder(args.timeline)
-    with shown() as show:
-        pipe, result, page = _draw(args, model, target, show)
+    page = None if args.timeline is None else Path(args.timeline).expanduser()
+    _refuse_early(args, target, page)
+    timeline = Timeline()
+    with shown() as show, timeline:
+        pipe, result = _draw(args, target, timeline, show)
     path = target or _free_name(pipe, result)
     result.save(path, args.fps)
-    if args.timeline is not None:
-        write_text(args.timeline, page)
-    report = _report(pipe, result, path)
-    print(json.dumps(report, indent=2) if args.json else _words(pipe, result, path, args.timeline))
+    if page is not None:
+        picture = media.encode(result.frames[:1], ".png", result.settings)
+        write_text(str(page), render(timeline, result.settings, picture))
+    if args.json:
+        print(json.dumps(_report(pipe, result, path, page), indent=2))
+    else:
+        print(_words(pipe, result, path, page))
     return 0
 
 
-def _draw(
-    args: argparse.Namespace, model: str, target: Path | None, show: Listener
-) -> tuple[Pipeline, Result, str]:
-    """The loaded model, what it drew, and a page about both."""
-    timeline = Timeline()
+def _refuse_early(args: argparse.Namespace, target: Path | None, page: Path | None) -> None:
+    """What can be refused before a model is looked at."""
+    frames = args.num_frames
+    media.check_target(
+        target or Path("picture.gif"),
+        int(frames) if frames is not None and frames.isdecimal() else 1,
+    )
+    media.check_fps(args.fps)
+    refuse_nonsense(steps=args.steps, seed=args.seed, guidance=args.guidance)
+    if page is not None:
+        media.check_folder(page)
+        if target is not None and page.resolve() == target.resolve():
+            raise BadInput(
+                f"cannot write the picture and the page to the same file {str(page)!r}",
+                expected="another name for --timeline",
+                hint=str(page.with_suffix(".html")),
+            )
 
-    def heard(event: Any) -> None:
+
+def _draw(
+    args: argparse.Namespace, target: Path | None, timeline: Timeline, show: Listener
+) -> tuple[Pipeline, Result]:
+    """The loaded model, and what it drew."""
+
+    def heard(event: Event) -> None:
         show(event)
         timeline.mark(event.stage, event.done, event.total)
 
-    with timeline:
-        pipe = Pipeline.load(
-            model,
-            device=args.device,
-            budget=args.budget,
-            precision=args.precision,
-            config=args.config,
-            progress=heard,
-        )
-        timeline.device_bytes = _device_bytes(pipe)
-        prompt, asked = _prompt(args.prompt, pipe), (*DRAWING, "seed")
-        settings = pipe.check(prompt, **{name: getattr(args, name) for name in asked})
-        if target is not None:
-            media.check_target(target, settings.num_frames)
-        result = pipe.draw(settings, progress=heard)
-    picture = media.encode(result.frames[:1], ".png", result.settings)
-    return pipe, result, render(timeline, result.settings, picture)
+    prepared = Pipeline.prepare(
+        _model(args.model),
+        device=args.device,
+        budget=args.budget,
+        precision=args.precision,
+        config=args.config,
+        progress=heard,
+    )
+    asked = {name: getattr(args, name) for name in (*DRAWING, "seed")}
+    settings = prepared.check(_prompt(args.prompt, prepared.source), **asked)
+    if target is not None:
+        media.check_target(target, settings.num_frames)
+    pipe = prepared.load(heard)
+    timeline.device_bytes = _device_bytes(pipe)
+    return pipe, pipe.draw(settings, progress=heard)
 
 
 def _model(model: str | None) -> str:
@@ -103,27 +121,11 @@ def _model(model: str | None) -> str:
     return model
 
 
-def _prompt(prompt: str | None, pipe: Pipeline) -> str:
-    found = pipe.source.defaults.get("prompt") if prompt is None else prompt
+def _prompt(prompt: str | None, source: Source) -> str:
+    found = source.defaults.get("prompt") if prompt is None else prompt
     if found is None:
         raise BadInput("no prompt was given", expected='--prompt "what to draw"')
     return found
-
-
-def _frames_so_far(text: str | None) -> int:
-    """Enough to refuse a wrong file name before a model is loaded."""
-    return int(text) if text is not None and text.isdecimal() else 1
-
-
-def _check_folder(page: str) -> None:
-    """Refuse now what would fail after the work."""
-    folder = Path(page).expanduser().parent
-    if not folder.is_dir():
-        raise BadInput(
-            f"cannot write {page!r}: there is no folder {str(folder)!r}",
-            expected="a path in a folder that exists",
-            hint=f"mkdir -p {folder}",
-        )
 
 
 def _device_bytes(pipe: Pipeline) -> Any:
@@ -133,7 +135,8 @@ def _device_bytes(pipe: Pipeline) -> Any:
 
 def _free_name(pipe: Pipeline, result: Result) -> Path:
     """MODEL-SEED.png, with a number when that is there already."""
-    stem = f"{Path(pipe.source.model).stem}-{result.settings['seed']}"
+    name = Path(pipe.source.model).resolve().name.removesuffix(".safetensors")
+    stem = f"{name}-{result.settings['seed']}"
     suffix = ".png" if len(result.frames) == 1 else ".gif"
     path, number = Path(f"{stem}{suffix}"), 2
     while path.exists():
@@ -141,28 +144,31 @@ def _free_name(pipe: Pipeline, result: Result) -> Path:
     return path
 
 
-def _report(pipe: Pipeline, result: Result, path: Path) -> dict[str, Any]:
+def _report(pipe: Pipeline, result: Result, path: Path, page: Path | None) -> dict[str, Any]:
     return {
         "file": str(path),
+        "timeline": None if page is None else str(page),
         "settings": result.settings,
         "why": pipe.why,
+        "notes": list(result.notes),
         "load_s": round(pipe.load_s, 3),
         "cost": result.cost.to_dict(),
     }
 
 
-def _words(pipe: Pipeline, result: Result, path: Path, timeline: str | None) -> str:
+def _words(pipe: Pipeline, result: Result, path: Path, page: Path | None) -> str:
     cost, settings = result.cost, result.settings
     frames, height, width, _ = result.frames.shape
     size = f"{width}x{height}" + (f", {frames} frames" if frames > 1 else "")
     peaks = ", ".join(f"{format_bytes(p)} on {name}" for name, p in cost.peak_bytes.items())
     lines = [
-        f"picture  {path}  ({size}, seed {settings['seed']})",
+        f"{'picture' if frames == 1 else 'video  '}  {path}  ({size}, seed {settings['seed']})",
         f"device   {pipe.why}; {pipe.precision}",
         f"time     load {pipe.load_s:.1f} s, prompt {cost.text_ms:.0f} ms, "
         f"{settings['steps']} steps of {cost.mean_step_ms:.1f} ms, decode {cost.decode_ms:.0f} ms",
         f"memory   peak {peaks}",
     ]
-    if timeline is not None:
-        lines.append(f"timeline {timeline}")
+    if page is not None:
+        lines.append(f"timeline {page}")
+    lines += [f"note     {note}" for note in result.notes]
     return "\n".join(lines)

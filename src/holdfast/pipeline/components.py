@@ -14,17 +14,20 @@ from typing import Any
 import torch
 
 from holdfast.base.errors import BadInput, HoldfastError
+from holdfast.base.interrupts import is_interrupt
 from holdfast.pipeline.memory_errors import is_out_of_memory
 from holdfast.pipeline.quiet import quiet
 from holdfast.pipeline.single_weights import network
 from holdfast.pipeline.sources import Component, Source
+
+_VOCABULARIES = ("tokenizer.json", "vocab.json", "spiece.model", "tokenizer.model", "vocab.txt")
 
 
 def load(source: Source, name: str, dtype: torch.dtype) -> Any:
     """Component `name` of a model. Raises BadInput with the library's reason."""
     component = source.components[name]
     cls = getattr(importlib.import_module(component.library), component.class_name, None)
-    if cls is None:
+    if not isinstance(cls, type):
         raise BadInput(
             f"cannot load {name!r} of {source.model!r}: {component.library} has no "
             f"{component.class_name!r}",
@@ -33,33 +36,50 @@ def load(source: Source, name: str, dtype: torch.dtype) -> Any:
         )
     try:
         with quiet():
-            return _ready(_build(source, component, cls, dtype))
+            built = _build(source, component, cls, dtype)
+            if component.is_network:
+                built.eval().requires_grad_(False)
+            return built
     except HoldfastError:
         raise
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError) as exc:
+    except Exception as exc:
+        # Whatever a library stumbles over in a broken model: they have no error for it.
         if is_out_of_memory(exc):
             raise
+        if is_interrupt(exc):
+            raise KeyboardInterrupt from exc
         raise BadInput(
             f"cannot load {name!r} of {source.model!r}: {_first_line(exc)}",
-            expected="weights that belong to their configuration",
+            expected="files that belong together: configuration, weights, vocabulary",
             hint="copy or download the whole model again",
         ) from exc
 
 
 def _build(source: Source, component: Component, cls: Any, dtype: torch.dtype) -> Any:
     if not component.is_network:
+        _require_words(component)
         return cls.from_pretrained(component.folder, local_files_only=True)
     if component.name in source.in_single:
         return network(source, component, cls, dtype)
-    return cls.from_pretrained(
-        component.folder, torch_dtype=dtype, local_files_only=True, use_safetensors=True
+    model, report = cls.from_pretrained(
+        component.folder,
+        torch_dtype=dtype,
+        local_files_only=True,
+        use_safetensors=True,
+        variant=component.variant,
+        output_loading_info=True,
     )
+    # The libraries fill what a file lacks with random numbers, and go on.
+    for missing in sorted(report["missing_keys"]):
+        raise ValueError(f"its weights have no {missing!r}")
+    return model
 
 
-def _ready(component: Any) -> Any:
-    if isinstance(component, torch.nn.Module):
-        component.eval().requires_grad_(False)
-    return component
+def _require_words(component: Component) -> None:
+    """A tokenizer without a vocabulary would be made all the same, and read nothing."""
+    is_tokenizer = (component.folder / "tokenizer_config.json").is_file()
+    if is_tokenizer and not any((component.folder / name).is_file() for name in _VOCABULARIES):
+        raise ValueError(f"it has none of {', '.join(_VOCABULARIES)}")
 
 
 def _version(library: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.base.errors import BadInput, OutOfMemory, Unsupported
 from holdfast.base.registry import Entry, Registry
@@ -40,8 +40,11 @@ class Device(Protocol):
         """The number format for "auto", "fp32", "bf16" or "fp16"; raises Unsupported."""
         ...
 
-    def limit(self, budget_bytes: int) -> None:
-        """Never take more than that from now on. Raises Unsupported where nobody can promise it."""
+    def limit(self, budget_bytes: int | None) -> None:
+        """Never take more than that from now on; None takes an earlier limit of ours away.
+
+        Raises Unsupported where nobody can promise it.
+        """
         ...
 
     def place(self, module: torch.nn.Module) -> torch.nn.Module:
@@ -93,16 +96,23 @@ _HEADROOM = 1.1
 class Choice:
     """A device, and why it was taken in one line."""
 
-    device: Any
+    device: Device
     why: str
+
+
+def parse(name: str) -> tuple[str, int | None]:
+    """ "cuda:1" as a kind and a number. Raises NotFound or BadInput; imports nothing."""
+    kind, colon, number = name.partition(":")
+    DEVICES.entry(kind)
+    if colon and not number.isdecimal():
+        raise BadInput(f"cannot read device {name!r}", expected='a name such as "cuda" or "cuda:1"')
+    return kind, int(number) if colon else None
 
 
 def open_device(name: str) -> Device:
     """The device called `name`; raises NotFound, BadInput, or Unsupported with the reason."""
-    kind, colon, number = name.partition(":")
-    if colon and not number.isdecimal():
-        raise BadInput(f"cannot read device {name!r}", expected='a name such as "cuda" or "cuda:1"')
-    device = DEVICES[kind](int(number) if colon else None)
+    kind, index = parse(name)
+    device = DEVICES[kind](index)
     reason = device.unusable()
     if reason is not None:
         raise Unsupported(
@@ -113,29 +123,48 @@ def open_device(name: str) -> Device:
     return device
 
 
-def choose(need_bytes: int, topology: Topology) -> Choice:
-    """The fastest device whose free memory holds a model of `need_bytes` with some headroom.
+def cards(kind: str) -> list[Device]:
+    """The devices of a kind that can be used, by number."""
+    found: list[Device] = []
+    while (device := DEVICES[kind](len(found))).unusable() is None:
+        found.append(device)
+    return found
+
+
+def choose(elements: int, precision: str, topology: Topology) -> Choice:
+    """The first device whose free memory holds that many numbers with some headroom.
 
     Raises OutOfMemory if not even the host can.
     """
     reasons: list[str] = []
     for kind in _AUTOMATIC:
-        device = DEVICES[kind](None)
-        reason = device.unusable()
-        if reason is not None:
-            if _has_card(kind, topology):
-                reasons.append(reason)
-            continue
-        free = device.free_bytes()
-        if free is None or free >= need_bytes * _HEADROOM:
-            room = "" if free is None else f", {format_bytes(free)} free"
-            return Choice(device, f"{device.name}{room} for {format_bytes(need_bytes)} of weights")
-        reasons.append(
-            f"{device.name} has {format_bytes(free)} free for {format_bytes(need_bytes)} of weights"
-        )
-    _refuse_if_too_large(need_bytes, topology)
-    why = "; ".join(reasons) or "no GPU that torch can use was found"
-    return Choice(DEVICES["cpu"](None), f"cpu: {why}")
+        found = cards(kind)
+        if not found and _has_card(kind, topology):
+            reasons.append(DEVICES[kind](None).unusable() or f"{kind} cannot be used")
+        for device in found:
+            need = elements * device.precision(precision).itemsize
+            room = _room(device)
+            if isinstance(room, str):
+                reasons.append(f"{device.name} {room}")
+            elif room is None or room >= need * _HEADROOM:
+                free = "" if room is None else f", {format_bytes(room)} free"
+                return Choice(device, f"{device.name}{free} for {format_bytes(need)} of weights")
+            else:
+                reasons.append(
+                    f"{device.name} has {format_bytes(room)} free for {format_bytes(need)} "
+                    "of weights"
+                )
+    cpu = DEVICES["cpu"](None)
+    _refuse_if_too_large(elements * cpu.precision(precision).itemsize, topology)
+    return Choice(cpu, f"cpu: {'; '.join(reasons) or 'no GPU that torch can use was found'}")
+
+
+def _room(device: Device) -> int | str | None:
+    """Free memory, or why nobody can tell: a card may be there and busy or locked."""
+    try:
+        return device.free_bytes()
+    except RuntimeError as exc:
+        return f"does not answer ({str(exc).partition(chr(10))[0]})"
 
 
 def _has_card(kind: str, topology: Topology) -> bool:

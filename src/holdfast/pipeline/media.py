@@ -29,6 +29,7 @@ from holdfast.base.files import write_whole
 from holdfast.base.registry import Entry, Registry
 from holdfast.base.units import format_bytes
 
+FASTEST = 240  # frames a second
 KEY = "holdfast"  # the settings stand under this name in every format
 
 
@@ -69,19 +70,13 @@ def check_target(path: Path, num_frames: int) -> None:
     Raises BadInput with what to do about it, MissingDependency for a .mp4 without PyAV.
     """
     try:
-        if path.is_dir():
-            raise BadInput(
-                f"cannot write {str(path)!r}: it is a folder",
-                expected="the name of a file",
-                hint=str(path / "picture.png"),
-            )
         suffix = path.suffix.lower()
-        if suffix not in FORMATS:
+        if suffix not in FORMATS and not path.is_dir():
             raise _unknown(path)
-        _check_count(suffix, num_frames, path)
+        check_folder(path)
+        check_format(suffix, num_frames, path)
         if suffix in _LIBRARIES:
             _av()
-        _check_folder(path)
     except OSError as exc:
         raise _refusal(path, exc) from exc
 
@@ -97,7 +92,8 @@ def _unknown(path: Path) -> BadInput:
     )
 
 
-def _check_count(suffix: str, num_frames: int, path: Path | None = None) -> None:
+def check_format(suffix: str, num_frames: int, path: Path | None = None) -> None:
+    """Whether a file of that kind holds that many frames; raises BadInput."""
     if num_frames == 1 or FORMATS[suffix].video:
         return
     others = [known for known, form in FORMATS.items() if form.video]
@@ -109,7 +105,32 @@ def _check_count(suffix: str, num_frames: int, path: Path | None = None) -> None
     )
 
 
+def check_fps(fps: int) -> None:
+    """Whether a video can run at that rate; raises BadInput."""
+    if not 1 <= fps <= FASTEST:
+        raise BadInput(f"cannot write {fps} frames a second", expected=f"1 to {FASTEST}")
+
+
+def check_folder(path: Path) -> None:
+    """Whether a file can be written to `path`; raises BadInput."""
+    try:
+        _check_folder(path)
+    except OSError as exc:
+        raise _refusal(path, exc) from exc
+    except RuntimeError as exc:
+        raise BadInput(
+            f"cannot write {str(path)!r}: it is a link to itself", expected="the name of a file"
+        ) from exc
+
+
 def _check_folder(path: Path) -> None:
+    path.resolve()
+    if path.is_dir():
+        raise BadInput(
+            f"cannot write {str(path)!r}: it is a folder",
+            expected="the name of a file",
+            hint=str(path / "picture.png"),
+        )
     folder = path.parent
     nearest = next((place for place in (folder, *folder.parents) if place.exists()), None)
     if nearest is not None and not nearest.is_dir():
@@ -185,7 +206,7 @@ def encode(frames: numpy.ndarray, suffix: str, settings: Mapping[str, Any], fps:
     if suffix not in FORMATS:
         raise BadInput(f"unknown format {suffix!r}", expected=_ONE_OF)
     _check_frames(frames, FORMATS[suffix], fps)
-    _check_count(suffix, len(frames))
+    check_format(suffix, len(frames))
     if suffix == ".mp4":
         return _mp4(frames, settings, fps)
     if suffix == ".gif":
@@ -215,8 +236,7 @@ def _check_frames(frames: numpy.ndarray, form: Format, fps: int) -> None:
             expected=f"sides of at most {form.longest_side} pixels",
             hint=".png",
         )
-    if fps < 1:
-        raise BadInput(f"cannot write {fps} frames a second", expected="1 or more")
+    check_fps(fps)
 
 
 def _png_texts(picture: Image.Image, settings: Mapping[str, Any]) -> PngImagePlugin.PngInfo:

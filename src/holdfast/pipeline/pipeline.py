@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
-from holdfast.base.errors import HoldfastError, MissingDependency
+from holdfast.base.errors import BadInput, HoldfastError, MissingDependency, Unsupported
+from holdfast.base.interrupts import is_interrupt
 from holdfast.pipeline.devices import Device
 from holdfast.pipeline.families import FAMILIES
 from holdfast.pipeline.placement import Placement, Wish, place
@@ -27,22 +29,71 @@ from holdfast.pipeline.stages import STAGES, DecodeStage, DenoiseStage, Family, 
 from holdfast.topology import Topology
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A model that was found, understood and placed; its weights are still on the disk."""
+
+    source: Source
+    limits: Limits
+    placement: Placement
+    took_s: float
+
+    def check(self, prompt: object, **settings: Any) -> Settings:
+        """The settings a run would have; raises BadInput as the run would, and does no work."""
+        return settle(self.limits, prompt, **settings)
+
+    def load(self, progress: Listener = nobody) -> Pipeline:
+        """Load the weights to where they run. Raises BadInput or OutOfMemory."""
+        started = time.perf_counter()
+        stages = _load_stages(_family(self.source.family), self, progress)
+        return Pipeline(self, stages, self.took_s + time.perf_counter() - started)
+
+
 class Pipeline:
-    """A loaded model. Make one with `Pipeline.load`, then call it with a prompt."""
+    """A loaded model. Make one with `Pipeline.load`, then call it with a prompt.
+
+    Not for several threads at once: schedulers are made anew for each run, but autoencoders and
+    counters of memory keep state.
+    """
 
     def __init__(
         self,
-        source: Source,
-        limits: Limits,
-        placement: Placement,
+        prepared: Prepared,
         stages: tuple[TextStage, DenoiseStage, DecodeStage],
         load_s: float,
     ) -> None:
-        self.source = source
-        self.limits = limits
-        self.placement = placement
+        self.source = prepared.source
+        self.limits = prepared.limits
+        self.placement = prepared.placement
         self.text, self.denoise, self.decode = stages
         self.load_s = load_s
+
+    @classmethod
+    def prepare(
+        cls,
+        model: str,
+        device: str | Mapping[str, str] = "auto",
+        budget: str | int | None = None,
+        precision: str = "auto",
+        *,
+        config: str | None = None,
+        progress: Listener = nobody,
+        topology: Topology | None = None,
+    ) -> Prepared:
+        """All of `load` that comes before the weights, with the same arguments and errors."""
+        started = time.perf_counter()
+        wish = Wish(device, budget, precision, topology).checked()
+        progress(Event("load", 0, None, "finding files"))
+        source = locate(model, config)
+        require_weights(source)
+        progress(Event("load", 0, None, "importing torch and diffusers"))
+        share_cores()
+        family = _family(source.family)
+        _require_components(source, family)
+        with _understood(source):
+            limits = family.limits(source.configs()).replaced(source.defaults)
+        placement = place(source, family, wish)
+        return Prepared(source, limits, placement, time.perf_counter() - started)
 
     @classmethod
     def load(
@@ -61,21 +112,12 @@ class Pipeline:
         `device` is a name, "auto", or a name for each of the stages text, denoise and decode, as a
         mapping or as "text=cpu,denoise=cuda"; a stage that is not named is "auto".
         `budget` limits the memory taken on the device. `config` completes a single file.
-        Raises NotFound, BadInput, Unsupported, OutOfMemory or MissingDependency, each before
-        or during loading, with nothing left on any device.
+        Raises NotFound, BadInput, Unsupported, OutOfMemory or MissingDependency.
         """
-        started = time.perf_counter()
-        wish = Wish(device, budget, precision, topology).checked()
-        progress(Event("load", 0, None, "finding files"))
-        source = locate(model, config)
-        require_weights(source)
-        progress(Event("load", 0, None, "importing torch and diffusers"))
-        share_cores()
-        family = _family(source.family)
-        limits = family.limits(source.configs(), source.options).replaced(source.defaults)
-        placement = place(source, family, wish)
-        stages = _load_stages(family, source, placement, progress)
-        return cls(source, limits, placement, stages, time.perf_counter() - started)
+        prepared = cls.prepare(
+            model, device, budget, precision, config=config, progress=progress, topology=topology
+        )
+        return prepared.load(progress)
 
     @property
     def devices(self) -> dict[str, Device]:
@@ -91,8 +133,9 @@ class Pipeline:
     def precision(self) -> str:
         """The number format of the denoiser."""
         names = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-        denoiser = FAMILIES[self.source.family].stages["denoise"][0]
-        return names[str(self.placement.dtypes[denoiser]).removeprefix("torch.")]
+        parts = FAMILIES[self.source.family].stages["denoise"]
+        dtype = next(self.placement.dtypes[p] for p in parts if p in self.placement.dtypes)
+        return names[str(dtype).removeprefix("torch.")]
 
     def check(self, prompt: str, **settings: Any) -> Settings:
         """The settings a call would run with; raises BadInput as the call would, and no work."""
@@ -157,14 +200,17 @@ class _Run:
         self._pipe, self._settings, self._progress = pipe, settings, progress
         self._step_ms: list[float] = []
         self._mark = 0.0
+        self._stopped: BaseException | None = None
 
     def result(self) -> Result:
         import torch
 
+        from holdfast.pipeline.quiet import quiet
+
         pipe, settings = self._pipe, self._settings
         for device in pipe.devices.values():
             device.reset_peak()
-        with torch.no_grad():
+        with torch.no_grad(), quiet():
             generator = torch.Generator("cpu").manual_seed(settings.seed)
             text_ms, conditioning = self._timed("text", lambda: pipe.text(settings))
             noise = pipe.denoise.noise(settings, generator)
@@ -180,27 +226,51 @@ class _Run:
             decode_ms=decode_ms,
             peak_bytes=self._peaks(),
         )
-        return Result(frames=frames, settings=pipe.describe(settings), cost=cost)
+        notes = pipe.text.notes(settings)
+        return Result(frames=frames, settings=pipe.describe(settings), cost=cost, notes=notes)
 
     def _timed(self, stage: Stage, work: Callable[[], Any], total: int = 1) -> tuple[float, Any]:
         from holdfast.pipeline.memory_errors import translated
 
         device = self._pipe.devices[stage]
-        self._progress(Event(stage, 0, total))
+        self._tell(Event(stage, 0, total))
         start = self._mark = time.perf_counter()
-        with translated(f"running {stage!r}", device.name):
+        with self._explained(stage), translated(f"running {stage!r}", device.name):
             done = work()
             device.synchronize()
         elapsed_ms = (time.perf_counter() - start) * 1000
         if stage != "denoise":  # its steps have told about themselves
-            self._progress(Event(stage, total, total))
+            self._tell(Event(stage, total, total))
         return elapsed_ms, done
+
+    def _tell(self, event: Event) -> None:
+        try:
+            self._progress(event)
+        except BaseException as exc:
+            self._stopped = exc
+            raise
+
+    @contextlib.contextmanager
+    def _explained(self, stage: Stage) -> Iterator[None]:
+        """What a network stumbles over, in Holdfast's words; what a listener raises stays."""
+        try:
+            yield
+        except Exception as exc:
+            if exc is self._stopped or isinstance(exc, HoldfastError):
+                raise
+            if is_interrupt(exc):
+                raise KeyboardInterrupt from exc
+            raise Unsupported(
+                f"{self._pipe.source.model!r} failed in {stage!r}: {_first_line(exc)}",
+                expected="a model whose parts and settings fit together",
+                hint="other settings, another copy of the model, or HOLDFAST_DEBUG=1 to see where",
+            ) from exc
 
     def _step_done(self, done: int) -> None:
         self._pipe.devices["denoise"].synchronize()
         now = time.perf_counter()
         self._step_ms.append((now - self._mark) * 1000)
-        self._progress(Event("denoise", done, self._settings.steps))
+        self._tell(Event("denoise", done, self._settings.steps))
         self._mark = time.perf_counter()
 
     def _peaks(self) -> dict[str, int]:
@@ -222,7 +292,7 @@ def _family(name: str) -> Family:
         raise
     except RuntimeError as exc:
         # diffusers and transformers wrap a failed import of their own in one of these.
-        if isinstance(exc.__cause__, KeyboardInterrupt):
+        if is_interrupt(exc):
             raise KeyboardInterrupt from exc
         raise MissingDependency(
             f"cannot load model family {name!r}: {exc}",
@@ -231,12 +301,45 @@ def _family(name: str) -> Family:
         ) from exc
 
 
+@contextlib.contextmanager
+def _understood(source: Source) -> Iterator[None]:
+    """A configuration that says something else than its family expects is told as such."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, ArithmeticError) as exc:
+        if isinstance(exc, HoldfastError):
+            raise
+        raise BadInput(
+            f"cannot understand the configuration of {source.model!r}: {_first_line(exc)}",
+            expected=f"that of a {source.family} model",
+            hint="copy or download the whole model again",
+        ) from exc
+
+
+def _first_line(exc: BaseException) -> str:
+    text = str(exc).strip().partition("\n")[0]
+    return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
+
+
+def _require_components(source: Source, family: Family) -> None:
+    """Raises BadInput if a stage would have nothing to work with."""
+    for names in family.stages.values():
+        missing = [n for n in names if n not in source.components and n not in family.optional]
+        if missing:
+            raise BadInput(
+                f"cannot load {source.model!r}: its model_index.json names no {missing[0]!r}",
+                expected=f"{', '.join(names)}",
+                hint="copy or download the whole model again",
+            )
+
+
 def _load_stages(
-    family: Family, source: Source, placement: Placement, progress: Listener
+    family: Family, prepared: Prepared, progress: Listener
 ) -> tuple[TextStage, DenoiseStage, DecodeStage]:
     from holdfast.pipeline import components
     from holdfast.pipeline.memory_errors import translated
 
+    source, placement = prepared.source, prepared.placement
     dtypes, configs = placement.dtypes, source.configs()
     built: list[Any] = []
     done = 0
@@ -251,7 +354,8 @@ def _load_stages(
                 parts[name] = device.place(part) if name in configs else part
             done += 1
         dtype = next(dtypes[name] for name in names if name in configs)
-        build = getattr(family, stage)
-        built.append(build(Parts(parts, device, dtype, configs, source.options)))
+        with _understood(source):
+            build = getattr(family, stage)
+            built.append(build(Parts(parts, device, dtype, configs, source.options)))
     progress(Event("load", done, len(dtypes)))
     return cast("tuple[TextStage, DenoiseStage, DecodeStage]", tuple(built))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast.base.config import Config
 from holdfast.base.errors import BadInput, Unsupported
 from holdfast.base.units import format_bytes, parse_bytes
-from holdfast.pipeline.devices import Device, choose, open_device
+from holdfast.pipeline.devices import Device, choose, open_device, parse
 from holdfast.pipeline.sources import Source
 from holdfast.pipeline.stages import STAGES, Family
 from holdfast.topology import Topology, discover
@@ -47,6 +47,9 @@ class Wish:
         strange = sorted(set(self.by_stage()) - set(STAGES))
         if strange:
             raise BadInput(f"unknown stage {strange[0]!r}", expected=f"one of {', '.join(STAGES)}")
+        for name in self.by_stage().values():
+            if name != "auto":
+                parse(name)
         if self.budget is not None:
             parse_bytes(self.budget)
         return self
@@ -58,7 +61,8 @@ class Wish:
         if "=" not in self.device:
             return dict.fromkeys(STAGES, self.device)
         pairs = [part.partition("=") for part in self.device.split(",")]
-        if not all(stage.strip() and name.strip() for stage, _, name in pairs):
+        once = len({stage.strip() for stage, _, _ in pairs}) == len(pairs)
+        if not once or not all(stage.strip() and name.strip() for stage, _, name in pairs):
             raise BadInput(
                 f"cannot read device {self.device!r}",
                 expected='such as "cuda" or "text=cpu,denoise=cuda"',
@@ -78,28 +82,37 @@ class Placement:
 def place(source: Source, family: Family, wish: Wish) -> Placement:
     """Decide. Raises NotFound, BadInput, Unsupported or OutOfMemory; loads nothing.
 
-    A budget limits the devices from here on.
+    A budget limits the devices from here on, and the lack of one takes an earlier limit away.
     """
-    devices, why = _devices(source, wish)
+    parts = {
+        stage: [name for name in family.stages[stage] if name in source.components]
+        for stage in STAGES
+    }
+    devices, why = _devices(source, wish, parts)
     dtypes = {
         name: devices[stage].precision("fp32" if name in family.full_precision else wish.precision)
-        for stage in STAGES
-        for name in family.stages[stage]
-        if name in source.components
+        for stage, names in parts.items()
+        for name in names
     }
-    if wish.budget is not None:
-        _honour(parse_bytes(wish.budget), source, devices, dtypes)
+    needs: dict[str, int] = {}
+    for stage, device in devices.items():
+        held = {name: dtypes[name] for name in parts[stage]}
+        needs[device.name] = needs.get(device.name, 0) + _bytes(source, held)
+    _honour(None if wish.budget is None else parse_bytes(wish.budget), source, devices, needs)
     return Placement(devices, dtypes, why)
 
 
-def _devices(source: Source, wish: Wish) -> tuple[dict[str, Device], str]:
+def _devices(
+    source: Source, wish: Wish, parts: Mapping[str, list[str]]
+) -> tuple[dict[str, Device], str]:
     wanted = wish.by_stage()
     names = {stage: wanted.get(stage, "auto") for stage in STAGES}
     opened: dict[str, Device] = {}
     why = ""
     for name in dict.fromkeys(names.values()):
         if name == "auto":
-            opened[name], why = _automatic(source, wish)
+            free = [part for stage in STAGES if names[stage] == "auto" for part in parts[stage]]
+            opened[name], why = _automatic(source, wish, free)
         else:
             opened[name] = open_device(name)
     chosen = {stage: opened[name] for stage, name in names.items()}
@@ -111,28 +124,42 @@ def _devices(source: Source, wish: Wish) -> tuple[dict[str, Device], str]:
     return chosen, asked + (f" (auto is {why})" if why else "")
 
 
-def _automatic(source: Source, wish: Wish) -> tuple[Device, str]:
+def _automatic(source: Source, wish: Wish, parts: list[str]) -> tuple[Device, str]:
     machine = wish.topology or discover(config=Config.load(probes=_PROBES))
-    # What a GPU would hold: half precision unless asked otherwise.
-    need_bytes = sum(source.elements().values()) * (4 if wish.precision == "fp32" else 2)
-    choice = choose(need_bytes, machine)
+    elements = source.elements()
+    count = sum(elements.get(name, 0) for name in parts)
+    choice = choose(count, wish.precision, machine)
     return choice.device, choice.why
 
 
+def _bytes(source: Source, dtypes: Mapping[str, torch.dtype]) -> int:
+    """Bytes of these components in these formats."""
+    elements = source.elements()
+    return sum(elements.get(name, 0) * dtype.itemsize for name, dtype in dtypes.items())
+
+
 def _honour(
-    budget_bytes: int,
+    budget_bytes: int | None,
     source: Source,
     devices: Mapping[str, Device],
-    dtypes: Mapping[str, torch.dtype],
+    needs: Mapping[str, int],
 ) -> None:
     """Limit each device, or refuse: weights that do not fit cannot be streamed yet."""
-    need = sum(count * dtypes[name].itemsize for name, count in source.elements().items())
-    for device in {device.name: device for device in devices.values()}.values():
-        if need > budget_bytes:
+    places = {device.name: device for device in devices.values()}
+    for name, need in needs.items():
+        if budget_bytes is not None and need > budget_bytes:
             raise Unsupported(
                 f"cannot run {source.model!r} under a budget of {format_bytes(budget_bytes)}: "
-                f"its weights take {format_bytes(need)}, and all of them stay on {device.name}",
+                f"{format_bytes(need)} of weights have to stay on {name}",
                 expected=f"a budget of at least {format_bytes(need)}",
                 hint="a larger budget, or half precision if it is full now",
             )
-        device.limit(budget_bytes)
+    done: list[Device] = []
+    try:
+        for device in places.values():
+            device.limit(budget_bytes)
+            done.append(device)
+    except Unsupported:
+        for device in done:
+            device.limit(None)
+        raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,11 +44,15 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Result:
-    """`frames` is uint8 [frame, height, width, colour]; `settings` can draw the same again."""
+    """`frames` is uint8 [frame, height, width, colour]; `settings` can draw the same again.
 
-    frames: numpy.ndarray
+    `notes` tell what a person should know about it, such as a prompt that was too long.
+    """
+
+    frames: numpy.ndarray = field(repr=False)
     settings: dict[str, Any]
     cost: Cost
+    notes: tuple[str, ...] = ()
 
     @property
     def image(self) -> Image:
@@ -61,7 +65,7 @@ class Result:
         """Write a picture or video with the settings inside, whole or not at all."""
         from holdfast.pipeline import media
 
-        target = Path(path)
+        target = Path(path).expanduser()
         media.check_target(target, len(self.frames))
         media.save(target, self.frames, self.settings, fps)
         return target

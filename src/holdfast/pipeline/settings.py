@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 import secrets
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from holdfast.base.errors import BadInput
 
 LARGEST_SIDE = 8192
 LARGEST_SEED = 2**63 - 1
+MOST_STEPS = 1000
 LONGEST_PROMPT = 100_000
 
 
@@ -45,7 +47,6 @@ class Limits:
     width: int
     multiple_of: int
     steps: int
-    max_steps: int
     guidance: float
     num_frames: int = 1
     frame_step: int | None = None
@@ -55,6 +56,15 @@ class Limits:
         """The same with the defaults that a model's folder names."""
         known = {"height", "width", "steps", "guidance", "num_frames"}
         return dataclasses.replace(self, **{k: v for k, v in defaults.items() if k in known})
+
+
+def refuse_nonsense(*, steps: object, seed: object, guidance: object) -> None:
+    """Raises BadInput for what no model can draw; to be asked before one is looked at."""
+    for name, value, most in (("steps", steps, MOST_STEPS), ("seed", seed, LARGEST_SEED)):
+        if value is not None:
+            _whole(name, value, 1 if name == "steps" else 0, most)
+    if guidance is not None:
+        _guidance(guidance)
 
 
 def settle(
@@ -73,22 +83,35 @@ def settle(
 
     Raises BadInput that names the setting and what it may be.
     """
-    if negative is not None and not limits.takes_negative:
+    settings = Settings(
+        prompt=_text("prompt", prompt),
+        negative=None if negative is None else _text("negative", negative),
+        height=_side("height", limits.height if height is None else height, limits),
+        width=_side("width", limits.width if width is None else width, limits),
+        steps=_whole("steps", limits.steps if steps is None else steps, 1, MOST_STEPS),
+        seed=_whole("seed", secrets.randbits(32) if seed is None else seed, 0, LARGEST_SEED),
+        guidance=_guidance(limits.guidance if guidance is None else guidance),
+        num_frames=_frames(limits.num_frames if num_frames is None else num_frames, limits),
+    )
+    _check_negative(settings, limits)
+    return settings
+
+
+def _check_negative(settings: Settings, limits: Limits) -> None:
+    """A negative prompt that would do nothing is refused, not ignored."""
+    if settings.negative is not None and not limits.takes_negative:
         raise BadInput(
             "cannot use a negative prompt: this model has its guidance built in",
             expected="no negative prompt",
             hint="say what you want in the prompt",
         )
-    return Settings(
-        prompt=_text("prompt", prompt),
-        negative=None if negative is None else _text("negative", negative),
-        height=_side("height", limits.height if height is None else height, limits),
-        width=_side("width", limits.width if width is None else width, limits),
-        steps=_whole("steps", limits.steps if steps is None else steps, 1, limits.max_steps),
-        seed=_whole("seed", secrets.randbits(32) if seed is None else seed, 0, LARGEST_SEED),
-        guidance=_guidance(limits.guidance if guidance is None else guidance),
-        num_frames=_frames(limits.num_frames if num_frames is None else num_frames, limits),
-    )
+    if settings.negative is not None and settings.guidance <= 1:
+        raise BadInput(
+            f"cannot use a negative prompt with guidance={settings.guidance:g}: there is nothing "
+            "to guide away from it",
+            expected="a guidance above 1",
+            hint="guidance 3",
+        )
 
 
 def _text(name: str, value: object) -> str:
@@ -99,6 +122,13 @@ def _text(name: str, value: object) -> str:
             f"cannot use a {name} of {len(value)} characters",
             expected=f"at most {LONGEST_PROMPT} characters",
         )
+    try:
+        value.encode()
+    except UnicodeEncodeError as exc:
+        raise BadInput(
+            f"cannot use a {name} with half a character at position {exc.start}",
+            expected="text in UTF-8",
+        ) from exc
     return value
 
 
@@ -113,12 +143,12 @@ def _whole(name: str, value: object, least: int, most: int) -> int:
 
 def _number(value: object) -> float | int | None:
     """`value` as a finite number; whole ones keep every digit."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real | str):
         return None
-    if isinstance(value, int):
-        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
     try:
-        return int(value) if isinstance(value, str) else _finite(value)
+        return int(value) if isinstance(value, str) else _finite(float(value))
     except ValueError:
         pass
     try:

@@ -1,9 +1,8 @@
 """Being bearable on a machine that does other work too.
 
 OpenMP's threads spin while they wait for each other. That is the fastest way on idle cores and the
-slowest on busy ones: a thread spins on the core that the one it waits for needs. Measured with
-tiny-flux on two cores beside two busy processes: over 300 ms a step spinning, 20 sleeping; alone,
-10 spinning and 23 sleeping.
+slowest on busy ones: a thread spins on the core that the one it waits for needs. A model of many
+small steps can then be thirty times slower, against about twice when threads sleep on idle cores.
 """
 
 from __future__ import annotations

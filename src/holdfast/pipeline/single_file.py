@@ -66,6 +66,8 @@ REPOSITORIES: dict[tuple[str, tuple[int, ...]], str] = {
 }
 _WITHOUT_GUIDANCE = {"black-forest-labs/FLUX.1-dev": "black-forest-labs/FLUX.1-schnell"}
 
+# How the two transformers of Wan 2.2 are told apart in the names of files.
+_NOISE = re.compile(r"(high|low)[-_ ]?noise", re.IGNORECASE)
 _PART = re.compile(r".*-\d{5}-of-\d{5}")
 _NUMBERS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 
@@ -175,6 +177,12 @@ def _repository(
 ) -> str:
     """The hub repository that has the rest of such a model."""
     found = REPOSITORIES.get((family, first.shape[:2]))
+    if family == "wan" and _NOISE.search(file.name):
+        raise Unsupported(
+            f"cannot complete {str(file)!r}: it is one of the two transformers of a Wan 2.2",
+            expected="a folder that has the other one and the rest of the model",
+            hint="name it: --config FOLDER",
+        )
     if found is None:
         raise Unsupported(
             f"cannot complete {str(file)!r}: no published {family} model begins with "
@@ -199,8 +207,21 @@ def _from_hub(file: Path, repository: str, *, weights: bool) -> Source:
 
 def _held(file: Path, tensors: Mapping[str, TensorInfo], base: Source) -> tuple[str, ...]:
     """The components that `file` holds, the denoiser first."""
-    here = file.absolute().parent.name  # tells the two transformers of Wan 2.2 apart
-    denoisers = [name for name in _DENOISERS if name in base.components]
-    denoiser = here if here in denoisers else denoisers[0]
     others = [name for name in _WHOLE_SDXL if base.family == "sdxl" and belonging(name, tensors)]
-    return (denoiser, *(name for name in others if name in base.components))
+    return (_denoiser(file, base), *(name for name in others if name in base.components))
+
+
+def _denoiser(file: Path, base: Source) -> str:
+    """Which denoiser of a model a file is: Wan 2.2 has two of the same shape."""
+    denoisers = [name for name in _DENOISERS if name in base.components]
+    here = file.absolute().parent.name
+    if len(denoisers) == 1 or here in denoisers:
+        return here if here in denoisers else denoisers[0]
+    noise = _NOISE.search(file.name)
+    if noise is None:
+        raise BadInput(
+            f"cannot tell which of {' and '.join(denoisers)} {str(file)!r} is",
+            expected="a name that says high_noise or low_noise",
+            hint=f"{file.stem}_high_noise{file.suffix}, or …_low_noise…",
+        )
+    return "transformer" if noise[1].lower() == "high" else "transformer_2"

@@ -35,6 +35,7 @@ _WAYS: Registry[ModuleType] = Registry(
 )
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_STEMS = ("diffusion_pytorch_model", "model")
 _CONFIGS = ("config.json", "scheduler_config.json", "tokenizer_config.json")
 
 
@@ -47,6 +48,7 @@ class Component:
     class_name: str
     folder: Path
     weights: tuple[Path, ...] = ()
+    variant: str | None = None
 
     @property
     def is_network(self) -> bool:
@@ -115,16 +117,25 @@ def locate(model: str, config: str | None = None) -> Source:
     Raises NotFound for a name that is nothing, BadInput for files that cannot be used,
     Unsupported for a kind of model that Holdfast does not draw.
     """
-    path = Path(model).expanduser()
     if model in built_in():
         return _refuse_config(read_folder(BUILT_IN / model, model), config)
-    if path.is_file():
+    path, kind = _on_disk(model)
+    if kind == "file":
         return _WAYS["single file"].locate(path, config)
-    if path.is_dir():
+    if kind == "folder":
         return _refuse_config(read_folder(path, model), config)
     if _HUB_ID.fullmatch(model) and path.suffix != ".safetensors":
         return _refuse_config(read_folder(_WAYS["hub"].fetch(model), model), config)
     raise _nothing(model)
+
+
+def _on_disk(model: str) -> tuple[Path, str | None]:
+    """`model` as a path, and whether that is a file or a folder."""
+    try:
+        path = Path(model).expanduser()
+        return path, "file" if path.is_file() else "folder" if path.is_dir() else None
+    except (OSError, RuntimeError, ValueError):  # far too long, an unknown ~user, a zero byte
+        raise _nothing(model) from None
 
 
 def _refuse_config(source: Source, config: str | None) -> Source:
@@ -140,7 +151,7 @@ def read_folder(folder: Path, model: str) -> Source:
     """A folder in diffusers layout, checked."""
     index = _index(folder)
     name = index.get("_class_name")
-    if name not in BY_PIPELINE_CLASS:
+    if not isinstance(name, str) or name not in BY_PIPELINE_CLASS:
         raise Unsupported(
             f"cannot draw with {model!r}: its pipeline is {name!r}",
             expected=f"one of {', '.join(BY_PIPELINE_CLASS)}",
@@ -149,18 +160,20 @@ def read_folder(folder: Path, model: str) -> Source:
     options = {
         k: v for k, v in index.items() if not k.startswith("_") and not isinstance(v, list | dict)
     }
-    components = {part: _component(folder, part, *where) for part, where in parts.items()}
+    components = {part: _component(folder, part, where) for part, where in parts.items()}
     defaults = about(folder).get("defaults", {})
+    if not isinstance(defaults, dict):
+        raise BadInput(
+            f"cannot use the holdfast.json of {str(folder)!r}: its defaults are {defaults!r}",
+            expected='an object such as {"steps": 20}',
+        )
     return Source(model, BY_PIPELINE_CLASS[name], folder, components, options, defaults)
 
 
 def _index(folder: Path) -> dict[str, Any]:
     file = folder / "model_index.json"
     if file.is_file():
-        index = _read_json(file)
-        if isinstance(index, dict):
-            return index
-        raise BadInput(f"cannot read {str(file)!r}: it is not a JSON object")
+        return _read_json(file)
     files = sorted(folder.glob("*.safetensors"))
     raise BadInput(
         f"cannot load {str(folder)!r}: there is no model_index.json in it",
@@ -173,7 +186,13 @@ def _is_component(name: str, value: Any) -> bool:
     return not name.startswith("_") and isinstance(value, list) and any(value)
 
 
-def _component(folder: Path, name: str, library: str, class_name: str) -> Component:
+def _component(folder: Path, name: str, where: list[Any]) -> Component:
+    if len(where) != 2 or not all(isinstance(word, str) for word in where):
+        raise BadInput(
+            f"cannot load {str(folder)!r}: its model_index.json says {where!r} for {name!r}",
+            expected="the names of a library and a class",
+        )
+    library, class_name = where
     if library not in LIBRARIES:
         raise Unsupported(
             f"cannot load {name!r} of {str(folder)!r}: it wants code from {library!r}",
@@ -186,18 +205,27 @@ def _component(folder: Path, name: str, library: str, class_name: str) -> Compon
             expected=f"one of {', '.join(_CONFIGS)} in {str(place)!r}",
             hint="copy or download the whole model again",
         )
-    weights = _weights(place) if (place / "config.json").is_file() else ()
-    return Component(name, library, class_name, place, weights)
+    if not (place / "config.json").is_file():
+        return Component(name, library, class_name, place)
+    plain = _weights(place, None)
+    variant = None if plain else "fp16"
+    weights = plain or _weights(place, variant)
+    return Component(name, library, class_name, place, weights, variant if weights else None)
 
 
-def _weights(place: Path) -> tuple[Path, ...]:
+def _weights(place: Path, variant: str | None) -> tuple[Path, ...]:
     """The safetensors files of a network; none for a folder of configurations only."""
-    for index in sorted(place.glob("*.safetensors.index.json")):
-        if index.name.count(".") == 3:  # not a variant such as model.fp16.safetensors…
-            names = sorted(set(_read_json(index)["weight_map"].values()))
-            return tuple(place / name for name in names)
-    plain = [file for file in sorted(place.glob("*.safetensors")) if file.name.count(".") == 1]
-    return tuple(plain[:1])
+    ending = "safetensors" if variant is None else f"{variant}.safetensors"
+    indices = [f"safetensors.index{'' if variant is None else f'.{variant}'}.json"]
+    indices.append(f"{ending}.index.json")
+    for stem in _STEMS:
+        for name in indices:
+            if (place / f"{stem}.{name}").is_file():
+                parts = _read_json(place / f"{stem}.{name}").get("weight_map", {})
+                return tuple(place / part for part in sorted(set(parts.values())))
+        if (place / f"{stem}.{ending}").is_file():
+            return (place / f"{stem}.{ending}",)
+    return ()
 
 
 def require_weights(source: Source) -> None:
@@ -221,9 +249,9 @@ def _other_weights(place: Path) -> str | None:
     return f"convert {others[0]} to safetensors; pickled weights can run code and are not loaded"
 
 
-def _read_json(file: Path) -> Any:
+def _read_json(file: Path) -> dict[str, Any]:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except OSError as exc:
         raise BadInput(
             f"cannot read {str(file)!r}: {exc.strerror}", expected="a readable file"
@@ -233,15 +261,22 @@ def _read_json(file: Path) -> Any:
             f"cannot read {str(file)!r}: it is not JSON ({exc})",
             hint="copy or download it again",
         ) from exc
+    if not isinstance(content, dict):
+        raise BadInput(
+            f"cannot read {str(file)!r}: it holds no JSON object",
+            hint="copy or download it again",
+        )
+    return content
 
 
 def _nothing(model: str) -> NotFound:
     names = list(built_in())
     close = difflib.get_close_matches(model, names, n=1)
+    shown = model if len(model) <= 200 else f"{model[:197]}..."
     if Path(model).suffix == ".safetensors" or "/" in model or "\\" in model:
-        what = f"cannot find model {model!r}: there is no such file or folder"
+        what = f"cannot find model {shown!r}: there is no such file or folder"
     else:
-        what = f"cannot find model {model!r}"
+        what = f"cannot find model {shown!r}"
     return NotFound(
         what,
         expected=f"one of {', '.join(names)}, a diffusers folder, a .safetensors file or a hub id",

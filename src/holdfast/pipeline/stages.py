@@ -43,6 +43,10 @@ class TextStage(Protocol):
         """The conditioning, on the CPU."""
         ...
 
+    def notes(self, settings: Settings) -> tuple[str, ...]:
+        """What a person should know about this prompt."""
+        ...
+
 
 class DenoiseStage(Protocol):
     """Turns noise into latents, step by step."""
@@ -77,13 +81,11 @@ class DecodeStage(Protocol):
 class Family(Protocol):
     """Everything that differs from one kind of model to another."""
 
-    name: str
     stages: Mapping[str, tuple[str, ...]]  # which components each stage needs
+    optional: tuple[str, ...]  # those of them that a model may do without
     full_precision: tuple[str, ...]  # components that overflow or blur in half precision
 
-    def limits(
-        self, configs: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]
-    ) -> Limits:
+    def limits(self, configs: Mapping[str, Mapping[str, Any]]) -> Limits:
         """What a model with these component configurations can draw."""
         ...
 

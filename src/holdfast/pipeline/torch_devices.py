@@ -15,6 +15,8 @@ from holdfast.topology.amx import keep_from_crashing
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
+_limited: set[str] = set()  # names of devices that have a limit of ours
+
 
 class TorchDevice:
     """What all torch devices have in common."""
@@ -65,8 +67,10 @@ class Cpu(TorchDevice):
         """What the system could give without swapping."""
         return psutil.virtual_memory().available
 
-    def limit(self, budget_bytes: int) -> None:
+    def limit(self, budget_bytes: int | None) -> None:
         """Nobody counts what torch takes from the host."""
+        if budget_bytes is None:
+            return
         raise Unsupported(
             f"cannot keep a run on the CPU under {format_bytes(budget_bytes)}: nothing limits "
             "what torch takes from the host",
@@ -123,11 +127,19 @@ class Accelerator(TorchDevice):
         cached = self._api.memory_reserved(self._torch) - self._api.memory_allocated(self._torch)
         return free + cached
 
-    def limit(self, budget_bytes: int) -> None:
+    def limit(self, budget_bytes: int | None) -> None:
         """Torch's allocator refuses to grow beyond it."""
-        _, total = self._api.mem_get_info(self._torch)
+        if budget_bytes is not None:
+            _, total = self._api.mem_get_info(self._torch)
+            self._set_fraction(min(1.0, budget_bytes / total))
+            _limited.add(self.name)
+        elif self.name in _limited:
+            self._set_fraction(1.0)
+            _limited.discard(self.name)
+
+    def _set_fraction(self, fraction: float) -> None:
         index = self._api.current_device() if self.index is None else self.index
-        self._api.set_per_process_memory_fraction(min(1.0, budget_bytes / total), index)
+        self._api.set_per_process_memory_fraction(fraction, index)
 
     def synchronize(self) -> None:
         """Wait for the device."""
@@ -154,8 +166,11 @@ class Cuda(Accelerator):
 
     def precision(self, wanted: str) -> torch.dtype:
         """bf16 where the card computes with it, fp16 on older ones."""
-        native = torch.cuda.is_bf16_supported(including_emulation=False)
-        return super().precision(("bf16" if native else "fp16") if wanted == "auto" else wanted)
+        if wanted != "auto":
+            return super().precision(wanted)
+        with torch.cuda.device(self._torch):
+            native = torch.cuda.is_bf16_supported(including_emulation=False)
+        return super().precision("bf16" if native else "fp16")
 
 
 class Xpu(Accelerator):
@@ -191,10 +206,15 @@ class Mps(Accelerator):
         """What Metal recommends to take, less what is taken."""
         return self._api.recommended_max_memory() - self._api.driver_allocated_memory()
 
-    def limit(self, budget_bytes: int) -> None:
-        """The fraction is of what Metal recommends, and may be up to 2."""
-        fraction = budget_bytes / self._api.recommended_max_memory()
-        self._api.set_per_process_memory_fraction(min(2.0, fraction))
+    def limit(self, budget_bytes: int | None) -> None:
+        """The fraction is of what Metal recommends; 1.7 is what torch begins with."""
+        if budget_bytes is not None:
+            fraction = budget_bytes / self._api.recommended_max_memory()
+            self._api.set_per_process_memory_fraction(min(1.7, fraction))
+            _limited.add(self.name)
+        elif self.name in _limited:
+            self._api.set_per_process_memory_fraction(1.7)
+            _limited.discard(self.name)
 
     def synchronize(self) -> None:
         """Also the moment to look at the memory, as nothing keeps the peak."""

@@ -1,7 +1,7 @@
 """A batch in a process of its own, with a pipeline that writes down what it is asked for.
 
-python -m tests.pipeline.batch.drive FILE OUT LOG [--seconds S | --real] [--workers N]
-    [--ray [ADDRESS]]
+python -m tests.pipeline.batch.drive FILE OUT LOG [--seconds S] [--hold N] [--real]
+    [--workers N] [--ray [ADDRESS]]
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("log")
     parser.add_argument("--seconds", type=float, default=0.05)
+    parser.add_argument("--hold", type=int)
     parser.add_argument("--real", action="store_true")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--ray", nargs="?", const=LOCAL_RAY)
     args = parser.parse_args()
+    fake = FakeLoad(args.log, args.seconds, hold=args.hold)
     batch = Batch(
         read(Path(args.file).read_text(), form_of(args.file), args.file),
         Options(model="tiny-flux", defaults=SMALL if args.real else {}),
@@ -34,7 +36,7 @@ def main() -> int:
             device="cpu",
             workers=args.workers,
             ray=args.ray,
-            load=LoggedLoad(args.log) if args.real else FakeLoad(args.log, args.seconds),
+            load=LoggedLoad(args.log) if args.real else fake,
         ),
         args.out,
         args.file,

@@ -34,11 +34,17 @@ Drive = Callable[..., subprocess.Popen[bytes]]
 
 @dataclass(frozen=True)
 class FakeLoad:
-    """Loads a FakePipe. Prompts that hold "poison" kill their worker, "error" raise."""
+    """Loads a FakePipe. Prompts that hold "poison" kill their worker, "error" raise.
+
+    All prompts but the first `hold` that were begun wait for `let_go`. Every process waits in its
+    first picture until `together` of them have begun one.
+    """
 
     log: str
     seconds: float = 0.0
     trouble: str | None = None
+    hold: int | None = None
+    together: int = 1
 
     def __call__(self, device: str, progress: Listener) -> FakePipe:
         write(self.log, "load", device)
@@ -90,12 +96,28 @@ class FakePipe:
             os.kill(os.getpid(), signal.SIGKILL)
         if "error" in prompt:
             raise RuntimeError("a vendor's library has failed")
+        self._wait_for_others(prompt)
         for step in range(STEPS):
             time.sleep(self._load.seconds / STEPS)
             progress(Event("denoise", step + 1, STEPS))
         frames = numpy.zeros((settings.get("num_frames", 1), 8, 8, 3), numpy.uint8)
         write(self._load.log, "end", prompt)
         return SimpleNamespace(frames=frames, settings={"prompt": prompt, **settings})
+
+    def _wait_for_others(self, prompt: str) -> None:
+        log, hold = Path(self._load.log), self._load.hold
+        if hold is not None and prompt not in told(log, "begin")[:hold]:
+            wait_until(_gate(log).exists)
+        wait_until(lambda: len(workers_in(log, "begin")) >= self._load.together)
+
+
+def let_go(log: Path) -> None:
+    """Have all pictures drawn that are held."""
+    _gate(log).touch()
+
+
+def _gate(log: Path) -> Path:
+    return log.with_suffix(".go")
 
 
 def write(log: str, what: str, about: str) -> None:
@@ -107,22 +129,28 @@ def write(log: str, what: str, about: str) -> None:
 
 def told(log: Path, what: str) -> list[str]:
     """What the log says about all of one kind."""
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    return [about for kind, about, _ in lines if kind == what]
+    return [about for kind, about, _ in _lines(log) if kind == what]
+
+
+def _lines(log: Path) -> list[Any]:
+    return [json.loads(line) for line in log.read_text().splitlines()]
 
 
 def wait_for(log: Path, what: str, count: int) -> None:
     """Until the log has told about that many."""
+    wait_until(lambda: log.exists() and len(told(log, what)) >= count)
+
+
+def wait_until(true: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + 120
-    while not log.exists() or len(told(log, what)) < count:
+    while not true():
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
 
 
-def workers_in(log: Path) -> set[int]:
-    """The processes that have drawn something to its end."""
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    return {pid for kind, _, pid in lines if kind == "end"}
+def workers_in(log: Path, what: str = "end") -> set[int]:
+    """The processes that have drawn something to its end, or done something else."""
+    return {pid for kind, _, pid in _lines(log) if kind == what}
 
 
 def rows(*prompts: str, **values: Any) -> list[Row]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from holdfast.base.errors import Unsupported
+from holdfast.base.errors import BadInput, HoldfastError, Unsupported
 from holdfast.pipeline.batch import Batch, Hands, Options, Row, Show
 from holdfast.pipeline.batch import batch as module
 from holdfast.pipeline.batch.folder import Folder
+from holdfast.pipeline.batch.local import gpus
 from holdfast.pipeline.batch.manifest import NAME
+from holdfast.pipeline.sources import BUILT_IN
 from tests.pipeline.batch.fakes import FakeLoad, assert_exactly_once, records, rows, told
 
 
@@ -132,6 +136,13 @@ def test_damaged_lines_are_told(tmp_path: Path) -> None:
         ("auto", 2, [], ["auto", "auto"]),
         ("auto", 1, ["cuda:0", "cuda:1"], ["auto"]),
         ("cuda:1", None, ["cuda:0", "cuda:1"], ["cuda:1"]),
+        ("cuda:1", 2, ["cuda:0", "cuda:1"], ["cuda:1", "cuda:1"]),
+        ("cuda", 2, ["cuda:0", "cuda:1"], ["cuda:0", "cuda:1"]),
+        ("cuda", None, ["cuda:0", "cuda:1"], ["cuda:0", "cuda:1"]),
+        ("cuda", 2, ["cuda:0"], ["cuda", "cuda"]),
+        ("cuda", 1, ["cuda:0", "cuda:1"], ["cuda"]),
+        ("cpu", 2, ["cuda:0", "cuda:1"], ["cpu", "cpu"]),
+        ("text=cpu", 2, ["cuda:0", "cuda:1"], ["text=cpu", "text=cpu"]),
     ],
 )
 def test_every_gpu_gets_a_worker_of_its_own(
@@ -141,6 +152,108 @@ def test_every_gpu_gets_a_worker_of_its_own(
     seen: list[str],
     used: list[str],
 ) -> None:
-    monkeypatch.setattr(module, "gpus", lambda: seen)
+    monkeypatch.setattr(module, "gpus", lambda wanted: seen)
     monkeypatch.setattr(module, "_any_gpu", lambda: bool(seen))
     assert module._devices(Hands(device=device, workers=workers)) == used
+
+
+class Cards:
+    def __init__(self, kind: str, count: int) -> None:
+        self.kind, self.count = kind, count
+
+    def __call__(self, index: int | None) -> Any:
+        reason = None if (index or 0) < self.count else "there is no such card"
+        return SimpleNamespace(name=f"{self.kind}:{index}", unusable=lambda: reason)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "seen"),
+    [
+        ("auto", ["xpu:0"]),
+        ("xpu", ["xpu:0"]),
+        ("cuda", []),
+        ("cpu", []),
+        ("cuda:1", []),
+        ("text=xpu", []),
+    ],
+)
+def test_gpus_are_those_of_the_kind_that_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, wanted: str, seen: list[str]
+) -> None:
+    machine = {"cuda": Cards("cuda", 0), "xpu": Cards("xpu", 1), "cpu": Cards("cpu", 1)}
+    monkeypatch.setattr("holdfast.pipeline.devices.DEVICES", machine)
+    assert gpus(wanted) == seen
+
+
+@pytest.mark.parametrize(
+    ("hands", "options", "text"),
+    [
+        ({}, {"precision": "fp8"}, "unknown precision 'fp8'\n  expected: one of "),
+        ({"budget": "much"}, {}, "cannot read 'much' as a size in bytes\n  expected: a size"),
+        ({"device": "cudda"}, {}, "unknown device 'cudda'\n  expected: one of cpu, cuda"),
+        ({"device": "cuda:x"}, {}, "cannot read device 'cuda:x'\n  expected: a name such as"),
+        ({"device": "text=cpu,denoise=gpu"}, {}, "unknown device 'gpu'\n  expected: one of"),
+        ({"device": "paint=cpu"}, {}, "unknown stage 'paint'\n  expected: one of"),
+        ({"device": "text="}, {}, "cannot read device 'text='\n  expected: such as"),
+    ],
+)
+def test_what_no_machine_has_is_refused_before_the_folder_is_touched(
+    tmp_path: Path, hands: dict[str, Any], options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(HoldfastError) as caught:
+        Batch(
+            rows("a"),
+            Options(model="m", **options),
+            Hands(load=FakeLoad(str(tmp_path / "log")), **hands),
+            tmp_path / "out",
+            "prompts.jsonl",
+        )
+    assert str(caught.value).startswith(text)
+    assert not (tmp_path / "out").exists()
+
+
+def test_devices_that_some_machine_has_are_not_refused(tmp_path: Path) -> None:
+    for device in ("auto", "cpu", "cuda", "cuda:1", "text=cpu,denoise=cuda", "text=auto"):
+        hands = Hands(device=device, budget="6GB")
+        Batch(rows("a"), Options(model="m"), hands, tmp_path / "out", "prompts.jsonl")
+
+
+def test_the_number_of_a_gpu_is_refused_on_a_cluster(tmp_path: Path) -> None:
+    hands = Hands(device="text=cuda:1,denoise=cuda:12", ray="auto")
+    with pytest.raises(BadInput) as caught:
+        Batch(rows("a"), Options(model="m"), hands, tmp_path / "out", "prompts.jsonl")
+    assert str(caught.value) == (
+        "cannot use --device text=cuda:1,denoise=cuda:12 with --ray: every worker of a cluster "
+        "has a GPU of its own, and that is its number 0\n"
+        "  expected: a kind of device without a number\n"
+        "  try: --device text=cuda,denoise=cuda"
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "values", "suffix", "name"),
+    [
+        ("tiny-flux", {}, None, "0000-a.png"),
+        ("tiny-wan", {}, None, "0000-a.gif"),
+        ("tiny-wan", {"num_frames": 1}, None, "0000-a.png"),
+        ("tiny-wan", {}, ".mp4", "0000-a.mp4"),
+        ("someone/something", {"num_frames": 5}, None, "0000-a.gif"),
+        ("someone/something", {}, None, "0000-a.png"),
+        ("tiny-flx", {}, None, "0000-a.png"),
+        ("tiny-wan", {"out": "b.webp"}, None, "b.webp"),
+    ],
+)
+def test_a_name_is_known_before_it_is_drawn(
+    tmp_path: Path, model: str, values: dict[str, Any], suffix: str | None, name: str
+) -> None:
+    options = Options(model=model, suffix=suffix)
+    batch = Batch(rows("a", **values), options, Hands(), tmp_path / "out", "prompts.jsonl")
+    assert batch.name(batch.jobs[0]) == name
+
+
+def test_a_folder_of_wan_without_defaults_makes_videos(tmp_path: Path) -> None:
+    shutil.copytree(BUILT_IN / "tiny-wan", tmp_path / "wan")
+    (tmp_path / "wan/holdfast.json").unlink()
+    options = Options(model=str(tmp_path / "wan"))
+    batch = Batch(rows("a"), options, Hands(), tmp_path / "out", "prompts.jsonl")
+    assert batch.name(batch.jobs[0]) == "0000-a.gif"

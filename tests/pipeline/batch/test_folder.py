@@ -196,6 +196,21 @@ def test_a_crash_between_picture_and_record_loses_nothing(
         assert folder.standing(work).found == (work[0].identity,)
 
 
+def test_a_folder_is_free_for_others_however_it_was_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(path: Path, **_: Any) -> None:
+        raise KeyboardInterrupt
+
+    folder = Folder(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("holdfast.pipeline.batch.folder.shutil.rmtree", interrupted)
+        with pytest.raises(KeyboardInterrupt), folder:
+            pass
+    with Folder(tmp_path):
+        pass
+
+
 def test_records_are_plain_json(tmp_path: Path) -> None:
     with Folder(tmp_path) as folder:
         _keep(folder, jobs("日本 ü")[0])

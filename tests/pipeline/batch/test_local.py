@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tests.pipeline.batch.fakes import (
     Drive,
     FakeLoad,
     assert_exactly_once,
+    let_go,
     records,
     rows,
     told,
@@ -37,14 +39,15 @@ def _workers(pid: int) -> list[psutil.Process]:
     return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
 
 
-def _run(tmp_path: Path, *prompts: str, seconds: float = 0.02) -> Summary:
-    summary = _batch(tmp_path, *prompts, load=FakeLoad(str(tmp_path / "log"), seconds)).run()
+def _run(tmp_path: Path, *prompts: str, together: int = 1) -> Summary:
+    load = FakeLoad(str(tmp_path / "log"), 0.02, together=together)
+    summary = _batch(tmp_path, *prompts, load=load).run()
     assert _workers(os.getpid()) == []
     return summary
 
 
 def test_two_processes_share_the_work_and_load_once_each(tmp_path: Path) -> None:
-    summary = _run(tmp_path, *PROMPTS)
+    summary = _run(tmp_path, *PROMPTS, together=2)
     assert (summary.done_now, summary.failed) == (12, ())
     assert told(tmp_path / "log", "load") == ["cpu", "cpu"]
     assert len(workers_in(tmp_path / "log")) == 2
@@ -80,6 +83,27 @@ def test_loading_that_kills_is_given_up(tmp_path: Path) -> None:
         _batch(tmp_path, "a", "b", load=load).run()
 
 
+# A process that only says how it would be started; the tracker is what multiprocessing starts too.
+STARTING = """
+import signal
+from multiprocessing import resource_tracker
+from types import SimpleNamespace
+from holdfast.pipeline.batch import local
+def start():
+    resource_tracker.ensure_running()
+    print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+local._SPAWN = SimpleNamespace(
+    Pipe=local._SPAWN.Pipe, Process=lambda **_: SimpleNamespace(start=start)
+)
+local.Local(None, ["cpu"])._start(0)
+"""
+
+
+def test_the_first_process_is_started_with_ctrl_c_blocked() -> None:
+    child = subprocess.run([sys.executable, "-c", STARTING], check=True, capture_output=True)
+    assert child.stdout == b"True\n"
+
+
 def _finish(child: subprocess.Popen[bytes]) -> None:
     _, stderr = child.communicate(timeout=60)
     assert child.returncode == 0, stderr.decode()
@@ -89,14 +113,14 @@ def _finish(child: subprocess.Popen[bytes]) -> None:
 def test_killed_in_the_middle_and_started_again_every_prompt_is_done_once(
     tmp_path: Path, drive: Drive, workers: str
 ) -> None:
-    child = drive(PROMPTS, "--workers", workers)
+    child = drive(PROMPTS, "--workers", workers, "--hold", "6")
     wait_for(tmp_path / "log", "end", 4)
     children = psutil.Process(child.pid).children(recursive=True)
     child.kill()
     child.communicate()
     assert psutil.wait_procs(children, timeout=10)[1] == []
     done = len(records(tmp_path / "out", "done"))
-    assert 0 < done < len(PROMPTS)
+    assert 0 < done <= 6
     _finish(drive(PROMPTS, "--workers", workers))
     assert_exactly_once(tmp_path / "out", PROMPTS, tmp_path / "log", lost=2 * int(workers))
 
@@ -104,10 +128,12 @@ def test_killed_in_the_middle_and_started_again_every_prompt_is_done_once(
 def test_a_worker_that_is_killed_has_its_prompt_done_by_another(
     tmp_path: Path, drive: Drive
 ) -> None:
-    child = drive(PROMPTS, "--workers", "2", "--seconds", "0.2")
-    wait_for(tmp_path / "log", "begin", 3)
+    child = drive(PROMPTS, "--workers", "2", "--hold", "2")
+    wait_for(tmp_path / "log", "begin", 4)  # two are done, and each worker has one that it holds
     victim = _workers(child.pid)[0]
     os.kill(victim.pid, signal.SIGKILL)
+    wait_for(tmp_path / "log", "load", 3)
+    let_go(tmp_path / "log")
     _finish(child)
     assert_exactly_once(tmp_path / "out", PROMPTS, tmp_path / "log", lost=1)
     assert len(told(tmp_path / "log", "load")) == 3

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -173,6 +174,9 @@ def test_without_ray_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch)
         ([{"CPU": 2}], 9, 99, (2, 1, 0)),
         ([{"CPU": 8, "GPU": 2}, {"CPU": 8, "GPU": 1}], None, 99, (3, 1, 1)),
         ([{"CPU": 8, "GPU": 2}], 9, 99, (2, 1, 1)),
+        ([{"GPU": 2}], None, 99, (2, 0, 1)),
+        ([{"CPU": 8, "GPU": 2}, {"CPU": 1, "GPU": 4}], None, 99, (6, 0, 1)),
+        ([{"CPU": 8, "GPU": 2}, {}], None, 99, (2, 1, 1)),
     ],
 )
 def test_a_cluster_is_divided_by_its_gpus_or_else_by_its_machines(
@@ -181,3 +185,63 @@ def test_a_cluster_is_divided_by_its_gpus_or_else_by_its_machines(
     from holdfast.pipeline.batch.ray import Share, share_of
 
     assert share_of(machines, wanted, most) == Share(*share)
+
+
+@pytest.mark.parametrize(
+    ("device", "may"),
+    [
+        ("auto", True),
+        ("cuda", True),
+        ("cpu", False),
+        ("text=cpu,denoise=cpu,decode=cpu", False),
+        ("text=cpu", True),
+    ],
+)
+def test_gpus_of_a_cluster_are_left_to_others_by_what_runs_on_cpus(device: str, may: bool) -> None:
+    from holdfast.pipeline.batch.ray import Share, _may_be_gpu, share_of
+
+    machines = [{"CPU": 8, "GPU": 2}, {"CPU": 8}]
+    assert _may_be_gpu(device) is may
+    share = Share(2, cpus=1, gpus=1) if may else Share(2, cpus=8, gpus=0)
+    assert share_of(machines, None, 99, gpus=may) == share
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [((2, 1, 1), "2 GPUs are"), ((1, 1, 1), "1 GPU is"), ((2, 4, 0), "8 CPUs are")],
+)
+def test_a_cluster_that_gives_nothing_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: tuple[int, int, int], text: str
+) -> None:
+    module = pytest.importorskip("holdfast.pipeline.batch.ray")
+    now_s, notes = [100.0], []
+    node = {"Alive": True, "Resources": {"CPU": 8.0}}
+    still = SimpleNamespace(remote=lambda *_: object())
+    monkeypatch.setattr(module.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(module.ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(module.ray, "nodes", lambda: [node])
+    monkeypatch.setattr(module.ray, "wait", lambda waiting, **_: ([], waiting))
+    monkeypatch.setattr(module.ray, "kill", lambda actor: None)
+    monkeypatch.setattr(module, "share_of", lambda *_, **__: module.Share(*share))
+    actor = SimpleNamespace(answer=still, latest=still)
+    monkeypatch.setattr(module, "_remote_class", lambda _: SimpleNamespace(remote=lambda *_: actor))
+    crew = module.Actors(FakeLoad(str(tmp_path / "log")), "auto", None, 9, "auto", notes.append)
+    with crew:
+        for _ in range(30):
+            assert crew.wait(lambda *_: None) == []
+            now_s[0] += 0.5
+            assert notes == [] or now_s[0] > 110
+    assert notes == [f"waiting for the cluster: {text} asked for"]
+
+
+def test_an_actor_that_has_answered_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = pytest.importorskip("holdfast.pipeline.batch.ray")
+    notes: list[str] = []
+    crew = module.Actors(FakeLoad(str(tmp_path / "log")), "auto", None, 9, "auto", notes.append)
+    crew._tell_at_s, crew._questions["a question"] = 0.0, 0
+    monkeypatch.setattr(module.ray, "get", lambda _: None)
+    crew._hear("a question", lambda *_: None)
+    crew._tell_of_waiting()
+    assert notes == []

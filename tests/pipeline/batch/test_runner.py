@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import tempfile
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.base.errors import BadInput, HoldfastError, Unsupported
+from holdfast.base.errors import BadInput, HoldfastError, OutOfMemory, Unsupported
+from holdfast.base.registry import Entry, Registry
 from holdfast.pipeline import media
 from holdfast.pipeline.batch.folder import Folder
 from holdfast.pipeline.batch.jobs import Job
@@ -25,10 +28,18 @@ from holdfast.pipeline.batch.workers import (
     Order,
     Paint,
     Painted,
+    Painter,
     Task,
     Watch,
 )
-from tests.pipeline.batch.fakes import FakeLoad, assert_exactly_once, jobs, records, told
+from tests.pipeline.batch.fakes import (
+    FakeLoad,
+    FakePipe,
+    assert_exactly_once,
+    jobs,
+    records,
+    told,
+)
 
 Script = Callable[[int, Task], Answer]
 
@@ -246,6 +257,14 @@ def test_ctrl_c_wrapped_by_a_library_is_still_ctrl_c(tmp_path: Path) -> None:
         _run(tmp_path, Here(load, "cpu"), jobs("a"))
 
 
+def test_ctrl_c_wrapped_in_an_error_of_ours_is_still_ctrl_c(tmp_path: Path) -> None:
+    def load(device: str, progress: object) -> Any:
+        raise Unsupported("import failed") from KeyboardInterrupt()
+
+    with pytest.raises(KeyboardInterrupt):
+        _run(tmp_path, Here(load, "cpu"), jobs("a"))
+
+
 def test_a_video_does_not_go_into_a_picture_file(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with pytest.raises(BadInput) as caught:
@@ -254,9 +273,93 @@ def test_a_video_does_not_go_into_a_picture_file(tmp_path: Path) -> None:
         )
     assert caught.value.what == (
         "cannot use 'prompts.jsonl': 1 bad line, nothing was started\n"
-        "  line 1: cannot write 9 frames as .png: a PNG file holds one; "
+        "  line 1: cannot write 9 frames to '.png': a PNG file holds one; "
         "expected .gif or .mp4 for a video"
     )
+
+
+def test_formats_are_asked_about_once_each_and_leave_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, int]] = []
+    original = media.check_format
+
+    def check(suffix: str, num_frames: int, path: Path | None = None) -> None:
+        if num_frames > 1:  # not those of encoding
+            asked.append((suffix, num_frames))
+        original(suffix, num_frames, path)
+
+    monkeypatch.setattr(media, "check_format", check)
+    for name in ("TemporaryFile", "NamedTemporaryFile", "mkstemp"):
+        monkeypatch.setattr(tempfile, name, None)
+    painter = Painter(FakeLoad(str(tmp_path / "log")), "cpu")
+    painter.answer(LoadModel(), lambda _: None)
+    frames = [(".gif", 2), (".gif", 3), (".png", 3)] * 20
+    tasks = [
+        Task(f"{n}", {"prompt": "a", "num_frames": count}, suffix, 8)
+        for n, (suffix, count) in enumerate(frames)
+    ]
+    answer = painter.answer(Check(tuple(tasks)), lambda _: None)
+    assert isinstance(answer, Checked)
+    assert sorted(map(int, answer.problems)) == list(range(2, 60, 3))
+    assert asked == [(".gif", 2), (".gif", 3), (".png", 3)]
+
+
+def test_a_format_without_its_library_is_refused_before_anything_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        media, "_LIBRARIES", Registry("format", {".mp4": Entry("no_such_av", extra="video")})
+    )
+    log = tmp_path / "log"
+    with pytest.raises(BadInput) as caught:
+        _run(tmp_path / "out", Here(FakeLoad(str(log)), "cpu"), jobs("a", out="a.mp4"))
+    assert caught.value.what == (
+        "cannot use 'prompts.jsonl': 1 bad line, nothing was started\n"
+        "  line 1: cannot load format '.mp4': the package 'no_such_av' is not installed; "
+        "expected the packages of the extra 'video'"
+    )
+    assert told(log, "begin") == []
+
+
+class Tensor:
+    """Something large."""
+
+
+def test_a_failed_attempt_has_let_go_of_its_memory_before_the_next_one(tmp_path: Path) -> None:
+    attempts: list[tuple[weakref.ref[Tensor], bool]] = []
+
+    class Pipe(FakePipe):
+        def __call__(self, prompt: str, **settings: Any) -> Any:
+            alive = any(tensor() is not None for tensor, _ in attempts)
+            tensor = Tensor()
+            attempts.append((weakref.ref(tensor), alive))
+            try:
+                raise RuntimeError("CUDA out of memory")
+            except RuntimeError as exc:
+                kept = exc  # a circle: the exception has this frame, and this frame has it
+                raise OutOfMemory("no room", expected="room", hint="less") from kept
+
+    runner = _run(
+        tmp_path / "out",
+        Here(lambda *_: Pipe(FakeLoad(str(tmp_path / "log"))), "cpu"),
+        jobs("a"),
+        retries=2,
+    )
+    assert [alive for _, alive in attempts] == [False, False, False]
+    assert runner.outcome.failures[0].reason == "no room\n  expected: room\n  try: less"
+
+
+def test_the_error_in_an_answer_is_the_same_without_where_it_came_from(tmp_path: Path) -> None:
+    def load(device: str, progress: object) -> Any:
+        raise OutOfMemory("no room", expected="room", hint="less") from RuntimeError("why")
+
+    answer = Painter(load, "cpu").answer(LoadModel(), lambda _: None)
+    assert isinstance(answer, Failed)
+    error = answer.error
+    assert type(error) is OutOfMemory
+    assert (error.what, error.expected, error.hint) == ("no room", "room", "less")
+    assert (error.__traceback__, error.__cause__, error.__context__) == (None, None, None)
 
 
 def test_a_video_without_a_name_becomes_a_gif(tmp_path: Path) -> None:

@@ -8,23 +8,29 @@ loaded, except settings that only the model can judge: those are refused before 
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from holdfast.base.config import Config
-from holdfast.base.errors import BadInput
+from holdfast.base.errors import BadInput, HoldfastError
 from holdfast.pipeline.batch.folder import Folder, Standing
-from holdfast.pipeline.batch.jobs import SUFFIXES, Options, plan
-from holdfast.pipeline.batch.local import gpus
+from holdfast.pipeline.batch.jobs import SUFFIXES, Job, Options, plan, suffix_for
+from holdfast.pipeline.batch.local import NUMBERED, gpus
 from holdfast.pipeline.batch.manifest import NAME
 from holdfast.pipeline.batch.reading import Row
 from holdfast.pipeline.batch.runner import Failure, Outcome, Runner
 from holdfast.pipeline.batch.show import Show
 from holdfast.pipeline.batch.workers import CREWS, Crew, Load, Recipe
+from holdfast.pipeline.devices import DEVICES, open_device
+from holdfast.pipeline.placement import Wish
 from holdfast.topology import discover
 
+# Those of that family, which takes torch to ask; only whether it is more than one matters here.
+_WAN_FRAMES = 81
 _COMPARED = ("model", "config", "precision", "seed", "suffix", "fps", "defaults")
 
 
@@ -81,6 +87,15 @@ class Batch:
         with Folder(self.folder) as folder:
             return folder.standing(self.jobs)
 
+    def name(self, job: Job) -> str:
+        """The file that a job would like to have, as far as that can be told before it is drawn."""
+        frames = job.settings.get("num_frames") or self._usual_frames
+        return job.name(job.suffix or suffix_for(frames))
+
+    @functools.cached_property
+    def _usual_frames(self) -> int:
+        return _usual_frames(self._options)
+
     def run(self, show: Show | None = None) -> Summary:
         """Make what is missing. After Ctrl-C, `summary` says how far it came."""
         show = show or Show()
@@ -111,7 +126,7 @@ class Batch:
         )
 
     def _work(self, folder: Folder, standing: Standing, show: Show) -> None:
-        crew = _crew(self._hands, self._options, len(standing.to_do))
+        crew = _crew(self._hands, self._options, len(standing.to_do), show)
         self._runner = Runner(
             standing.to_do,
             folder,
@@ -153,6 +168,23 @@ def _check(options: Options, hands: Hands) -> None:
         raise BadInput(
             f"cannot write {options.suffix!r} files", expected=f"one of {', '.join(SUFFIXES)}"
         )
+    _check_placing(options, hands)
+
+
+def _check_placing(options: Options, hands: Hands) -> None:
+    """What can be told without torch, in the words of those who would tell it later."""
+    wish = Wish(hands.device, hands.budget, options.precision).checked()
+    for name in wish.by_stage().values():
+        kind, colon, number = name.partition(":")
+        if name != "auto" and (kind not in DEVICES or (colon and not number.isdecimal())):
+            open_device(name)  # raises: nothing is opened by such a name
+        if hands.ray is not None and colon:
+            raise BadInput(
+                f"cannot use --device {hands.device} with --ray: every worker of a cluster has "
+                "a GPU of its own, and that is its number 0",
+                expected="a kind of device without a number",
+                hint=f"--device {re.sub(r':[0-9]+', '', hands.device)}",
+            )
 
 
 def _refuse_unknown(options: Options) -> None:
@@ -160,6 +192,21 @@ def _refuse_unknown(options: Options) -> None:
     from holdfast.pipeline.sources import locate, require_weights
 
     require_weights(locate(options.model, options.config))
+
+
+def _usual_frames(options: Options) -> int:
+    """How many frames the model draws unless told otherwise; 1 where only loading would tell."""
+    from holdfast.pipeline.sources import built_in, locate
+
+    place, rest = Path(options.model).expanduser(), Path(options.config or "").expanduser()
+    alone = options.model in built_in() or place.is_dir()
+    if not alone and not (options.config and place.is_file() and rest.is_dir()):
+        return 1  # not here, or not all of it: no reason to go and fetch it
+    try:
+        source = locate(options.model, options.config)
+    except HoldfastError:
+        return 1  # a run will say what is wrong
+    return source.defaults.get("num_frames", _WAN_FRAMES if source.family == "wan" else 1)
 
 
 def _facts(options: Options) -> dict[str, Any]:
@@ -172,11 +219,11 @@ def _changes(last: Mapping[str, Any], now: Mapping[str, Any], names: list[str]) 
     return ", ".join(f"{name}: {last.get(name)} before, {now[name]} now" for name in names)
 
 
-def _crew(hands: Hands, options: Options, jobs: int) -> Crew:
+def _crew(hands: Hands, options: Options, jobs: int, show: Show) -> Crew:
     """As many workers as were asked for, as there are GPUs, and as there is work for."""
     load = hands.load or Recipe(options.model, options.precision, hands.budget, options.config)
     if hands.ray is not None:
-        return CREWS["ray"](load, hands.device, hands.workers, jobs, hands.ray)
+        return CREWS["ray"](load, hands.device, hands.workers, jobs, hands.ray, show.note)
     devices = _devices(hands)[:jobs]
     if len(devices) == 1:
         return CREWS["here"](load, devices[0])
@@ -184,8 +231,9 @@ def _crew(hands: Hands, options: Options, jobs: int) -> Crew:
 
 
 def _devices(hands: Hands) -> list[str]:
-    """A device for each worker; with several GPUs, each gets its own in turn."""
-    several = gpus() if hands.device == "auto" and hands.workers != 1 and _any_gpu() else []
+    """A device for each worker; with several GPUs of the kind, each gets its own in turn."""
+    spread = hands.workers != 1 and hands.device in ("auto", *NUMBERED)
+    several = gpus(hands.device) if spread and _any_gpu() else []
     if len(several) < 2:
         return [hands.device] * (hands.workers or 1)
     return [several[i % len(several)] for i in range(hands.workers or len(several))]

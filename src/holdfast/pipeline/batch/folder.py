@@ -60,8 +60,10 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
                 self._own(record["job"], record["file"])
 
     def __exit__(self, *_: object) -> None:
-        self._remove_drafts()
-        self.manifest.__exit__(None, None, None)
+        try:
+            self._remove_drafts()
+        finally:
+            self.manifest.__exit__(None, None, None)
 
     def begin(self, **values: Any) -> None:
         """Record that a run begins, and with what."""

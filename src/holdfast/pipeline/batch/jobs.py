@@ -93,6 +93,11 @@ def plan(rows: Sequence[Row], options: Options, file: str) -> list[Job]:
     return jobs
 
 
+def suffix_for(num_frames: int) -> str:
+    """The form of a picture or video whose form was left open."""
+    return ".png" if num_frames == 1 else ".gif"
+
+
 def slug(prompt: str) -> str:
     """A short piece of a file name that reminds of the prompt."""
     plain = unicodedata.normalize("NFKD", prompt).encode("ascii", "ignore").decode().lower()

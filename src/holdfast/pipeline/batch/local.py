@@ -15,15 +15,18 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
+from holdfast.pipeline.batch.ctrl_c import ctrl_c_later, unblock
 from holdfast.pipeline.batch.workers import Answer, Crew, Died, Load, Order, Painter, Watch
-from holdfast.pipeline.devices import DEVICES
+from holdfast.pipeline.devices import cards
 from holdfast.pipeline.progress import Event
 
 WAIT_S = 0.5
+# Kinds of devices of which a machine can have several, in the order of `auto`.
+NUMBERED = ("cuda", "xpu")
 _SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -45,7 +48,8 @@ class Local(Crew):
             name=f"holdfast-worker-{worker}",
             daemon=True,
         )
-        with _ctrl_c_later():
+        _start_tracker()
+        with ctrl_c_later():
             process.start()
             self._processes[worker], self._wires[worker] = process, ours
         theirs.close()  # or the end of the child would not be seen
@@ -101,12 +105,13 @@ class Local(Crew):
             self._bury(worker)
 
 
-def gpus() -> list[str]:
-    """The GPUs that torch sees, as device names; none where there is only one of a kind."""
-    for kind in ("cuda", "xpu"):
-        names: list[str] = []
-        while DEVICES[kind](len(names)).unusable() is None:
-            names.append(f"{kind}:{len(names)}")
+def gpus(wanted: str = "auto") -> list[str]:
+    """The GPUs of the wanted kind that torch sees, as device names; none of a kind without numbers.
+
+    "auto" is the first kind of which there are any.
+    """
+    for kind in NUMBERED if wanted == "auto" else [k for k in NUMBERED if k == wanted]:
+        names = [card.name for card in cards(kind)]
         if names:
             return names
     return []
@@ -115,7 +120,7 @@ def gpus() -> list[str]:
 def serve(load: Load, device: str, threads: int, wire: Connection) -> None:
     """The child: answer orders until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _unblock()
+    unblock()
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     os.dup2(2, 1)  # standard output is the command's, and libraries print as they like
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # read when torch is imported
@@ -132,19 +137,9 @@ def _end_with_the_parent() -> None:
         os._exit(1)
 
 
-@contextlib.contextmanager
-def _ctrl_c_later() -> Iterator[None]:
-    """Hold Ctrl-C back for the block; a process that starts in it begins with it held back."""
-    if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _unblock() -> None:
+def _start_tracker() -> None:
+    """What `multiprocessing` starts next to the first child: it would unblock Ctrl-C meanwhile."""
     if sys.platform != "win32":
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        from multiprocessing import resource_tracker
+
+        resource_tracker.ensure_running()

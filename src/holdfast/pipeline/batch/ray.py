@@ -15,7 +15,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,11 +34,14 @@ from holdfast.pipeline.batch.workers import (
     Painter,
     Watch,
 )
+from holdfast.pipeline.placement import Wish
 from holdfast.pipeline.progress import Event
+from holdfast.pipeline.stages import STAGES
 
 WAIT_S = 0.5
 _KNOCK_S = 5.0
 _ASK_S = 1.0  # between two questions about progress
+_PATIENCE_S = 10.0  # until it is told that the cluster gives nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,11 @@ class Share:
     count: int
     cpus: int
     gpus: int
+
+    def text(self) -> str:
+        """All of it, with a verb: "2 GPUs are"."""
+        number = self.count * (self.gpus or self.cpus)
+        return f"{number} {'GPU' if self.gpus else 'CPU'}{'s are' if number > 1 else ' is'}"
 
 
 class Actor:
@@ -74,11 +82,18 @@ class Actors(Crew):
 
     There are never more than `most`. `address` is "auto", "HOST:PORT", or "local" for a cluster
     that is started here and ends here.
+    `note` is told when the cluster lets one wait.
     Entering raises Unsupported when there is no cluster to join.
     """
 
     def __init__(
-        self, load: Load, device: str, count: int | None, most: int, address: str = LOCAL_RAY
+        self,
+        load: Load,
+        device: str,
+        count: int | None,
+        most: int,
+        address: str = LOCAL_RAY,
+        note: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__(count or 1)
         self._load, self._device, self._address = load, device, address
@@ -88,15 +103,18 @@ class Actors(Crew):
         self._answers: dict[Any, int] = {}  # by the reference that Ray gives for one
         self._questions: dict[Any, int] = {}
         self._asked_s: dict[int, float] = {}
+        self._note = note
+        self._tell_at_s: float | None = None  # when to tell that none has been heard of
 
     def _open(self) -> None:
         self._exit.enter_context(contextlib.redirect_stdout(sys.stderr))  # Ray tells of deaths
         if not ray.is_initialized():
             self._join()
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        share = share_of(machines, self._wanted, self._most)
-        self.count = share.count
-        self._remote = _remote_class(share)
+        self._share = share_of(machines, self._wanted, self._most, gpus=_may_be_gpu(self._device))
+        self.count = self._share.count
+        self._remote = _remote_class(self._share)
+        self._tell_at_s = time.monotonic() + _PATIENCE_S
 
     def _join(self) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -125,6 +143,7 @@ class Actors(Crew):
 
     def _receive(self, watch: Watch) -> list[tuple[int, Answer]]:
         self._ask()
+        self._tell_of_waiting()
         waiting = [*self._answers, *self._questions]
         ready, _ = ray.wait(waiting, num_returns=1, timeout=WAIT_S) if waiting else ([], [])
         answers: list[tuple[int, Answer]] = []
@@ -147,14 +166,21 @@ class Actors(Crew):
                 self._asked_s[worker] = now
                 self._questions[self._actors[worker].latest.remote()] = worker
 
+    def _tell_of_waiting(self) -> None:
+        if self._tell_at_s is not None and time.monotonic() >= self._tell_at_s:
+            self._tell_at_s = None
+            self._note(f"waiting for the cluster: {self._share.text()} asked for")
+
     def _hear(self, reference: Any, watch: Watch) -> None:
         worker = self._questions.pop(reference)
         with contextlib.suppress(RayError):  # dead: its answer tells
             event: Any = ray.get(reference)
+            self._tell_at_s = None  # it has a place
             if event is not None and worker in self._answers.values():
                 watch(worker, event)
 
     def _get(self, worker: int, reference: Any) -> Answer:
+        self._tell_at_s = None
         try:
             return ray.get(reference)
         except RayActorError as exc:
@@ -191,12 +217,25 @@ def _remote_class(share: Share) -> Any:
     )(Actor)
 
 
-def share_of(machines: Sequence[Mapping[str, float]], wanted: int | None, most: int) -> Share:
-    """How to divide a cluster; one worker on each GPU, or on each machine where there are none."""
-    gpus = int(sum(machine.get("GPU", 0) for machine in machines))
+def _may_be_gpu(device: str) -> bool:
+    asked = Wish(device).by_stage()
+    return {asked.get(stage, "auto") for stage in STAGES} != {"cpu"}
+
+
+def share_of(
+    machines: Sequence[Mapping[str, float]], wanted: int | None, most: int, *, gpus: bool = True
+) -> Share:
+    """How to divide a cluster; one worker on each GPU, or on each machine where there are none.
+
+    Without `gpus` none of them is taken.
+    """
+    cards = [(int(machine.get("GPU", 0)), machine.get("CPU", 0)) for machine in machines]
+    count = sum(number for number, _ in cards) if gpus else 0
+    if count:
+        # A machine may lend its GPUs and no CPUs, or fewer: those must not be what is waited for.
+        enough = all(cpus >= number for number, cpus in cards)
+        return Share(min(wanted or count, count, most), cpus=1 if enough else 0, gpus=1)
     cpus = [int(machine.get("CPU", 0)) for machine in machines]
-    if gpus:
-        return Share(min(wanted or gpus, gpus, most), cpus=1, gpus=1)
     working = [count for count in cpus if count] or [1]
     count = min(wanted or len(working), sum(working), most)
     each = min(working) // math.ceil(count / len(working))

@@ -1,6 +1,6 @@
 """What ends a Ray that was started for one batch, also when nobody is left to ask for it.
 
-Ray's workers end with the process that started it. Its helpers and its folder do not: after a kill
+Ray's workers end with the process that started it. Its daemons and its folder do not: after a kill
 the first stay for a minute, the second for good. So a small process waits until its standard input
 ends, which the system sees to, and then clears away.
 Promise: only processes that write into the folder of the `guarded` block are ended, and only that
@@ -19,6 +19,8 @@ from collections.abc import Iterator
 
 import psutil
 
+from holdfast.pipeline.batch.ctrl_c import ctrl_c_later
+
 _WAIT_S = 30.0
 
 
@@ -28,19 +30,34 @@ def guarded() -> Iterator[str]:
 
     Its name is short, as Ray puts sockets into it, whose paths may have 107 characters.
     """
-    folder = tempfile.mkdtemp(prefix="hf-ray-")
-    guard = subprocess.Popen(
+    folder: str | None = None
+    guard: subprocess.Popen[bytes] | None = None
+    try:
+        with ctrl_c_later():  # between the two, nobody would clear the folder away
+            folder = tempfile.mkdtemp(prefix="hf-ray-")
+            guard = _guard(folder)
+        yield folder
+    finally:
+        if guard is not None:
+            _let_clear(guard)
+        elif folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _guard(folder: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
         [sys.executable, "-m", __name__, folder, str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C is not for it
     )
-    try:
-        yield folder
-    finally:
-        if guard.stdin is not None:
-            guard.stdin.close()
+
+
+def _let_clear(guard: subprocess.Popen[bytes]) -> None:
+    if guard.stdin is not None:
+        guard.stdin.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):  # it goes on without us
         guard.wait(_WAIT_S)
 
 

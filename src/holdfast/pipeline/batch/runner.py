@@ -90,8 +90,12 @@ class Runner:
         with self._crew:
             while self._queue or self._running:
                 self._hand_out()
-                for worker, answer in self._crew.wait(self._watch):
-                    self._handle(worker, answer)
+                self._listen()
+
+    def _listen(self) -> None:
+        # On its own, so that no answer is kept while the next picture is drawn.
+        for worker, answer in self._crew.wait(self._watch):
+            self._handle(worker, answer)
 
     def _watch(self, worker: int, event: Event) -> None:
         self._show.step(worker, self._running.get(worker), event)

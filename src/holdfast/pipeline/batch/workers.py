@@ -11,18 +11,21 @@ workers that die and gives up one whose model cannot be loaded.
 
 from __future__ import annotations
 
-import tempfile
+import copy
+import functools
+import gc
 import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from holdfast.base.errors import BadInput, HoldfastError, Unsupported
+from holdfast.base.interrupts import is_interrupt
 from holdfast.base.registry import Entry, Registry
+from holdfast.pipeline.batch.jobs import suffix_for
 from holdfast.pipeline.progress import Event, Listener
 
 # Times in a row that a worker may die before it has loaded its model.
@@ -152,47 +155,63 @@ class Painter:
         self._pipe: Pipe | None = None
 
     def answer(self, order: Order, progress: Listener) -> Answer:
-        """Do it. Only Ctrl-C comes out as an exception."""
+        """Do it. Only Ctrl-C comes out as an exception.
+
+        An answer holds nothing of the attempt but words: after a failure its memory is free again.
+        """
         try:
-            if isinstance(order, LoadModel):
-                self._pipe = self._load(self._device, progress)
-                return Loaded()
-            assert self._pipe is not None, "the first order is LoadModel"
-            if isinstance(order, Check):
-                return Checked(_problems(self._pipe, order.tasks))
-            return _paint(self._pipe, order.task, progress)
-        except HoldfastError as exc:
-            return Failed(exc, again=not isinstance(exc, BadInput))
+            return self._do(order, progress)
         except Exception as exc:
-            if _is_interrupt(exc):
+            if is_interrupt(exc):
                 raise KeyboardInterrupt from exc
-            return Failed(Unsupported(f"{type(exc).__name__}: {exc}"), again=True)
+            failed = Failed(_bare(exc), again=not isinstance(exc, BadInput))
+        gc.collect()  # what failed may hold its own exception, and with it its tensors
+        return failed
+
+    def _do(self, order: Order, progress: Listener) -> Answer:
+        if isinstance(order, LoadModel):
+            self._pipe = self._load(self._device, progress)
+            return Loaded()
+        assert self._pipe is not None, "the first order is LoadModel"
+        if isinstance(order, Check):
+            return Checked(_problems(self._pipe, order.tasks))
+        return _paint(self._pipe, order.task, progress)
+
+
+def _bare(exc: Exception) -> HoldfastError:
+    """The error without where it came from: a traceback keeps every local variable on the way."""
+    if isinstance(exc, HoldfastError):
+        return copy.copy(exc)  # its three parts, as when it is pickled
+    return Unsupported(f"{type(exc).__name__}: {exc}")
 
 
 def _problems(pipe: Pipe, tasks: Sequence[Task]) -> dict[str, HoldfastError]:
     problems: dict[str, HoldfastError] = {}
+    refusal = functools.cache(_refusal)  # few forms for many tasks
     for task in tasks:
         try:
             settled = pipe.check(**task.settings)
-            if task.suffix is not None:
-                _check_format(task.suffix, settled.num_frames)
         except HoldfastError as exc:
-            problems[task.identity] = exc
+            problems[task.identity] = _bare(exc)
+            continue
+        refused = refusal(task.suffix, settled.num_frames) if task.suffix else None
+        if refused is not None:
+            problems[task.identity] = refused
     return problems
 
 
-def _check_format(suffix: str, num_frames: int) -> None:
+def _refusal(suffix: str, num_frames: int) -> HoldfastError | None:
+    """Why so many frames cannot go into such a file; where the file goes is not for a worker."""
+    import numpy
+
     from holdfast.pipeline import media
 
-    form = media.FORMATS[suffix]
-    if num_frames > 1 and not form.video:
-        videos = [name for name, other in media.FORMATS.items() if other.video]
-        raise BadInput(
-            f"cannot write {num_frames} frames as {suffix}: a {form.name} file holds one",
-            expected=f"{' or '.join(videos)} for a video",
-        )
-    # Also whether this format's libraries are there; where the file goes is not for a worker.
-    media.check_target(Path(tempfile.gettempdir()) / f"picture{suffix}", num_frames)
+    try:
+        media.check_format(suffix, num_frames)
+        media.encode(numpy.zeros((1, 16, 16, 3), numpy.uint8), suffix, {})  # are its libraries here
+    except HoldfastError as exc:
+        return _bare(exc)
+    return None
 
 
 def _paint(pipe: Pipe, task: Task, progress: Listener) -> Painted:
@@ -200,17 +219,11 @@ def _paint(pipe: Pipe, task: Task, progress: Listener) -> Painted:
 
     start = time.perf_counter()
     result = pipe(**task.settings, progress=progress)
-    suffix = task.suffix or (".png" if len(result.frames) == 1 else ".gif")
+    suffix = task.suffix or suffix_for(len(result.frames))
     # With its identity inside, a picture can be told from all others when its record is lost.
     settings = {**result.settings, "job": task.identity}
     data = media.encode(result.frames, suffix, settings, fps=task.fps)
     return Painted(data, suffix, settings, round(time.perf_counter() - start, 3))
-
-
-def _is_interrupt(exc: BaseException) -> bool:
-    """Whether Ctrl-C is what is behind it: imports wrap it in exceptions of their own."""
-    cause = exc.__cause__ or exc.__context__
-    return isinstance(cause, KeyboardInterrupt) or (cause is not None and _is_interrupt(cause))
 
 
 class Crew(AbstractContextManager["Crew"]):

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from diffusers.image_processor import VaeImageProcessor
 
+from holdfast.base.errors import Unsupported
+from holdfast.pipeline.quiet import quiet
 from holdfast.pipeline.stages import Parts
 
 
@@ -32,11 +34,18 @@ class Diffusers:
         return self._pipe.encode_prompt(prompt, device=self._device, **options)
 
 
-class AutoencoderScale:
-    """How many pixels a side of a latent stands for, from the configuration of the "vae"."""
+def too_long(tokenizer: Any, length: int, prompt: str) -> tuple[str, ...]:
+    """A note if `prompt` has more tokens than are read."""
+    with quiet():
+        count = len(tokenizer(prompt).input_ids)
+    return (f"only the first {length} of {count} tokens of the prompt were read",) * (
+        count > length
+    )
 
-    def __init__(self, configs: Mapping[str, Mapping[str, Any]]) -> None:
-        self.pixels = 2 ** (len(configs["vae"]["block_out_channels"]) - 1)
+
+def autoencoder_scale(configs: Mapping[str, Mapping[str, Any]]) -> int:
+    """How many pixels a side of a latent stands for, from the configuration of the "vae"."""
+    return 2 ** (len(configs["vae"]["block_out_channels"]) - 1)
 
 
 def latents_to_frames(decoded: torch.Tensor) -> np.ndarray:
@@ -46,5 +55,11 @@ def latents_to_frames(decoded: torch.Tensor) -> np.ndarray:
 
 
 def to_bytes(floats: np.ndarray) -> np.ndarray:
-    """Values in 0 … 1 as bytes."""
+    """Values in 0 … 1 as bytes. Raises Unsupported if they are no numbers."""
+    if not np.isfinite(floats).all():
+        raise Unsupported(
+            "the model computed values that are no numbers: this precision is too narrow for it",
+            expected="a picture",
+            hint="--precision bf16 or fp32",
+        )
     return (floats * 255).round().astype(np.uint8)

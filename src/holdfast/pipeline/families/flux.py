@@ -17,7 +17,12 @@ from diffusers.pipelines.flux.pipeline_flux import (
 )
 from diffusers.utils.torch_utils import randn_tensor
 
-from holdfast.pipeline.families.common import AutoencoderScale, Diffusers, latents_to_frames
+from holdfast.pipeline.families.common import (
+    Diffusers,
+    autoencoder_scale,
+    latents_to_frames,
+    too_long,
+)
 from holdfast.pipeline.settings import Limits, Settings
 from holdfast.pipeline.stages import Parts
 
@@ -27,9 +32,9 @@ class Text:
 
     def __init__(self, parts: Parts) -> None:
         self._device = parts.device
+        self._tokenizer = parts.components["tokenizer_2"]
         self._pipe = Diffusers(FluxPipeline, parts)
-        length = parts.components["tokenizer_2"].model_max_length
-        self._length = min(512, length)
+        self._length = min(512, self._tokenizer.model_max_length)
         self._true_guidance = not guidance_is_embedded(parts.configs)
 
     def __call__(self, settings: Settings) -> dict[str, torch.Tensor]:
@@ -46,6 +51,10 @@ class Text:
             f"{prefix}pooled": self._device.fetch(pooled),
         }
 
+    def notes(self, settings: Settings) -> tuple[str, ...]:
+        """Whether the prompt was too long."""
+        return too_long(self._tokenizer, self._length, settings.prompt)
+
 
 class Denoise:
     """Euler steps along the flow that the transformer predicts."""
@@ -54,7 +63,7 @@ class Denoise:
         self._device, self._dtype = parts.device, parts.dtype
         self._transformer = parts.components["transformer"]
         self._scheduler = parts.components["scheduler"]
-        self._patch = AutoencoderScale(parts.configs).pixels * 2
+        self._patch = autoencoder_scale(parts.configs) * 2
         self._embedded = guidance_is_embedded(parts.configs)
 
     def noise(self, settings: Settings, generator: torch.Generator) -> torch.Tensor:
@@ -142,7 +151,7 @@ class Decode:
     def __init__(self, parts: Parts) -> None:
         self._device, self._dtype = parts.device, parts.dtype
         self._vae = parts.components["vae"]
-        self._scale = AutoencoderScale(parts.configs).pixels
+        self._scale = autoencoder_scale(parts.configs)
 
     def __call__(self, latents: torch.Tensor, settings: Settings) -> np.ndarray:
         """One picture."""
@@ -158,26 +167,23 @@ class Decode:
 class Flux:
     """The family: FLUX.1 dev has its guidance built in, schnell needs none."""
 
-    name = "flux"
     stages: ClassVar[dict[str, tuple[str, ...]]] = {
         "text": ("tokenizer", "tokenizer_2", "text_encoder", "text_encoder_2"),
         "denoise": ("transformer", "scheduler"),
         "decode": ("vae",),
     }
+    optional = ()
     full_precision = ()
 
-    def limits(
-        self, configs: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]
-    ) -> Limits:
+    def limits(self, configs: Mapping[str, Mapping[str, Any]]) -> Limits:
         """1024 pixels a side, as the full-size models are trained."""
-        scale = AutoencoderScale(configs).pixels
+        scale = autoencoder_scale(configs)
         embedded = guidance_is_embedded(configs)
         return Limits(
             height=128 * scale,
             width=128 * scale,
             multiple_of=scale * 2,
             steps=20 if embedded else 4,
-            max_steps=1000,
             guidance=3.5 if embedded else 0.0,
             takes_negative=not embedded,
         )

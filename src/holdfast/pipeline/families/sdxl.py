@@ -16,7 +16,12 @@ from diffusers.pipelines.stable_diffusion_xl.pipeline_stable_diffusion_xl import
 )
 from diffusers.utils.torch_utils import randn_tensor
 
-from holdfast.pipeline.families.common import AutoencoderScale, Diffusers, latents_to_frames
+from holdfast.pipeline.families.common import (
+    Diffusers,
+    autoencoder_scale,
+    latents_to_frames,
+    too_long,
+)
 from holdfast.pipeline.settings import Limits, Settings
 from holdfast.pipeline.stages import Parts
 
@@ -27,6 +32,7 @@ class Text:
     def __init__(self, parts: Parts) -> None:
         self._device = parts.device
         zeros = parts.options.get("force_zeros_for_empty_prompt", True)
+        self._tokenizer = parts.components["tokenizer"]
         self._pipe = Diffusers(
             StableDiffusionXLPipeline,
             parts,
@@ -47,6 +53,10 @@ class Text:
             found |= {"negative_tokens": negative_tokens, "negative_pooled": negative_pooled}
         return {name: self._device.fetch(tensor) for name, tensor in found.items()}
 
+    def notes(self, settings: Settings) -> tuple[str, ...]:
+        """Whether the prompt was too long."""
+        return too_long(self._tokenizer, self._tokenizer.model_max_length, settings.prompt)
+
 
 class Denoise:
     """The scheduler's steps over the noise that the U-Net predicts."""
@@ -55,7 +65,7 @@ class Denoise:
         self._device, self._dtype = parts.device, parts.dtype
         self._unet = parts.components["unet"]
         self._scheduler = parts.components["scheduler"]
-        self._scale = AutoencoderScale(parts.configs).pixels
+        self._scale = autoencoder_scale(parts.configs)
 
     def noise(self, settings: Settings, generator: torch.Generator) -> torch.Tensor:
         """As strong as the scheduler begins with."""
@@ -144,27 +154,23 @@ class Decode:
 class Sdxl:
     """The family."""
 
-    name = "sdxl"
     stages: ClassVar[dict[str, tuple[str, ...]]] = {
         "text": ("tokenizer", "tokenizer_2", "text_encoder", "text_encoder_2"),
         "denoise": ("unet", "scheduler"),
         "decode": ("vae",),
     }
+    optional = ()
     full_precision = ("vae",)  # overflows in fp16
 
-    def limits(
-        self, configs: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]
-    ) -> Limits:
+    def limits(self, configs: Mapping[str, Mapping[str, Any]]) -> Limits:
         """The size the U-Net was trained for."""
-        scale = AutoencoderScale(configs).pixels
+        scale = autoencoder_scale(configs)
         side = configs["unet"].get("sample_size", 128) * scale
-        halvings = len(configs["unet"]["block_out_channels"]) - 1
         return Limits(
             height=side,
             width=side,
-            multiple_of=scale * 2**halvings,
+            multiple_of=max(8, scale),  # the U-Net pads what does not halve evenly
             steps=30,
-            max_steps=1000,
             guidance=5.0,
         )
 

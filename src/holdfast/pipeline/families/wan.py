@@ -15,7 +15,7 @@ from diffusers.pipelines.wan.pipeline_wan import WanPipeline
 from diffusers.utils.torch_utils import randn_tensor
 from diffusers.video_processor import VideoProcessor
 
-from holdfast.pipeline.families.common import Diffusers, to_bytes
+from holdfast.pipeline.families.common import Diffusers, to_bytes, too_long
 from holdfast.pipeline.settings import Limits, Settings
 from holdfast.pipeline.stages import Parts
 
@@ -25,6 +25,7 @@ class Text:
 
     def __init__(self, parts: Parts) -> None:
         self._device = parts.device
+        self._tokenizer = parts.components["tokenizer"]
         self._pipe = Diffusers(WanPipeline, parts)
         self._length = min(512, parts.components["tokenizer"].model_max_length)
 
@@ -40,6 +41,10 @@ class Text:
         if negative is not None:
             found["negative_tokens"] = negative
         return {name: self._device.fetch(tensor) for name, tensor in found.items()}
+
+    def notes(self, settings: Settings) -> tuple[str, ...]:
+        """Whether the prompt was too long."""
+        return too_long(self._tokenizer, self._length, settings.prompt)
 
 
 class Denoise:
@@ -138,17 +143,15 @@ class Decode:
 class Wan:
     """The family."""
 
-    name = "wan"
     stages: ClassVar[dict[str, tuple[str, ...]]] = {
         "text": ("tokenizer", "text_encoder"),
         "denoise": ("transformer", "transformer_2", "scheduler"),
         "decode": ("vae",),
     }
+    optional = ("transformer", "transformer_2")  # Wan 2.2 can do with either
     full_precision = ("vae",)  # its colours suffer in half precision
 
-    def limits(
-        self, configs: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]
-    ) -> Limits:
+    def limits(self, configs: Mapping[str, Mapping[str, Any]]) -> Limits:
         """480 by 832 pixels and 81 frames, as Wan 2.1 is used."""
         time, space = _scales(configs)
         multiple = space * _transformer_config(configs)["patch_size"][1]
@@ -157,7 +160,6 @@ class Wan:
             width=832 // multiple * multiple,
             multiple_of=multiple,
             steps=50,
-            max_steps=1000,
             guidance=5.0,
             num_frames=81,
             frame_step=time,
