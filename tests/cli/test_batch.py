@@ -189,10 +189,10 @@ def test_a_dry_run_says_what_would_be_done_and_makes_nothing(
     )
     assert capsys.readouterr().out == (
         "2 to do, 0 done; pictures: out/batch/prompts\n"
-        "  line 1: 0000-a-handwritten-0.png  {'seed': 7, 'steps': 4, "
-        "'prompt': 'a handwritten 0'}\n"
-        "  line 2: 0001-a-handwritten-1.png  {'seed': 8, 'steps': 4, "
-        "'prompt': 'a handwritten 1'}\n"
+        '  line 1: 0000-a-handwritten-0.png  {"seed": 7, "steps": 4, '
+        '"prompt": "a handwritten 0"}\n'
+        '  line 2: 0001-a-handwritten-1.png  {"seed": 8, "steps": 4, '
+        '"prompt": "a handwritten 1"}\n'
     )
     assert not Path("out").exists()
 
@@ -203,8 +203,8 @@ def test_a_dry_run_knows_videos(tmp_path: Path, monkeypatch, capsys) -> None:
     assert main(["batch", "--dry-run", "--model", "tiny-wan", "prompts.jsonl"]) == 0
     assert capsys.readouterr().out == (
         "2 to do, 0 done; pictures: out/batch/prompts\n"
-        "  line 1: 0000-a.gif  {'seed': 0, 'prompt': 'a'}\n"
-        "  line 2: 0001-b.png  {'seed': 1, 'prompt': 'b', 'num_frames': 1}\n"
+        '  line 1: 0000-a.gif  {"seed": 0, "prompt": "a"}\n'
+        '  line 2: 0001-b.png  {"seed": 1, "prompt": "b", "num_frames": 1}\n'
     )
 
 
@@ -341,3 +341,15 @@ def test_ctrl_c_at_random_moments_and_started_again_until_all_is_done(
     _, error = last.communicate(timeout=300)
     assert last.returncode == 0, error.decode()
     _assert_exactly_once(out, prompts)
+
+
+def test_a_dry_run_for_scripts_and_a_folder_below_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file, _ = _prompts(tmp_path, 1)
+    assert main(["batch", str(file), "--out", "~/x", "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["folder"] == str(tmp_path / "x")
+    assert [job["file"] for job in plan["to_do"]] == ["0000-a-handwritten-0.png"]
+    assert main(["batch", str(file), "--out", ""]) == 2

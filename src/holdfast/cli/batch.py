@@ -94,10 +94,18 @@ def run(args: argparse.Namespace) -> int:
             ray=ray,
             retries=args.retries,
         ),
-        Path(args.out or Path("out", "batch", "stdin" if file == "-" else Path(file).stem)),
+        _folder(args.out, file),
         file,
     )
-    return _dry_run(batch) if args.dry_run else _run(batch, args.json)
+    return _dry_run(batch, args.json) if args.dry_run else _run(batch, args.json)
+
+
+def _folder(out: str | None, file: str) -> Path:
+    if out is None:
+        return Path("out", "batch", "stdin" if file == "-" else Path(file).stem)
+    if not out:
+        raise BadInput("cannot write into '': that is no folder", expected="--out DIR")
+    return Path(out).expanduser()
 
 
 def _file_and_ray(args: argparse.Namespace) -> tuple[str, str | None]:
@@ -157,10 +165,17 @@ def _tell(summary: Summary) -> None:
         print("  the same command tries these again")
 
 
-def _dry_run(batch: Batch) -> int:
+def _dry_run(batch: Batch, as_json: bool) -> int:
     standing = batch.look()
     done = len(standing.done) + len(standing.found)
-    print(f"{len(standing.to_do)} to do, {done} done; pictures: {batch.folder}")
-    for job in standing.to_do:
-        print(f"  {job.where}: {batch.name(job)}  {dict(job.settings)}")
+    to_do = [
+        {"where": job.where, "file": batch.name(job), "settings": dict(job.settings)}
+        for job in standing.to_do
+    ]
+    if as_json:
+        print(json.dumps({"folder": str(batch.folder), "done": done, "to_do": to_do}, indent=2))
+        return 0
+    print(f"{len(to_do)} to do, {done} done; pictures: {batch.folder}")
+    for job in to_do:
+        print(f"  {job['where']}: {job['file']}  {json.dumps(job['settings'], ensure_ascii=False)}")
     return 0

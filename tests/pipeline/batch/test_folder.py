@@ -89,6 +89,29 @@ def test_a_picture_that_was_deleted_is_made_again_under_its_name(tmp_path: Path)
         assert _keep(folder, work[0]) == "0000-a.png"
 
 
+@pytest.mark.parametrize("content", [b"", b"garbage"])
+def test_a_picture_that_was_broken_is_made_again_beside_it(tmp_path: Path, content: bytes) -> None:
+    [job] = jobs("a")
+    with Folder(tmp_path) as folder:
+        file = _keep(folder, job)
+    (tmp_path / file).write_bytes(content)
+    with Folder(tmp_path) as folder:
+        assert folder.standing([job]).to_do == (job,)
+        again = _keep(folder, job)
+    assert again != file
+    with Folder(tmp_path) as folder:
+        assert folder.standing([job]).to_do == ()
+
+
+def test_a_picture_that_was_packed_anew_is_still_ours(tmp_path: Path) -> None:
+    [job] = jobs("a")
+    with Folder(tmp_path) as folder:
+        file = _keep(folder, job)
+    (tmp_path / file).write_bytes(_picture(job) + b"more at the end")
+    with Folder(tmp_path) as folder:
+        assert folder.standing([job]).to_do == ()
+
+
 def test_nothing_of_others_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "0000-a.png").write_bytes(b"mine")
     (tmp_path / "0000-a-2.png").symlink_to("nowhere")

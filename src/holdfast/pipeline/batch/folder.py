@@ -54,10 +54,11 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
         except OSError as exc:
             raise _cannot_write(path, exc) from exc
         self._files: dict[str, str] = {}  # identity -> file
+        self._sizes: dict[str, int] = {}  # identity -> bytes, where the record says it
         self._owners: dict[str, str] = {}  # folded file -> identity
         for record in self.manifest.records:
             if record["event"] == "done":
-                self._own(record["job"], record["file"])
+                self._own(record["job"], record["file"], record.get("size_bytes"))
 
     def __exit__(self, *_: object) -> None:
         try:
@@ -113,7 +114,7 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
             write_whole(draft, data)
             draft.replace(target)
             _sync(target.parent)
-            self._record(job.identity, file, where=job.where, **facts)
+            self._record(job.identity, file, where=job.where, size_bytes=len(data), **facts)
         return file
 
     def fail(self, job: Job, reason: str, attempts: int) -> None:
@@ -125,15 +126,25 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
 
     def _record(self, identity: str, file: str, **values: Any) -> None:
         self.manifest.append("done", job=identity, file=file, **values)
-        self._own(identity, file)
+        self._own(identity, file, values.get("size_bytes"))
 
-    def _own(self, identity: str, file: str) -> None:
+    def _own(self, identity: str, file: str, size_bytes: Any) -> None:
         self._files[identity] = file
         self._owners[folded(file)] = identity
+        self._sizes.pop(identity, None)
+        if isinstance(size_bytes, int):
+            self._sizes[identity] = size_bytes
 
     def _has_picture(self, identity: str) -> bool:
-        file = self._files.get(identity)
-        return file is not None and (self.path / file).is_file()
+        """Whether its file is there, and as long as it was or at least still a picture of ours."""
+        if identity not in self._files:
+            return False
+        path = self.path / self._files[identity]
+        if not path.is_file():
+            return False
+        if path.stat().st_size == self._sizes.get(identity):
+            return True
+        return self._settings_of(path).get("job") == identity
 
     def _lost_pictures(self, jobs: Sequence[Job]) -> dict[str, tuple[str, Mapping[str, Any]]]:
         """Pictures without a record that name a job, by that job."""
