@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.base.errors import BadInput
-from holdfast.base.units import format_bytes, parse_bytes
+from holdfast.base.units import format_bytes, format_seconds, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -104,3 +104,11 @@ def test_rounded_text_is_within_five_percent(count: int, binary: bool) -> None:
 def test_any_text_gives_a_size_or_a_clear_error(text: str) -> None:
     with contextlib.suppress(BadInput):
         assert parse_bytes(text, of=100) >= 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.84, "0.8 s"), (53.4, "53 s"), (240, "4 min"), (7800, "2 h 10 min")],
+)
+def test_durations_read_well(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text

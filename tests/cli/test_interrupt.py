@@ -70,7 +70,7 @@ def test_ctrl_c_while_drawing_leaves_no_half_picture_and_the_next_run_works(
     folder.mkdir()
     temporary.mkdir()
     picture, page = folder / "seven.png", folder / "run.html"
-    drawing = ["run", "tiny-flux", "--steps", "300", "--seed", "1", "--device", "cpu"]
+    drawing = ["run", "tiny-flux", "--steps", "1000", "--seed", "1", "--device", "cpu"]
     drawing += ["--out", str(picture), "--timeline", str(page)]
     moments = random.Random(1)
     interrupted = 0

@@ -1,4 +1,4 @@
-"""Byte counts as people write them: "2GB", "512MiB", "80%", and back.
+"""Byte counts as people write them: "2GB", "512MiB", "80%", and back; seconds for people.
 
 GB is 10**9 and GiB is 2**30, as on a disk and in a kernel. A bare letter ("2G") is binary,
 as in `ulimit`, Docker and Java. Case and blanks do not matter.
@@ -81,3 +81,13 @@ def _format_exactly(count: int) -> str:
     units = sorted((_DECIMAL | _BINARY).items(), key=lambda item: -item[1])
     name, factor = next((n, f) for n, f in units if f == 1 or (count and count % f == 0))
     return f"{count // factor}{name}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Seconds for a person: "0.8 s", "53 s", "4 min", "2 h 10 min"."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"

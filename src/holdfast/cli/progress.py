@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from holdfast.base.units import format_seconds
 from holdfast.pipeline.progress import Event, Listener
 
 _NAMES = {"load": "load", "text": "read prompt", "denoise": "denoise", "decode": "decode"}
@@ -19,19 +20,24 @@ def shown() -> Iterator[Listener]:
     """
     from rich.console import Console
     from rich.markup import escape
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-    from rich.progress import TimeRemainingColumn as TimeLeft
+    from rich.progress import BarColumn, Progress, Task, TextColumn
+    from rich.table import Column
+
+    class Words(TextColumn):
+        """How far it is and how long it takes, never cut: the bar gives way first."""
+
+        def __init__(self) -> None:
+            super().__init__("", table_column=Column(no_wrap=True, min_width=30))
+
+        def render(self, task: Task) -> Any:
+            return super().render(task).append(_times(task.completed, task.total, task))
 
     console = Console(stderr=True)
     columns: list[Any] = [
         TextColumn("{task.description:<12}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("gone,"),
-        TimeLeft(),
-        TextColumn("left"),
-        TextColumn("{task.fields[label]}"),
+        BarColumn(bar_width=None, table_column=Column(ratio=1)),
+        Words(),
+        TextColumn("{task.fields[label]}", table_column=Column(no_wrap=True)),
     ]
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
@@ -49,3 +55,14 @@ def shown() -> Iterator[Listener]:
             )
 
         yield show
+
+
+def _times(done: float, total: float | None, task: Any) -> str:
+    """ "12 of 20, 3 s, 2 s left"; what is not known is left out."""
+    parts = [f"{done:g} of {total:g}"] if total else []
+    taken = task.finished_time if task.finished else task.elapsed
+    if taken is not None:
+        parts.append(format_seconds(taken))
+    if total and task.time_remaining is not None and not task.finished:
+        parts.append(f"{format_seconds(task.time_remaining)} left")
+    return ", ".join(parts)

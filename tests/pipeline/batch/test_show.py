@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import io
 
-import pytest
 from rich.console import Console
 
-from holdfast.pipeline.batch.show import Bars, Lines, duration, short
+from holdfast.pipeline.batch.show import Bars, Lines, short
 from holdfast.pipeline.progress import Event
 from tests.pipeline.batch.fakes import jobs
 
@@ -54,14 +53,6 @@ def test_a_terminal_gets_a_bar_for_the_batch_and_one_for_each_worker() -> None:
     assert "step 2/4" in text
     assert "holdfast: a [red]note[/red]" in text
     assert "\x1b[2J" not in text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.84, "0.8 s"), (53.4, "53 s"), (240, "4 min"), (7800, "2 h 10 min")],
-)
-def test_durations_read_well(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 def test_a_long_prompt_is_cut() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, TextIO
 
+from holdfast.base.units import format_seconds
 from holdfast.pipeline.batch.jobs import Job
 from holdfast.pipeline.progress import Event
 
@@ -67,9 +68,9 @@ class Pace:
         words = [f"{self.over}/{self.total} done"]
         if self.now and self._start_s is not None:
             each_s = (self._clock() - self._start_s) / self.now
-            words.append(f"{duration(each_s)} each")
+            words.append(f"{format_seconds(each_s)} each")
             if self.over < self.total:
-                words.append(f"{duration(each_s * (self.total - self.over))} left")
+                words.append(f"{format_seconds(each_s * (self.total - self.over))} left")
         return ", ".join(words)
 
 
@@ -179,16 +180,6 @@ def said(event: Event) -> str:
     if event.stage == "denoise":
         return f"step {event.done}/{event.total}" if event.total else f"step {event.done}"
     return _WORDS[event.stage] + (f": {event.label}" if event.label else "")
-
-
-def duration(seconds: float) -> str:
-    """Seconds for a person: "0.8 s", "53 s", "4 min", "2 h 10 min"."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def short(prompt: str) -> str:
