@@ -90,7 +90,7 @@ def test_an_unknown_device_gets_a_suggestion() -> None:
     with pytest.raises(NotFound) as caught:
         open_device("cude")
     assert str(caught.value) == (
-        "unknown device 'cude'\n  expected: one of cpu, cuda, xpu, mps\n  try: cuda"
+        "unknown device 'cude'\n  expected: auto, or one of cpu, cuda, xpu, mps\n  try: cuda"
     )
 
 

@@ -208,7 +208,8 @@ def test_a_video_takes_any_number_of_frames(name: str, tmp_path: Path) -> None:
         ("cat.jpge", "unknown format '.jpge'", "cat.jpg"),
         ("cat.mov", "unknown format '.mov'", "cat.mp4"),
         ("cat.WEBM", "unknown format '.WEBM'", "cat.mp4"),
-        ("cat.tiff", "unknown format '.tiff'", "cat.gif"),
+        ("cat.tiff", "unknown format '.tiff'", "cat.png"),
+        ("cat.bmp", "unknown format '.bmp'", "cat.png"),
         ("cat", "its name does not say which format", "cat.png"),
     ],
 )

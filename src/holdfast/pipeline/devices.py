@@ -7,11 +7,12 @@ Promise: nothing is imported until a device is asked for; `choose` only looks.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from holdfast.base.errors import BadInput, OutOfMemory, Unsupported
+from holdfast.base.errors import BadInput, NotFound, OutOfMemory, Unsupported
 from holdfast.base.registry import Entry, Registry
 from holdfast.base.units import format_bytes
 from holdfast.topology import Topology
@@ -103,7 +104,13 @@ class Choice:
 def parse(name: str) -> tuple[str, int | None]:
     """ "cuda:1" as a kind and a number. Raises NotFound or BadInput; imports nothing."""
     kind, colon, number = name.partition(":")
-    DEVICES.entry(kind)
+    if kind not in DEVICES:
+        close = difflib.get_close_matches(kind, DEVICES, n=1, cutoff=0.7)
+        raise NotFound(
+            f"unknown device {name!r}",
+            expected=f"auto, or one of {', '.join(DEVICES)}",
+            hint=close[0] if close else "auto",
+        )
     if colon and not number.isdecimal():
         raise BadInput(f"cannot read device {name!r}", expected='a name such as "cuda" or "cuda:1"')
     return kind, int(number) if colon else None

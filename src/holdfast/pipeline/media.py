@@ -53,7 +53,11 @@ FORMATS: Mapping[str, Format] = {
 _LIBRARIES: Registry[Any] = Registry(
     "format", {".mp4": Entry("av", "H.264 through PyAV", extra="video")}
 )
-_KIN = {".mp4": (".mov", ".webm", ".mkv", ".avi", ".mpg", ".mpeg", ".m4v"), ".gif": (".apng",)}
+_KIN = {
+    ".png": (".bmp", ".tif", ".tiff", ".avif", ".heic", ".ppm"),
+    ".mp4": (".mov", ".webm", ".mkv", ".avi", ".mpg", ".mpeg", ".m4v"),
+    ".gif": (".apng",),
+}
 _ONE_OF = f"one of {', '.join(FORMATS)}"
 _LARGEST_SEGMENT = 65_000  # bytes; a JPEG counts the length of a segment in 16 bits
 _FULL = ("room on the disk for it", "free some space, or write to another disk")
@@ -84,7 +88,7 @@ def check_target(path: Path, num_frames: int) -> None:
 def _unknown(path: Path) -> BadInput:
     suffix = path.suffix.lower()
     kin = next((known for known, others in _KIN.items() if suffix in others), None)
-    close = difflib.get_close_matches(suffix, FORMATS, n=1)
+    close = difflib.get_close_matches(suffix, FORMATS, n=1, cutoff=0.75)
     best = kin or (close[0] if close else ".png")
     why = f"unknown format {path.suffix!r}" if suffix else "its name does not say which format"
     return BadInput(

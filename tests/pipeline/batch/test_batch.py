@@ -190,9 +190,13 @@ def test_gpus_are_those_of_the_kind_that_is_wanted(
     [
         ({}, {"precision": "fp8"}, "unknown precision 'fp8'\n  expected: one of "),
         ({"budget": "much"}, {}, "cannot read 'much' as a size in bytes\n  expected: a size"),
-        ({"device": "cudda"}, {}, "unknown device 'cudda'\n  expected: one of cpu, cuda"),
+        ({"device": "cudda"}, {}, "unknown device 'cudda'\n  expected: auto, or one of cpu, cuda"),
         ({"device": "cuda:x"}, {}, "cannot read device 'cuda:x'\n  expected: a name such as"),
-        ({"device": "text=cpu,denoise=gpu"}, {}, "unknown device 'gpu'\n  expected: one of"),
+        (
+            {"device": "text=cpu,denoise=gpu"},
+            {},
+            "unknown device 'gpu'\n  expected: auto",
+        ),
         ({"device": "paint=cpu"}, {}, "unknown stage 'paint'\n  expected: one of"),
         ({"device": "text="}, {}, "cannot read device 'text='\n  expected: such as"),
     ],

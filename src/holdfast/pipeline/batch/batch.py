@@ -25,7 +25,6 @@ from holdfast.pipeline.batch.reading import Row
 from holdfast.pipeline.batch.runner import Failure, Outcome, Runner
 from holdfast.pipeline.batch.show import Show
 from holdfast.pipeline.batch.workers import CREWS, Crew, Load, Recipe
-from holdfast.pipeline.devices import DEVICES, open_device
 from holdfast.pipeline.placement import Wish
 from holdfast.topology import discover
 
@@ -174,17 +173,13 @@ def _check(options: Options, hands: Hands) -> None:
 def _check_placing(options: Options, hands: Hands) -> None:
     """What can be told without torch, in the words of those who would tell it later."""
     wish = Wish(hands.device, hands.budget, options.precision).checked()
-    for name in wish.by_stage().values():
-        kind, colon, number = name.partition(":")
-        if name != "auto" and (kind not in DEVICES or (colon and not number.isdecimal())):
-            open_device(name)  # raises: nothing is opened by such a name
-        if hands.ray is not None and colon:
-            raise BadInput(
-                f"cannot use --device {hands.device} with --ray: every worker of a cluster has "
-                "a GPU of its own, and that is its number 0",
-                expected="a kind of device without a number",
-                hint=f"--device {re.sub(r':[0-9]+', '', hands.device)}",
-            )
+    if hands.ray is not None and any(":" in name for name in wish.by_stage().values()):
+        raise BadInput(
+            f"cannot use --device {hands.device} with --ray: every worker of a cluster has "
+            "a GPU of its own, and that is its number 0",
+            expected="a kind of device without a number",
+            hint=f"--device {re.sub(r':[0-9]+', '', hands.device)}",
+        )
 
 
 def _refuse_unknown(options: Options) -> None:
