@@ -17,9 +17,9 @@ from holdfast.cli.main import main
 
 PROGRAM = """
 import sys
-from holdfast.cli.main import main
+from holdfast.__main__ import command
 print("started", flush=True)
-sys.exit(main(sys.argv[1:]))
+sys.exit(command())
 """
 
 
@@ -40,6 +40,14 @@ def _interrupted(arguments: list[str], after_s: float, folder: Path) -> tuple[in
     _gone, alive = psutil.wait_procs(grandchildren, timeout=10)
     assert alive == []
     return child.returncode, stderr.decode()
+
+
+def test_ctrl_c_while_the_interpreter_leaves_keeps_the_status() -> None:
+    late = f"import atexit, os; atexit.register(os.kill, os.getpid(), {signal.SIGINT:d})\n"
+    child = subprocess.run(
+        [sys.executable, "-c", late + PROGRAM, "--version"], capture_output=True, check=False
+    )
+    assert (child.returncode, child.stderr) == (0, b"")
 
 
 @pytest.mark.slow
