@@ -7,6 +7,7 @@ several processes on few cores wait for each other, and their number changes the
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ import pytest
 from holdfast.base.config import PREFIX, Config
 
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported
+# What was started in the background ignores Ctrl-C, and so would every process that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
