@@ -60,9 +60,10 @@ $(VENV)/.dev: $(VENV)/.run requirements/dev.txt
 	@$(PIP) install -r requirements/dev.txt
 	@touch $@
 
-# PoCL is the OpenCL runtime of the tests; QEMU boots the machine with several NUMA nodes.
+# PoCL is the OpenCL runtime of the tests; QEMU boots the machine with several NUMA nodes;
+# Chromium opens the pages.
 $(VENV)/.system: tools/debian_packages.sh | $(VENV)/.core
-	@tools/debian_packages.sh pocl-opencl-icd qemu-system-x86 util-linux
+	@tools/debian_packages.sh chromium pocl-opencl-icd qemu-system-x86 util-linux
 	@touch $@
 
 $(GUEST)/vmlinuz: | $(VENV)/.system

@@ -1,4 +1,5 @@
-"""What every test gets: no settings from the developer's shell, no cache but its own.
+"""What every test gets: no settings from the developer's shell, no cache but its own; compiled code
+is shared.
 
 Torch gets one thread, here and in the processes that tests start: the models are small, threads of
 several processes on few cores wait for each other, and their number changes the last bit of sums.
@@ -14,6 +15,8 @@ import pytest
 
 from holdfast.base.config import PREFIX, Config
 
+BUILD_DIR = Path(__file__).parents[1] / ".cache" / "build"
+
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported
 # What was started in the background ignores Ctrl-C, and so would every process that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -24,6 +27,8 @@ def own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in os.environ if name.startswith(PREFIX)]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOLDFAST_CACHE_DIR", str(tmp_path / "cache"))
+    # One for all tests: what is compiled is named after its source, and compiling takes seconds.
+    monkeypatch.setenv("HOLDFAST_BUILD_DIR", str(BUILD_DIR))
 
 
 @pytest.fixture

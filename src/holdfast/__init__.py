@@ -10,14 +10,22 @@ import importlib
 
 __version__ = "0.1.0"
 
-_SUBPACKAGES = ("base", "topology", "pipeline")
+_SUBPACKAGES = ("base", "topology", "memory", "pipeline")
+# The package-level functions of memory management, each from `holdfast.memory`.
+_FROM_MEMORY = (
+    *("cuda", "cpu", "memory_stats", "detailed_memory_stats", "empty_cache", "memory_manager"),
+    *("memory_profiler", "enable_memory_profiling", "enable_memory_debugging"),
+    *("check_memory_leaks", "tensor", "empty", "matmul"),
+)
 
 
 def __getattr__(name: str) -> object:
     if name in _SUBPACKAGES:
         return importlib.import_module(f"{__name__}.{name}")
+    if name in _FROM_MEMORY:
+        return getattr(importlib.import_module(f"{__name__}.memory"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_SUBPACKAGES])
+    return sorted([*globals(), *_SUBPACKAGES, *_FROM_MEMORY])

@@ -50,6 +50,13 @@ class Config:
         "seconds after which a probe that runs in its own process is given up (topology)",
         default=60.0,
     )
+    core: str = about(
+        "which heart the memory pools have: auto, compiled or python (memory)", default="auto"
+    )
+    build_dir: Path | None = about(
+        "folder for code compiled here; build/ in the cache folder when not set (memory)",
+        default=None,
+    )
     debug: bool = about("show Python tracebacks for errors (command line)", default=False)
 
     @classmethod

@@ -10,7 +10,13 @@ Every error says three things: what happened, what was expected, what to try.
     ├── Unsupported         RuntimeError     this machine cannot do it
     │   └── Absent                           there is nothing to ask on this machine
     ├── OutOfTime           TimeoutError     a limit in seconds ran out
-    └── OutOfMemory         MemoryError      a limit in bytes ran out
+    ├── OutOfMemory         MemoryError      a limit in bytes ran out
+    └── Misuse              RuntimeError     memory was used against its rules
+        ├── DoubleFree                       a block was given back twice
+        ├── ForeignPointer                   an address that no pool handed out was given back
+        ├── InUse           BufferError      a block was given back while somebody looks at it
+        ├── Overrun                          somebody wrote past the end of a block
+        └── UseAfterFree                     somebody wrote into a block that was given back
 
 Promise: each class is also the builtin a caller would expect to catch, and
 survives pickling with all three parts.
@@ -78,3 +84,27 @@ class OutOfTime(HoldfastError, TimeoutError):
 
 class OutOfMemory(HoldfastError, MemoryError):
     """A byte limit ran out."""
+
+
+class Misuse(HoldfastError, RuntimeError):
+    """Memory was used against its rules."""
+
+
+class DoubleFree(Misuse):
+    """A block was given back that had been given back before."""
+
+
+class ForeignPointer(Misuse):
+    """An address was given back that this pool never handed out."""
+
+
+class InUse(Misuse, BufferError):
+    """A block was given back while an array, a tensor or a memoryview looks at it."""
+
+
+class Overrun(Misuse):
+    """Somebody wrote past the end of a block."""
+
+
+class UseAfterFree(Misuse):
+    """Somebody wrote into a block that was given back."""

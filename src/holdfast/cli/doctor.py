@@ -23,7 +23,8 @@ from importlib import metadata
 import holdfast
 from holdfast.base.codec import about, encode
 from holdfast.base.config import Config, unknown_variables
-from holdfast.base.errors import BadInput
+from holdfast.base.errors import BadInput, HoldfastError
+from holdfast.memory import compiled
 from holdfast.topology import Topology, discover
 from holdfast.topology.render import words
 
@@ -47,6 +48,7 @@ EXTRAS = (
     Extra("ray", "`holdfast batch --ray`, over several machines", "ray", "ray"),
     Extra("opencl", "OpenCL devices of any vendor", "pyopencl", "pyopencl", "opencl"),
     Extra("nvml", "NVIDIA memory and NVLink", "nvidia-ml-py", "pynvml", "nvml"),
+    Extra("plot", "pictures of memory over time", "matplotlib", "matplotlib"),
     Extra("xla", "the xla layer, which is to come", "jax", "jax", to_come=True),
     Extra("dashboard", "the dashboard layer, which is to come", "textual", "textual", to_come=True),
 )
@@ -102,6 +104,7 @@ def examine(topology: Topology) -> list[Check]:
         _machine(topology),
         *(_gpu_checks(topology)),
         *(_extra(extra, topology) for extra in EXTRAS),
+        _memory_core(),
         *(_settings()),
     ]
 
@@ -176,6 +179,17 @@ def _tried(extra: Extra, version: str, topology: Topology) -> Check:
         )
     devices = _DEVICES[extra.name](topology)
     return Check(name=extra.name, state="ok", found=words.join([version, devices, report.reason]))
+
+
+def _memory_core() -> Check:
+    """Whether the pools have their compiled heart, and why not."""
+    try:
+        compiled.load_core()
+    except HoldfastError as exc:
+        found = f"the pools run in Python: {exc.what.splitlines()[0]}"
+        advice = "apt-get install g++ python3-dev, which makes them ten times as quick"
+        return Check(name="memory core", state="missing", found=found, advice=advice)
+    return Check(name="memory core", state="ok", found="compiled on this machine")
 
 
 def _version(distribution: str) -> str:

@@ -26,6 +26,7 @@ COMMANDS: Registry[ModuleType] = Registry(
         "run": Entry("holdfast.cli.run", "draw a picture or a video from a prompt", "run"),
         "batch": Entry("holdfast.cli.batch", "draw many prompts from a file, and resume", "run"),
         "topo": Entry("holdfast.cli.topo", "show the machine: nodes, caches, GPUs, links"),
+        "mem": Entry("holdfast.cli.mem", "record where memory goes, and look at it"),
         "doctor": Entry("holdfast.cli.doctor", "check what Holdfast can use here, what to install"),
     },
 )
@@ -35,6 +36,7 @@ examples:
   holdfast run tiny-flux --prompt "a handwritten seven" --out seven.png
   holdfast topo                     the machine as a tree
   holdfast topo --svg machine.svg   the same as a picture
+  holdfast mem record train.py      where its memory goes
   holdfast doctor                   what is missing, and how to get it
 """
 

@@ -1,0 +1,289 @@
+"""Where memory goes: record a program, look at the recording, try other allocators on it.
+
+A recording (.hfmem) holds every block that was handed out, with its Python stack. Snapshots of
+torch's CUDA allocator (.pickle) are read as well.
+Exit status: of `record` the status of the program, of all others 0, or 2 for bad input.
+
+examples:
+holdfast mem record train.py --epochs 1                record a script; options of it come after it
+holdfast mem record --html run.html -m package.main    record a module, and write the page
+holdfast mem report train.hfmem                        the peak, who held it, what was left
+holdfast mem report train.hfmem --html run.html        every block over time, in a browser
+holdfast mem report after.hfmem --diff before.hfmem    what grew
+holdfast mem report snapshot.pickle --png cuda.png     a snapshot of torch's, as a picture
+holdfast mem replay train.hfmem                        what other allocators would have reserved
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.base.errors import BadInput
+from holdfast.base.files import write_whole
+from holdfast.memory import export, page
+from holdfast.memory.diff import diff
+from holdfast.memory.recording import SUFFIX, Recording
+from holdfast.memory.report import Report
+from holdfast.memory.timeline import PICTURES, Timeline
+
+SOURCES = ("pool", "numpy", "torch", "python")
+DEFAULT_SOURCES = "pool,numpy,torch"  # counting Python's own objects makes a program slower
+DEPTH = 16
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `holdfast mem` and of what it can do."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
+    _record_arguments(actions.add_parser("record", help="run a program and record its memory"))
+    _report_arguments(actions.add_parser("report", help="show what a recording says"))
+    _replay_arguments(actions.add_parser("replay", help="run a recording through allocators"))
+    parser.set_defaults(mem_help=parser.format_help)
+
+
+def _record_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Run a Python script or module and record the memory it takes. The recording is written "
+        "also when the program fails or is stopped by Ctrl-C; a file of that name is replaced."
+    )
+    parser.usage = "holdfast mem record [options] [-m] SCRIPT [ARGUMENT ...]"
+    add = parser.add_argument
+    add("--out", metavar="FILE", help=f"where to (default: the script's name with {SUFFIX})")
+    add("--depth", metavar="N", default=DEPTH, help=f"frames of a stack to keep (default {DEPTH})")
+    add(
+        "--sources",
+        metavar="NAMES",
+        default=DEFAULT_SOURCES,
+        help=f"who to listen to, of {','.join(SOURCES)} (default {DEFAULT_SOURCES})",
+    )
+    add("--html", metavar="FILE", help="write the page as well")
+    add("-m", dest="module", action="store_true", help="SCRIPT is the name of a module")
+    add("script", metavar="SCRIPT", help="the program")
+    add("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="passed on to it")
+
+
+def _report_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Show what a recording says, and write it in other forms."
+    add = parser.add_argument
+    add("file", metavar="FILE", help=f"a {SUFFIX} file, or a snapshot of torch's allocator")
+    add("--html", metavar="FILE", help="a page: every block over time, address space, holders")
+    add("--png", metavar="FILE", help=f"a picture ({' '.join(PICTURES)}); needs matplotlib")
+    add("--perfetto", metavar="FILE", help="a trace for ui.perfetto.dev or chrome://tracing")
+    add("--snapshot", metavar="FILE", help="a pickle for torch's memory_viz")
+    add("--collapsed", metavar="FILE", help="stacks at the peak for flamegraph.pl or speedscope")
+    add("--diff", metavar="OTHER", help="compare with this earlier recording")
+    add("--json", action="store_true", help="print JSON instead of text")
+
+
+def _replay_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Run the blocks of a recording through Holdfast's pool and through models of other "
+        "allocators, and compare what each would have reserved."
+    )
+    parser.add_argument("file", metavar="TRACE", help=f"a {SUFFIX} file, or a torch snapshot")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what was asked for; without an action, tell what there is."""
+    if args.action is None:
+        print(args.mem_help(), end="")
+        return 0
+    return {"record": _record, "report": _report, "replay": _replay}[args.action](args)
+
+
+# ---- record
+
+
+def _record(args: argparse.Namespace) -> int:
+    out = Path(args.out or _default_name(args.script, args.module)).expanduser()
+    html = None if args.html is None else Path(args.html).expanduser()
+    _check_program(args.script, args.module)
+    _check_targets({"--out": out, "--html": html})
+    depth, sources = _depth(args.depth), _sources(args.sources)
+    from holdfast.memory.record import run_script
+
+    pid = os.getpid()
+    try:
+        argv = [args.script, *args.arguments]
+        status = run_script(argv, args.module, out, depth, sources)
+    except OSError as exc:  # the program's own are caught by then
+        raise _unwritable(out, exc) from exc
+    if os.getpid() != pid:
+        return status  # a process that the program forked comes by here too
+    print(f"recording: {out}", file=sys.stderr)
+    if html is not None:
+        page.write(Recording.load(out), html)
+        print(f"page: {html}", file=sys.stderr)
+    return status
+
+
+def _default_name(script: str, module: bool) -> str:
+    return (script if module else Path(script).stem) + SUFFIX
+
+
+def _check_program(script: str, module: bool) -> None:
+    if module:
+        try:
+            found = importlib.util.find_spec(script.partition(".")[0]) is not None
+        except (ImportError, ValueError):
+            found = False
+        found = found or Path(script.partition(".")[0]).exists()  # in the folder one is in
+        if not found:
+            raise BadInput(
+                f"there is no module {script!r}", expected="a name that `python -m` would take"
+            )
+    elif not Path(script).is_file():
+        what = "it is a folder" if Path(script).is_dir() else "there is no such file"
+        raise BadInput(
+            f"cannot run {script!r}: {what}",
+            expected="a Python script, with the options of `record` before it",
+        )
+
+
+def _depth(text: str | int) -> int:
+    if str(text).isdecimal() and 1 <= int(text) <= 1000:
+        return int(text)
+    raise BadInput(f"cannot keep {text!r} frames of a stack", expected="a number from 1 to 1000")
+
+
+def _sources(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    unknown = [name for name in names if name not in SOURCES]
+    if unknown or not names:
+        raise BadInput(
+            f"cannot listen to {(unknown[0] if unknown else text)!r}",
+            expected=f"some of {', '.join(SOURCES)}, separated by commas",
+        )
+    return names
+
+
+# ---- report
+
+
+def _report(args: argparse.Namespace) -> int:
+    forms: dict[str, Callable[[Recording, Path], object]] = {
+        "html": page.write,
+        "png": lambda recording, path: Timeline(recording).save(path),
+        "perfetto": lambda recording, path: _write(path, export.perfetto(recording)),
+        "snapshot": lambda recording, path: _write(path, export.torch_snapshot(recording)),
+        "collapsed": lambda recording, path: _write(path, export.collapsed(recording)),
+    }
+    targets = {
+        name: Path(getattr(args, name)).expanduser()
+        for name in forms
+        if getattr(args, name) is not None
+    }
+    _check_targets({f"--{name}": path for name, path in targets.items()}, args.file)
+    _check_suffixes(targets)
+    recording = load(args.file)
+    earlier = None if args.diff is None else load(args.diff)
+    for name, path in targets.items():
+        forms[name](recording, path)
+        print(f"{name}: {path}", file=sys.stderr)
+    shown = Report(recording) if earlier is None else diff(earlier, recording)
+    print(json.dumps(shown.to_dict(), indent=2) if args.json else shown.summary())
+    return 0
+
+
+def load(file: str) -> Recording:
+    """A recording from our own file or from torch's snapshot, told apart by how it begins."""
+    path = Path(file).expanduser()
+    try:
+        with path.open("rb") as opened:
+            pickled = opened.read(1) == b"\x80"
+        if pickled:
+            recording = export.from_torch_snapshot(path.read_bytes())
+            recording.title = path.name
+            return recording
+    except BadInput as exc:
+        raise BadInput(f"cannot use {file!r}: {exc.what}", expected=exc.expected) from exc
+    except OSError:
+        pass  # Recording.load says what is wrong
+    return Recording.load(path)
+
+
+def _check_targets(targets: dict[str, Path | None] | dict[str, Path], source: str = "") -> None:
+    """Before any work: every target can be a file, and no two are the same."""
+    taken = {Path(source).expanduser().resolve(): source} if source else {}
+    for option, path in targets.items():
+        if path is None:
+            continue
+        if path.is_dir():
+            raise BadInput(
+                f"cannot write {str(path)!r}: it is a folder", expected="the name of a file"
+            )
+        if not path.absolute().parent.is_dir():
+            raise BadInput(
+                f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}",
+                expected="a path in a folder that exists",
+            )
+        if path.resolve() in taken:
+            raise BadInput(
+                f"cannot use {str(path)!r} for {option}: {taken[path.resolve()]} is that file",
+                expected="a name of its own for each file",
+            )
+        taken[path.resolve()] = option
+
+
+def _check_suffixes(targets: dict[str, Path]) -> None:
+    path = targets.get("png")
+    if path is not None and path.suffix.lower() not in PICTURES:
+        raise BadInput(
+            f"cannot draw {str(path)!r}", expected=f"a name that ends in {_either(PICTURES)}"
+        )
+
+
+def _either(names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} or {last}"
+
+
+def _write(path: Path, content: str | bytes) -> None:
+    try:
+        write_whole(path, content)
+    except OSError as exc:
+        raise _unwritable(path, exc) from exc
+
+
+def _unwritable(path: Path, exc: OSError) -> BadInput:
+    return BadInput(
+        f"cannot write {str(path)!r}: {exc.strerror}", expected="a path in a folder that exists"
+    )
+
+
+# ---- replay
+
+
+def _replay(args: argparse.Namespace) -> int:
+    recording = load(args.file)
+    from holdfast.memory.replay import compare, table
+
+    with _progress() as show:
+        outcomes = compare(recording, progress=show)
+    if args.json:
+        rows = [{**dataclasses.asdict(outcome), "ratio": outcome.ratio} for outcome in outcomes]
+        print(json.dumps(rows, indent=2))
+    else:
+        print(table(outcomes))
+    return 0
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int, str], object] | None]:
+    """Which allocator is at work, on standard error, where that is a terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with console.status("") as status:
+        yield lambda done, total, name: status.update(f"{name} ({done + 1} of {total})")

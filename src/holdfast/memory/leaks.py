@@ -1,0 +1,221 @@
+"""Leaks: blocks that outlive the code that made them.
+
+Covers: the rule, who holds a leak, a guard for tests.  Leaves to others: recording where blocks
+come from (debug), finding who refers to them (referrers).
+
+The rule. A leak is a block that was allocated since debugging was enabled, or since the last
+`mark()`, and is alive after a garbage collection, unless a variable of a frame that still runs is
+bound to it: to the block, or to an array, a tensor, a memoryview or a handle over it. A script's
+top level is such a frame while the script runs; so are the frames of other threads.
+
+The reasons. What running code holds by name is in use: it goes when the code ends, or says `del`.
+What sits in a list, a cache, an attribute, a closure, a suspended generator or a frame kept by a
+traceback stays for as long as that does, and nobody says for how long: that is how memory grows.
+Such a place may be meant to hold it; then `mark()` after filling it says so. A reference cycle
+that nothing else holds is collected first, and is no leak.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import gc
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic_ns
+from typing import Any, ParamSpec, TypeVar
+
+from holdfast.base.errors import HoldfastError, Misuse
+from holdfast.base.units import format_bytes, format_seconds
+from holdfast.memory import debug, referrers
+from holdfast.memory.quarantine import Record
+from holdfast.memory.recording import Frame
+
+SEARCHED = 50  # leaks for which referrers are looked for: the largest of each place
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Leak:
+    """A block that outlived the code that made it."""
+
+    location: str  # "file:line in function", of the innermost frame outside of this layer
+    size: int  # bytes that were asked for
+    age_s: float
+    stack: tuple[Frame, ...]  # innermost first
+    tag: str
+    device: str
+    address: int
+    referrers: list[str] = field(default_factory=list)  # who holds it, in words
+
+    def __str__(self) -> str:
+        tag = f" [{self.tag}]" if self.tag else ""
+        held = "; ".join(self.referrers)
+        return (
+            f"{format_bytes(self.size)} on {self.device}{tag} from {self.location}, "
+            f"{format_seconds(self.age_s)} ago; held by {held}"
+        )
+
+
+class LeakFound(HoldfastError, AssertionError):
+    """Blocks outlived the code that was to free them; they are in `leaks`."""
+
+    leaks: tuple[Leak, ...] = ()
+
+
+def check_memory_leaks() -> list[Leak]:
+    """Every leak (see the head of this file), largest first.
+
+    Raises Misuse where debugging was never on: nothing is known then.
+    """
+    since = debug.recorded_since()
+    if since is None:
+        raise Misuse(
+            "leaks cannot be told: memory debugging was never on",
+            expected="enable_memory_debugging(True) before the code in question",
+        )
+    return _leaks(since)
+
+
+def mark() -> None:
+    """What is alive now is no leak any more."""
+    debug.mark()
+
+
+def summary(leaks: list[Leak]) -> str:
+    """A few lines for people: leaks of one stack are one line, the most bytes first."""
+    if not leaks:
+        return "no leaks"
+    groups: dict[tuple[Frame, ...], list[Leak]] = {}
+    for leak in leaks:
+        groups.setdefault(leak.stack, []).append(leak)
+    ordered = sorted(groups.values(), key=lambda group: -sum(leak.size for leak in group))
+    total = format_bytes(sum(leak.size for leak in leaks))
+    blocks = f"{len(leaks)} block{'s' if len(leaks) > 1 else ''}"
+    return "\n".join([f"{total} leaked in {blocks}", *map(_group, ordered)])
+
+
+def _group(group: list[Leak]) -> str:
+    size = format_bytes(sum(leak.size for leak in group))
+    count = f" in {len(group)} blocks" if len(group) > 1 else ""
+    return f"  {size}{count} from {group[0].location}; held by {'; '.join(group[0].referrers)}"
+
+
+class no_leaks:
+    """For tests: what is allocated inside must be gone at the end, or LeakFound is raised.
+
+        with no_leaks():
+            train_one_step()
+
+    Also a decorator, `@no_leaks()`. Debugging is on inside. After an exception nothing is checked:
+    its traceback holds the variables of every frame.
+    """
+
+    def __enter__(self) -> None:
+        self._on_before = debug.is_enabled()
+        if not self._on_before:
+            debug.enable_memory_debugging(True)
+        self._since = debug.next_number()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            found = _leaks(self._since) if kind is None else []
+        finally:
+            if not self._on_before:
+                debug.enable_memory_debugging(False)
+        if found:
+            error = LeakFound(summary(found), expected="no block that outlives this code")
+            error.leaks = tuple(found)
+            raise error
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """The function, checked at each call; what it returns is the caller's, and no leak."""
+
+        @functools.wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            with no_leaks():
+                result = function(*args, **kwargs)
+            return result  # noqa: RET504 - a name holds it while leaks are looked for
+
+        return checked
+
+
+def _leaks(since: int) -> list[Leak]:
+    gc.collect()
+    gc.collect()  # what the finalizers of the first let go
+    find = _Finder()
+    running: dict[int, str] = {}
+    held: set[int] = set()
+    for name, value, frame in referrers.running_variables():
+        block = referrers.block_of(value, find)
+        if block is not None:
+            held.add(id(block))
+        elif id(value) not in running:
+            running[id(value)] = _variable(name, value, frame)
+    found = [
+        record
+        for record in debug.live_records()
+        if record.number >= since and id(record.block()) not in held
+    ]
+    found.sort(key=lambda record: (-record.size, record.number))
+    return _described(found, find, running)
+
+
+class _Finder:
+    """Finds the block that an address lies in."""
+
+    def __init__(self) -> None:
+        self._records = sorted(debug.live_records(), key=lambda record: record.address)
+        self._starts = [record.address for record in self._records]
+
+    def __call__(self, address: int) -> Any:
+        at = bisect.bisect_right(self._starts, address) - 1
+        if not address or at < 0:
+            return None
+        record = self._records[at]
+        return record.block() if address < record.address + max(record.size, 1) else None
+
+
+def _variable(name: str, value: Any, frame: Any) -> str:
+    kind = type(value).__name__
+    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return f"global {name!r} ({kind}) of module {frame.f_globals.get('__name__')}"
+    return f"local {name!r} ({kind}) of {frame.f_code.co_qualname}, which runs"
+
+
+def _described(
+    found: list[Record], find: Callable[[int], Any], running: dict[int, str]
+) -> list[Leak]:
+    chosen: dict[int, Record] = {}
+    places: dict[tuple[Any, ...], int] = {}
+    for record in sorted(found, key=lambda r: _turn(r, places)):
+        if len(chosen) < SEARCHED:
+            chosen[record.number] = record
+    words: dict[int, list[str]] = {}
+    blocks = [block for record in chosen.values() if (block := record.block()) is not None]
+    if blocks:
+        by_id = referrers.who_refers(blocks, find, running)
+        words = {n: by_id.get(id(record.block()), []) for n, record in chosen.items()}
+    now = monotonic_ns()
+    unknown = [f"somebody (looked for is who holds the {SEARCHED} largest)"]
+    return [
+        Leak(
+            location=record.location,
+            size=record.size,
+            age_s=(now - record.time_ns) / 1e9,
+            stack=record.frames,
+            tag=record.tag,
+            device=record.watched.device,
+            address=record.address,
+            referrers=words.get(record.number, unknown),
+        )
+        for record in found
+    ]
+
+
+def _turn(record: Record, places: dict[tuple[Any, ...], int]) -> int:
+    """The largest of each place come first, then the second of each, and so on."""
+    places[record.stack] = places.get(record.stack, 0) + 1
+    return places[record.stack]

@@ -1,0 +1,268 @@
+"""The memory of this process as a whole: specification 004's package-level functions.
+
+Covers: the default pool of each device, figures over all pools and torch, settings of CPU and CUDA.
+Leaves to others: one pool (memory_pool), a CUDA device (torch_cuda), recording (profiler).
+Promise: on a machine without CUDA every setting for it is kept and a warning says so, once; torch
+is imported only when a CUDA device is asked for.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import warnings
+from types import ModuleType
+
+from holdfast.base.errors import BadInput, OutOfMemory
+from holdfast.base.units import parse_bytes
+from holdfast.memory import tags
+from holdfast.memory.memory_pool import CPUMemoryPool, MemoryPool, memory_pools
+from holdfast.memory.pool import Pool, live_pools
+from holdfast.memory.stats import DetailedStats, LargeAllocation, MemoryStats
+
+
+class FallbackWarning(UserWarning):
+    """Something was asked of a device that is not here; the CPU does it."""
+
+
+class MemoryManager:
+    """The pools of this process."""
+
+    def __init__(self) -> None:
+        self._defaults: dict[str, MemoryPool] = {}
+        self._lock = threading.RLock()
+        self._warned: set[str] = set()
+
+    def pool(self, device: str = "cpu") -> MemoryPool:
+        """The default pool of "cpu", "cuda" or "cuda:1"; without such a device, the CPU's."""
+        place = self.place(device)
+        with self._lock:
+            if place not in self._defaults:
+                self._defaults[place] = self._make(place)
+            return self._defaults[place]
+
+    def place(self, device: str) -> str:
+        """The device that `device` means here: "cpu", or "cuda:N" where there is one."""
+        kind, _, number = device.partition(":")
+        if kind == "cpu":
+            return "cpu"
+        if kind != "cuda" or (number and not number.isdigit()):
+            raise BadInput(f"there is no device {device!r}", expected="cpu, cuda or cuda:N")
+        if not cuda.is_available():
+            self.warn_once(
+                f"there is no CUDA device that torch can use: {device!r} is the CPU in this process"
+            )
+            return "cpu"
+        return f"cuda:{number or 0}"
+
+    def _make(self, place: str) -> MemoryPool:
+        if place == "cpu":
+            return CPUMemoryPool(
+                name="cpu", use_pinned_memory=cpu.pinned_memory, cache_size=cpu.cache_bytes
+            )
+        made = MemoryPool(place, name=place)
+        made.set_cache_size(cuda.cache_bytes)
+        return made
+
+    def warn_once(self, text: str) -> None:
+        """Warn, unless it was said before."""
+        if text not in self._warned:
+            self._warned.add(text)
+            warnings.warn(text, FallbackWarning, stacklevel=_callers_level())
+
+    # ---- what can be done
+
+    def empty_cache(self) -> int:
+        """Give all free memory back to the system; returns how many bytes went."""
+        freed = sum(pool.empty_cache() for pool in (*memory_pools(), *live_pools()))
+        torch_cuda = _torch_cuda()
+        return freed + (torch_cuda.trim(0) if torch_cuda else 0)
+
+    def collect_garbage(self) -> int:
+        """Collect Python's garbage; returns how many bytes of our pools that freed.
+
+        Free neighbours are joined, and each pool's cache is cut down to its limit.
+        """
+        before = sum(pool.total_allocated for pool in memory_pools())
+        gc.collect()
+        for pool in memory_pools():
+            pool.collect_garbage()
+        cuda.keep_cache_size()
+        return max(0, before - sum(pool.total_allocated for pool in memory_pools()))
+
+    def compact(self) -> int:
+        """Join free neighbours, move what may be moved, give free pages back; returns the bytes."""
+        freed = sum(pool.compact() for pool in memory_pools())
+        torch_cuda = _torch_cuda()
+        return freed + (torch_cuda.trim(0) if torch_cuda else 0)
+
+    # ---- figures
+
+    def by_device(self) -> dict[str, MemoryStats]:
+        """The figures of each device, all pools and torch's allocator on it together."""
+        pools: dict[str, list[Pool]] = {}
+        for pool in live_pools():
+            pools.setdefault(pool.device, []).append(pool)
+        found = {
+            device: sum((pool.stats() for pool in own), MemoryStats())
+            for device, own in pools.items()
+            if device != "nowhere"
+        }
+        torch_cuda = _torch_cuda()
+        if torch_cuda is not None:
+            for number in torch_cuda.initialized_devices():
+                name = f"cuda:{number}"
+                found[name] = torch_cuda.stats(number, pools.get(name, []))
+        return found
+
+    def stats(self, device: str | None = None) -> MemoryStats:
+        """The figures of one device, or of all."""
+        cuda.keep_cache_size()
+        found = self.by_device()
+        if device is not None:
+            return found.get(self.place(device), MemoryStats())
+        return sum(found.values(), MemoryStats())
+
+    def detailed(self) -> DetailedStats:
+        """All figures there are, with every block of our pools."""
+        devices = self.by_device()
+        total = sum(devices.values(), MemoryStats())
+        blocks: list[LargeAllocation] = []
+        for pool in live_pools():
+            blocks += pool.holders()
+        blocks.sort(key=lambda block: -block.size)
+        return DetailedStats(
+            total_allocated=total.allocated_bytes,
+            peak_allocated=total.peak_allocated,
+            total_reserved=total.reserved_bytes,
+            fragmentation_ratio=total.fragmentation_ratio(),
+            cache_hit_rate=total.cache_hit_rate(),
+            by_device=devices,
+            by_tag=tags.counters(),
+            allocations=tuple(blocks),
+        )
+
+
+class _Cuda:
+    """Settings of CUDA devices; `holdfast.cuda`."""
+
+    def __init__(self) -> None:
+        self.memory_fraction: float | None = None
+        self.cache_bytes: int | None = None
+
+    def is_available(self) -> bool:
+        """Whether torch is here and can use a CUDA device."""
+        try:
+            import torch
+        except ImportError:
+            return False
+        return torch.cuda.is_available()
+
+    def set_memory_fraction(self, fraction: float) -> None:
+        """Use at most this part of each device, in torch too."""
+        if not 0 < fraction <= 1:
+            raise BadInput(
+                f"cannot use {fraction} of the memory", expected="a number above 0, up to 1"
+            )
+        self.memory_fraction = fraction
+        if self._here("the memory fraction") and (torch_cuda := _torch_cuda()):
+            torch_cuda.set_fraction(fraction)
+
+    def set_cache_size(self, size: int | str) -> None:
+        """Keep at most so many free bytes on each device.
+
+        Our pools keep to it at every free; torch's cache is cut down whenever figures are asked
+        for, garbage is collected or a profile is taken.
+        """
+        self.cache_bytes = parse_bytes(size) if isinstance(size, str) else size
+        for pool in memory_pools():
+            if pool.device_type.startswith("cuda"):
+                pool.set_cache_size(self.cache_bytes)
+        if self._here("the cache size"):
+            self.keep_cache_size()
+
+    def keep_cache_size(self) -> int:
+        """Cut torch's cache down where it is larger than was set; returns how many bytes went."""
+        if self.cache_bytes is None:
+            return 0
+        torch_cuda = _torch_cuda()
+        return torch_cuda.trim(self.cache_bytes) if torch_cuda else 0
+
+    def _here(self, what: str) -> bool:
+        here = self.is_available()
+        if not here:
+            memory_manager.warn_once(
+                f"there is no CUDA device that torch can use: {what} is kept and changes nothing"
+            )
+        return here
+
+
+class _Cpu:
+    """Settings of the host's memory; `holdfast.cpu`."""
+
+    def __init__(self) -> None:
+        self.pinned_memory = False
+        self.cache_bytes: int | None = None
+
+    def enable_pinned_memory(self, enabled: bool = True) -> None:
+        """Have the default pool hand out pinned blocks, where this process may lock memory."""
+        if enabled:
+            try:
+                _pool().allocate_pinned(1)
+            except OutOfMemory as exc:
+                memory_manager.warn_once(f"memory is not pinned: {exc.what}")
+                return
+        self.pinned_memory = enabled
+        _pool().use_pinned_memory = enabled
+
+    def set_cache_size(self, size: int | str) -> None:
+        """Keep at most so many free bytes in each pool of the host."""
+        self.cache_bytes = parse_bytes(size) if isinstance(size, str) else size
+        for pool in memory_pools():
+            if pool.device_type == "cpu":
+                pool.set_cache_size(self.cache_bytes)
+
+
+cuda = _Cuda()
+cpu = _Cpu()
+memory_manager = MemoryManager()
+
+
+def memory_stats(device: str | None = None) -> MemoryStats:
+    """The figures of one device, or of all together."""
+    return memory_manager.stats(device)
+
+
+def detailed_memory_stats() -> DetailedStats:
+    """All figures there are, by device and by tag, with every block of our pools."""
+    return memory_manager.detailed()
+
+
+def empty_cache() -> int:
+    """Give all free memory back to the system; returns how many bytes went."""
+    return memory_manager.empty_cache()
+
+
+def _pool() -> CPUMemoryPool:
+    pool = memory_manager.pool("cpu")
+    assert isinstance(pool, CPUMemoryPool)
+    return pool
+
+
+def _callers_level() -> int:
+    """How many frames up from `warn_once` the first one outside this package is."""
+    frame, level = sys._getframe(2), 2
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith("holdfast."):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _torch_cuda() -> ModuleType | None:
+    """Our file for CUDA, where this process uses torch on a CUDA device already."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return None
+    from holdfast.memory import torch_cuda
+
+    return torch_cuda

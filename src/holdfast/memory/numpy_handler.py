@@ -1,0 +1,141 @@
+"""A pool under NumPy: the data of new arrays comes from it.
+
+Covers: NumPy's handler of array data, set through its C interface by ctypes, without a compiler.
+Leaves to others: the pool, and the C functions that take and give (`native/entries.h`).
+Promise: an array goes back to whoever made it, whatever is installed by then and in whichever
+thread it dies. A handler belongs to a context, as a context variable does: threads that start
+inside the block begin with NumPy's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from holdfast.base.errors import HoldfastError, MissingDependency, Unsupported
+from holdfast.memory import compiled
+from holdfast.memory.hooks import keep_for_ever
+
+if TYPE_CHECKING:
+    from holdfast.memory.pool import Pool
+
+_SET_HANDLER = 304  # PyDataMem_SetHandler in NumPy's table of C functions, since NumPy 1.22
+_VERSION = 1  # of the struct below
+
+
+class _Handler(ctypes.Structure):
+    """`PyDataMem_Handler` of numpy/ndarraytypes.h."""
+
+    _fields_ = (
+        ("name", ctypes.c_char * 127),
+        ("version", ctypes.c_uint8),
+        ("context", ctypes.c_void_p),
+        ("malloc", ctypes.c_void_p),
+        ("calloc", ctypes.c_void_p),
+        ("realloc", ctypes.c_void_p),
+        ("free", ctypes.c_void_p),
+    )
+
+
+_capsules: dict[int, Any] = {}  # id of a core, which is kept -> its capsule
+
+
+@contextlib.contextmanager
+def numpy_pool(pool: Pool | None = None) -> Iterator[Pool]:
+    """Within the block the data of new NumPy arrays comes from `pool`, or from one made for it.
+
+    Arrays below 16 KB stay with malloc, which has them in its own caches. Blocks nest.
+    Arrays made inside live on after it. Raises Unsupported without the compiled core.
+    """
+    chosen = pool if pool is not None else _default_pool()
+    capsule = _capsule_of(chosen.core)
+    before = _set_handler()(capsule)
+    try:
+        yield chosen
+    finally:
+        _set_handler()(before)
+
+
+def watcher(log: Any, place: int, least: int = 0) -> Any:
+    """A handler that has `log` note arrays of at least `least` bytes, for `set_handler`.
+
+    NumPy allocates with it as it always did.
+    """
+    _require_numpy()
+    return _make_capsule("holdfast watch", log.functions(place, least), log)
+
+
+def set_handler(handler: Any) -> Any:
+    """Use a handler in this context from now on; returns the one before."""
+    return _set_handler()(handler)
+
+
+@functools.cache
+def _default_pool() -> Pool:
+    from holdfast.memory.pool import Pool
+    from holdfast.memory.resource import Host
+
+    return Pool(Host(huge=True), name="numpy")  # NumPy itself asks for huge pages too
+
+
+def _capsule_of(core: Any) -> Any:
+    _require_numpy()
+    _require_compiled(core)
+    if id(core) not in _capsules:
+        _capsules[id(core)] = _make_capsule("holdfast", core.functions(), core)
+    return _capsules[id(core)]
+
+
+def _require_compiled(core: Any) -> None:
+    try:
+        kind = compiled.load_core().Core
+    except HoldfastError as exc:
+        raise Unsupported(
+            f"numpy_pool needs the compiled core: {exc.what}",
+            expected=exc.expected,
+            hint=exc.hint,
+        ) from exc
+    if not isinstance(core, kind):
+        raise Unsupported(
+            "numpy_pool needs the compiled core: this pool has the Python one",
+            expected="a pool made where HOLDFAST_CORE is not python",
+        )
+
+
+def _require_numpy() -> None:
+    try:
+        import numpy  # noqa: F401
+    except ImportError as exc:
+        raise MissingDependency(
+            "a pool under NumPy needs NumPy, which is not installed",
+            hint="pip install numpy",
+        ) from exc
+
+
+def _make_capsule(name: str, functions: Mapping[str, int], owner: object) -> Any:
+    handler = _Handler(name.encode(), _VERSION)
+    for part in ("context", "malloc", "calloc", "realloc", "free"):
+        setattr(handler, part, functions[part])
+    label = b"mem_handler"  # a capsule keeps the address of its name
+    # Arrays refer to the capsule, and the capsule to these by bare addresses.
+    keep_for_ever((handler, label, owner))
+    make = ctypes.pythonapi.PyCapsule_New
+    make.restype = ctypes.py_object
+    make.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    return make(ctypes.addressof(handler), label, None)
+
+
+@functools.cache
+def _set_handler() -> Any:
+    """`PyDataMem_SetHandler`: takes a capsule, returns the one before."""
+    inside: Any = importlib.import_module("numpy._core._multiarray_umath")
+    read = ctypes.pythonapi.PyCapsule_GetPointer
+    read.restype = ctypes.c_void_p
+    read.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    table = ctypes.cast(read(inside._ARRAY_API, None), ctypes.POINTER(ctypes.c_void_p))
+    prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)
+    return prototype(table[_SET_HANDLER] or 0)

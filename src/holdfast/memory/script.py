@@ -1,0 +1,115 @@
+"""Run a Python program as `python` would, and write down what it did to memory.
+
+Covers: scripts and modules, how they end, what the terminal shows of that.
+Leaves to others: recording (record), options and reports (the command line).
+Promise: the recording is written however the program ends, and its exit status is kept. A process
+that the program forked writes none.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from holdfast.base.errors import BadInput
+
+INTERRUPTED = 130  # the status of a program that Ctrl-C ended
+
+
+def run_script(
+    argv: list[str],
+    module: bool,
+    out: Path,
+    depth: int = 16,
+    sources: Iterable[str] = ("pool", "numpy", "torch"),
+) -> int:
+    """Run `argv[0]`, a script or a module, with its arguments; the recording goes to `out`.
+
+    Returns the exit status. An error of the program is shown as Python shows it. Raises BadInput
+    where there is no such script or module.
+    """
+    from holdfast.memory.record import Recorder
+
+    if not module and not Path(argv[0]).exists():
+        raise BadInput(f"there is no file {argv[0]!r}", expected="a Python script")
+    pid = os.getpid()
+    recorder = Recorder(sources, depth, " ".join(argv))
+    before = sys.argv, sys.path[:]
+    kept: Any = None
+    recorder.start()
+    try:
+        sys.argv = list(argv)
+        status, kept = _status(argv[0], module)
+    finally:
+        sys.argv, sys.path[:] = before
+        recording = recorder.stop()  # before `kept` goes: what the program held is what is left
+        del kept
+    if os.getpid() == pid:
+        recording.save(out)
+    return status
+
+
+def _status(name: str, module: bool) -> tuple[int, Any]:
+    """The exit status, and what keeps the program's variables alive."""
+    try:
+        kept = _run(name, module)
+        _join_threads()
+    except SystemExit as exc:
+        return _status_of(exc), exc
+    except KeyboardInterrupt as exc:
+        _show(exc)
+        return INTERRUPTED, exc
+    except BaseException as exc:  # noqa: BLE001  whatever it is, it is the program's
+        _refuse_missing(name, module, exc)
+        _show(exc)
+        return 1, exc
+    return 0, kept
+
+
+def _run(name: str, module: bool) -> Any:
+    if module:
+        sys.path[0] = str(Path.cwd())
+        return runpy.run_module(name, run_name="__main__", alter_sys=True)
+    sys.path[0] = str(Path(name).resolve().parent)
+    return runpy.run_path(name, run_name="__main__")
+
+
+def _join_threads() -> None:
+    """Python ends when its threads have; a recording too."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+
+
+def _status_of(exc: SystemExit) -> int:
+    if exc.code is None:
+        return 0
+    if isinstance(exc.code, int):
+        return exc.code & 0xFF
+    sys.stderr.write(f"{exc.code}\n")
+    return 1
+
+
+def _show(exc: BaseException) -> None:
+    shown = exc.with_traceback(_of_program(exc.__traceback__))
+    sys.excepthook(type(exc), shown, shown.__traceback__)
+
+
+def _of_program(traceback: TracebackType | None) -> TracebackType | None:
+    """The part of a traceback that is the program's own."""
+    ours = (__file__, runpy.__file__, "<frozen runpy>")
+    while traceback is not None and traceback.tb_frame.f_code.co_filename in ours:
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _refuse_missing(name: str, module: bool, exc: BaseException) -> None:
+    """Say so where there was no module to run; runpy says it with an ImportError of its own."""
+    if module and isinstance(exc, ImportError) and _of_program(exc.__traceback__) is None:
+        raise BadInput(f"cannot run the module {name!r}: {exc}", expected="a module") from exc
