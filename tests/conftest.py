@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.base.config import PREFIX, Config
+from holdfast.topology import amx
 
 BUILD_DIR = Path(__file__).parents[1] / ".cache" / "build"
 
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported
+amx.keep_from_crashing()  # has to come before the first product, whichever test makes it
 # What was started in the background ignores Ctrl-C, and so would every process that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -363,6 +363,7 @@ def test_a_log_that_is_closed_while_its_stacks_are_read_is_read_to_the_end() -> 
     assert log.columns() == (b"",) * 7
 
 
+@pytest.mark.slow
 def test_a_log_may_be_taken_away_while_a_stack_is_read_for_it() -> None:
     module = compiled.load_core()
     core = module.Core()

@@ -20,6 +20,7 @@ from holdfast.memory.pool import Pool
 from holdfast.memory.referrers import NOBODY
 from tests.memory.leak_programs import _runner
 
+pytestmark = pytest.mark.slow  # each check looks at every object of the process
 CORES = ("compiled", "python")
 PROGRAMS = _runner.programs()
 
@@ -50,7 +51,6 @@ def results(request):
     return found["programs"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_program_finds_its_leaks_and_no_others(results, program):
     found = results[program]
@@ -59,7 +59,6 @@ def test_a_program_finds_its_leaks_and_no_others(results, program):
     assert found["problems"] == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("program", [name for name in PROGRAMS if _runner.held(name)])
 def test_a_program_is_told_who_holds_its_leaks(results, program):
     found = results[program]["words"]

@@ -367,6 +367,7 @@ def test_a_recording_survives_saving_and_loading(tmp_path):
 # ---- the Python core
 
 
+@pytest.mark.slow
 def test_with_the_python_core_pools_are_recorded_and_the_rest_is_in_the_notes(build):
     program = """
         import numpy as np, torch
@@ -396,6 +397,7 @@ def test_with_the_python_core_pools_are_recorded_and_the_rest_is_in_the_notes(bu
 # ---- imports that come later
 
 
+@pytest.mark.slow
 def test_modules_imported_meanwhile_are_watched_and_none_is_imported_by_us(build):
     program = """
         import sys
