@@ -3,11 +3,9 @@
 Four parts. A pair: one allocate and one free, by time on the CPU. Touching: allocate, write every
 page, free, with the page faults of it. NumPy: a chain of operations with and without our pool under
 NumPy. torch: real code on the CPU (decoding a picture, a training step, a UNet) on torch as it
-comes, with two calls of mallopt, with tcmalloc where it is installed, and with our pool.
-
-torch's part runs each system in processes of its own, several times in turn, so that a noisy
-machine is noisy for all; the median of the rounds counts, and the results must be
-equal bit for bit.
+comes, with two calls of mallopt, and with tcmalloc where it is installed; each in turn with our
+pool in the same process, run by run, so that a noisy machine is noisy for both. The median of the
+ratios of these pairs counts, and the results must be equal bit for bit.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import ctypes.util
-import hashlib
 import json
 import os
 import resource
@@ -29,9 +26,8 @@ from typing import Any
 
 from report import RUNS, Row, publish
 
-ROUNDS = 5
-SYSTEMS = ("holdfast", "stock", "mallopt", "tcmalloc")
-WORK = ("vae decode", "mlp training step", "unet")
+BASELINES = ("stock", "mallopt", "tcmalloc")
+ROUNDS = {"vae decode": 7, "mlp training step": 15, "unet": 9}
 TCMALLOC = (
     "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4",
     "/usr/lib/aarch64-linux-gnu/libtcmalloc_minimal.so.4",
@@ -41,7 +37,7 @@ TCMALLOC = (
 # ---- a pair
 
 
-def pair_us(work: Callable[[], object], count: int = 20_000, repeats: int = 9) -> float:
+def pair_us(work: Callable[[], object], count: int = 2_000, repeats: int = 150) -> float:
     """Microseconds of CPU time for one call; the best of several, which is the least disturbed."""
     best = float("inf")
     for _ in range(repeats):
@@ -70,7 +66,7 @@ def pairs() -> list[Row]:
             # What it costs to write down the source line of every block.
             log = module.Log(1, str(Path(core.__file__).parent))
             pool.pool.core.watch(log, 0)
-            tracked = pair_us(lambda pool=pool, size=size: pool.allocate(size), 5_000) - empty
+            tracked = pair_us(lambda pool=pool, size=size: pool.allocate(size), 500, 300) - empty
             pool.pool.core.watch(None, 0)
             rows.append(Row(f"pair, {label}", f"holdfast, {name} core", plain, "µs"))
             rows.append(
@@ -110,17 +106,19 @@ def touching() -> list[Row]:
     ways["torch"] = lambda n: torch.empty(n, dtype=torch.uint8).fill_(1)
     rows = []
     for size in (1, 4, 16, 64, 256):
-        for name, way in ways.items():
-            count = max(3, 512 // size)
-            way(size << 20)
-            times, before = [], faults()
-            for _ in range(count):
-                start = time.process_time()
+        times: dict[str, list[float]] = {name: [] for name in ways}
+        seen = dict.fromkeys(ways, 0)
+        count = max(5, 512 // size)
+        for turn in range(count + 1):
+            for name, way in ways.items():
+                before, start = faults(), time.process_time()
                 way(size << 20)
-                times.append((time.process_time() - start) * 1000)
-            per = (faults() - before) / count
-            median = statistics.median(times)
-            rows.append(Row(f"touch {size} MB", name, median, "ms", f"{per:.0f} page faults each"))
+                if turn:  # the first one warms up
+                    times[name].append((time.process_time() - start) * 1000)
+                    seen[name] += faults() - before
+        for name, found in times.items():
+            remark = f"{seen[name] / count:.0f} page faults each"
+            rows.append(Row(f"touch {size} MB", name, statistics.median(found), "ms", remark))
     return rows
 
 
@@ -144,10 +142,10 @@ def chains() -> list[Row]:
 
         expected = chain()
         times: dict[str, list[float]] = {"holdfast": [], "stock": []}
-        for _ in range(ROUNDS):
-            times["stock"].append(pair_us(chain, 8, 3))
+        for _ in range(5):
+            times["stock"].append(pair_us(chain, 4, 4))
             with numpy_pool():
-                times["holdfast"].append(pair_us(chain, 8, 3))
+                times["holdfast"].append(pair_us(chain, 4, 4))
                 assert chain() == expected
         rows += [
             Row(f"numpy chain {side}x{side}", name, statistics.median(found) / 1000, "ms")
@@ -159,37 +157,44 @@ def chains() -> list[Row]:
 # ---- torch
 
 
-def worker(system: str) -> None:
-    """Run the torch code under one system, and print times and what came out as JSON."""
-    if system == "mallopt":  # never mmap, never trim: what glibc can do by itself
+def worker(baseline: str) -> None:
+    """Run the torch code on one baseline and on our pool in turn; times and results as JSON."""
+    if baseline == "mallopt":  # never mmap, never trim: what glibc can do by itself
         libc = ctypes.CDLL(ctypes.util.find_library("c"))
         libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
         libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD
-    import torch
-
-    from holdfast.memory import install_torch_pool
     from holdfast.topology import amx
 
     amx.keep_from_crashing()
+    import torch
+
+    from holdfast.memory import install_torch_pool, uninstall_torch_pool
+
     torch.manual_seed(0)
-    if system == "holdfast":
-        install_torch_pool()
-    found = {}
-    for name, work in torch_work(torch).items():
-        work()
-        work()
-        times, before = [], faults()
-        for _ in range(3 if name == "vae decode" else 9):
-            start = time.perf_counter()
-            out = work()
-            times.append(time.perf_counter() - start)
-        data = out.detach().contiguous().numpy().tobytes()
-        found[name] = {
-            "seconds": statistics.median(times),
-            "faults": (faults() - before) // len(times),
-            "result": hashlib.sha256(data).hexdigest(),
-        }
+    found: dict[str, Any] = {}
+    for name, (work, result) in torch_work(torch).items():
+        rounds: list[dict[str, Any]] = []
+        for number in range(ROUNDS[name] + 1):
+            pair = {}
+            for system in (baseline, "holdfast"):
+                (install_torch_pool if system == "holdfast" else uninstall_torch_pool)()
+                pair[system] = timed(work)
+            if number:  # the first pair warms both up
+                rounds.append(pair)
+        outputs = []
+        for change in (uninstall_torch_pool, install_torch_pool):
+            change()
+            outputs.append(result().detach().contiguous().numpy().tobytes())
+        found[name] = {"rounds": rounds, "equal": outputs[0] == outputs[1]}
     print(json.dumps(found))
+
+
+def timed(work: Callable[[], object]) -> dict[str, float]:
+    """Seconds and page faults of one call, after one to settle."""
+    work()
+    before, start = faults(), time.perf_counter()
+    work()
+    return {"seconds": time.perf_counter() - start, "faults": faults() - before}
 
 
 def torch_work(torch: Any) -> dict[str, Callable[[], Any]]:
@@ -236,41 +241,61 @@ def torch_work(torch: Any) -> dict[str, Callable[[], Any]]:
         loss = mlp(data).square().mean()
         loss.backward()
         optimizer.step()
-        return torch.cat([loss.reshape(1), mlp[0].weight[0]])
+        return loss
 
-    return dict(zip(WORK, (decode, train, denoise), strict=True))
+    def trained() -> Any:
+        """The same step from the same weights: what it makes of them."""
+        copy = torch.nn.Linear(1024, 1024)
+        with torch.no_grad():
+            copy.weight.copy_(torch.linspace(-1, 1, 1 << 20).reshape(1024, 1024))
+            copy.bias.zero_()
+        inner = torch.optim.Adam(copy.parameters(), 1e-3)
+        for _ in range(3):
+            inner.zero_grad()
+            copy(data).square().mean().backward()
+            inner.step()
+        return copy.weight
+
+    return dict(zip(ROUNDS, ((decode, decode), (train, trained), (denoise, denoise)), strict=True))
 
 
 def torch_rows() -> tuple[list[Row], dict[str, Any]]:
-    """Every system in turn, several rounds."""
+    """Each baseline in a process of its own, in turn with our pool."""
     library = next((path for path in TCMALLOC if Path(path).exists()), None)
-    systems = [s for s in SYSTEMS if s != "tcmalloc" or library]
-    found: dict[str, list[dict[str, Any]]] = {system: [] for system in systems}
-    for number in range(ROUNDS):
-        for system in systems:
-            print(f"torch, round {number + 1} of {ROUNDS}: {system}", file=sys.stderr)
-            environ = dict(os.environ)
-            if system == "tcmalloc" and library:
-                environ["LD_PRELOAD"] = library
-            command = [sys.executable, __file__, "--worker", system]
-            done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
-            found[system].append(json.loads(done.stdout))
-    rows, equal = [], {}
-    for name in WORK:
-        equal[name] = len({r[name]["result"] for runs in found.values() for r in runs}) == 1
-        for system in systems:
-            runs = [r[name] for r in found[system]]
-            median = statistics.median(r["seconds"] for r in runs) * 1000
-            remark = f"{statistics.median(r['faults'] for r in runs):.0f} page faults each"
-            rows.append(Row(f"torch, {name}", system, median, "ms", remark))
-    return rows, {"results_equal_bit_for_bit": equal, "tcmalloc": library, "rounds": ROUNDS}
+    rows, about = [], {"tcmalloc": library and Path(library).name, "paired": {}, "equal": {}}
+    for baseline in BASELINES:
+        if baseline == "tcmalloc" and not library:
+            continue
+        print(f"torch against {baseline}", file=sys.stderr)
+        environ = dict(os.environ)
+        if baseline == "tcmalloc" and library:
+            environ["LD_PRELOAD"] = library
+        command = [sys.executable, __file__, "--worker", baseline]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+        for name, found in json.loads(done.stdout).items():
+            subject = f"{name}, torch on {baseline}"
+            rounds = found["rounds"]
+            gains = [r[baseline]["seconds"] / r["holdfast"]["seconds"] for r in rounds]
+            about["paired"][subject] = {
+                "median": statistics.median(gains),
+                "rounds": sorted(round(gain, 3) for gain in gains),
+            }
+            about["equal"][subject] = found["equal"]
+            for system in ("holdfast", baseline):
+                median = statistics.median(r[system]["seconds"] for r in rounds) * 1000
+                per = statistics.median(r[system]["faults"] for r in rounds)
+                remark = f"{per:.0f} page faults each"
+                if system == "holdfast":
+                    remark += f"; {statistics.median(gains):.2f}x by pairs of runs"
+                rows.append(Row(subject, system, median, "ms", remark))
+    return rows, about
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     default = RUNS / "pool.json"
     parser.add_argument("--out", type=Path, default=default, help=f"JSON file (default {default})")
-    parser.add_argument("--worker", choices=SYSTEMS, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", choices=BASELINES, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
         worker(args.worker)
@@ -282,7 +307,7 @@ def main() -> None:
     more, about = torch_rows()
     machine = discover(config=Config.load(probes=("linux",)))
     publish("pool", rows + more, machine, args.out, **about)
-    if not all(about["results_equal_bit_for_bit"].values()):
+    if not all(about["equal"].values()):
         raise SystemExit("the results are not equal")
 
 

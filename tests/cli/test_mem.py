@@ -170,14 +170,16 @@ def test_recording_passes_the_arguments_on_and_returns_the_status(
 ) -> None:
     assert main(["mem", "record", "train.py", "--json", "-m", "x"]) == 3
     argv = ["train.py", "--json", "-m", "x"]
-    assert calls == [(argv, False, Path("train.hfmem"), 16, ("pool", "numpy", "torch"))]
+    assert calls == [(argv, False, Path("train.hfmem").absolute(), 16, ("pool", "numpy", "torch"))]
     assert capsys.readouterr().err == "recording: train.hfmem\n"
 
 
 def test_options_before_the_script_are_ours(calls: list[tuple[Any, ...]]) -> None:
     options = ["--out", "a.hfmem", "--depth", "4", "--sources", "numpy, pool,numpy"]
     assert main(["mem", "record", *options, "--html", "a.html", "-m", "json.tool", "--help"]) == 3
-    assert calls == [(["json.tool", "--help"], True, Path("a.hfmem"), 4, ("numpy", "pool"))]
+    assert calls == [
+        (["json.tool", "--help"], True, Path("a.hfmem").absolute(), 4, ("numpy", "pool"))
+    ]
     assert Path("a.html").read_text().startswith("<!DOCTYPE html>")
 
 
@@ -309,3 +311,51 @@ def test_a_replay_of_a_missing_file_is_refused(
 ) -> None:
     message = f"holdfast: error: there is no file 'no.hfmem'\n{OURS}"
     assert _refused(["replay", "no.hfmem"], capsys) == message
+
+
+def test_the_program_itself_is_never_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("good.py").write_text("x = 1\n")
+    for option in ("--out", "--html"):
+        assert _refused(["record", option, "good.py", "good.py"], capsys) == (
+            f"holdfast: error: cannot use 'good.py' for {option}: good.py is that file\n"
+            "  expected: a name of its own for each file\n"
+        )
+    assert Path("good.py").read_text() == "x = 1\n"
+
+
+def test_a_program_that_goes_elsewhere_is_recorded_where_it_was_started(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    program = "import os, pathlib\nos.chdir('sub')\nassert pathlib.Path(__file__).exists()\n"
+    (tmp_path / "cd.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "mem", "record", "--html", "p.html", "cd.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "recording: cd.hfmem\npage: p.html\n")
+    assert (tmp_path / "cd.hfmem").exists()
+    assert (tmp_path / "p.html").exists()
+
+
+def test_threads_of_a_program_find_its_classes_to_the_end(tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text(
+        "import pickle, threading, time\n"
+        "class C: pass\n"
+        "def late():\n"
+        "    time.sleep(0.3)\n"
+        "    print(type(pickle.loads(pickle.dumps(C()))).__name__)\n"
+        "threading.Thread(target=late).start()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "mem", "record", "late.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "C\n")

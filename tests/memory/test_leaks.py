@@ -296,3 +296,13 @@ def test_every_program_says_what_it_shows():
         text = (Path(_runner.__file__).parent / f"{name}.py").read_text()
         assert re.match(r'"""[A-Z].+\."""\n', text), name
         assert "LEAKS = " in text, name
+
+
+def test_what_a_guarded_function_returns_in_a_container_is_the_callers():
+    pool = MemoryPool("cpu")
+
+    @no_leaks()
+    def make():
+        return {"all": [pool.allocate(100), pool.allocate(200)]}
+
+    assert [block.size for block in make()["all"]] == [100, 200]

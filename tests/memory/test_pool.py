@@ -277,7 +277,9 @@ def test_the_ways_out_are_tried_in_their_order(pool: Pool, monkeypatch: pytest.M
         "cache",
         f"callback for {2 * MB}",
         "callback of all",
+        "cache",  # of what the callbacks freed
         f"spill {2 * MB}",
+        "cache",
     ]
     assert len(held) == 2
     seen.clear()
@@ -286,16 +288,37 @@ def test_the_ways_out_are_tried_in_their_order(pool: Pool, monkeypatch: pytest.M
     assert "callback of all" not in seen
 
 
-def test_an_error_of_a_callback_reaches_the_caller(pool: Pool) -> None:
+def test_a_callback_that_fails_is_warned_about_and_the_next_one_may_help(pool: Pool) -> None:
     held = full(pool)
 
-    def callback(pool: Pool, size: int) -> None:
+    def fails(pool: Pool, size: int) -> None:
         raise LookupError("mine")
 
-    pool.on_pressure.append(callback)
-    with pytest.raises(LookupError, match="mine"):
+    pool.on_pressure.append(fails)
+    with pytest.warns(RuntimeWarning, match="mine"), pytest.raises(OutOfMemory):
         pool.allocate(3 * MB)
     assert len(audit(pool.core)) == len(held)
+    pool.on_pressure.append(lambda pool, size: held.clear())
+    with pytest.warns(RuntimeWarning, match="mine"):
+        assert pool.allocate(2 * MB)
+
+
+def test_a_callback_for_all_pools_is_checked_and_may_be_taken_back_twice() -> None:
+    with pytest.raises(BadInput) as caught:
+        on_pressure(3)
+    assert str(caught.value) == "cannot call 3\n  expected: a function of a pool and a size"
+    take_back = on_pressure(lambda pool, size: None)
+    take_back()
+    take_back()
+
+
+@pytest.mark.parametrize("limit", [0, "0"])
+def test_a_limit_of_nothing_is_refused(pool: Pool, limit: int | str) -> None:
+    with pytest.raises(BadInput) as caught:
+        pool.set_limit(limit)
+    assert str(caught.value) == (
+        f"cannot use {limit!r} as a limit\n  expected: at least a byte, or None for no limit"
+    )
 
 
 def test_a_callback_may_use_the_pool(pool: Pool) -> None:

@@ -168,3 +168,23 @@ def test_events_carry_the_tag(tagged: MemoryPool, chosen: ModuleType) -> None:
         (0, "vae"),
         (1, "vae"),
     ]
+
+
+def test_two_threads_in_one_tag_have_each_their_own_peak(tagged: MemoryPool) -> None:
+    inside, done = threading.Event(), threading.Event()
+
+    def second() -> None:
+        with tags.tag("shared"):
+            inside.set()
+            done.wait(10)
+
+    with tags.tag("shared") as first:
+        block = tagged.allocate(50_000)
+        del block
+        thread = threading.Thread(target=second)
+        thread.start()
+        inside.wait(10)
+    done.set()
+    thread.join()
+    assert first.peak_bytes == 50_000
+    assert tags.counter("shared").peak_bytes == 50_000

@@ -106,7 +106,9 @@ def _record(args: argparse.Namespace) -> int:
     out = Path(args.out or _default_name(args.script, args.module)).expanduser()
     html = None if args.html is None else Path(args.html).expanduser()
     _check_program(args.script, args.module)
-    _check_targets({"--out": out, "--html": html})
+    _check_targets({"--out": out, "--html": html}, "" if args.module else args.script)
+    shown, out = out, out.absolute()  # the program may go to another folder
+    html = html and html.absolute()
     depth, sources = _depth(args.depth), _sources(args.sources)
     from holdfast.memory.record import run_script
 
@@ -115,13 +117,13 @@ def _record(args: argparse.Namespace) -> int:
         argv = [args.script, *args.arguments]
         status = run_script(argv, args.module, out, depth, sources)
     except OSError as exc:  # the program's own are caught by then
-        raise _unwritable(out, exc) from exc
+        raise _unwritable(shown, exc) from exc
     if os.getpid() != pid:
         return status  # a process that the program forked comes by here too
-    print(f"recording: {out}", file=sys.stderr)
+    print(f"recording: {shown}", file=sys.stderr)
     if html is not None:
         page.write(Recording.load(out), html)
-        print(f"page: {html}", file=sys.stderr)
+        print(f"page: {args.html}", file=sys.stderr)
     return status
 
 

@@ -21,10 +21,10 @@ import bisect
 import functools
 import gc
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from time import monotonic_ns
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 from holdfast.base.errors import HoldfastError, Misuse
 from holdfast.base.units import format_bytes, format_seconds
@@ -113,15 +113,18 @@ class no_leaks:
     its traceback holds the variables of every frame.
     """
 
-    def __enter__(self) -> None:
+    returned: Any = None  # what belongs to the caller: no leak, nor is what is in it
+
+    def __enter__(self) -> Self:
         self._on_before = debug.is_enabled()
         if not self._on_before:
             debug.enable_memory_debugging(True)
         self._since = debug.next_number()
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            found = _leaks(self._since) if kind is None else []
+            found = _leaks(self._since, self.returned) if kind is None else []
         finally:
             if not self._on_before:
                 debug.enable_memory_debugging(False)
@@ -135,14 +138,15 @@ class no_leaks:
 
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            with no_leaks():
+            with no_leaks() as guard:
                 result = function(*args, **kwargs)
-            return result  # noqa: RET504 - a name holds it while leaks are looked for
+                guard.returned = result
+            return result
 
         return checked
 
 
-def _leaks(since: int) -> list[Leak]:
+def _leaks(since: int, returned: Any = None) -> list[Leak]:
     gc.collect()
     gc.collect()  # what the finalizers of the first let go
     find = _Finder()
@@ -154,6 +158,10 @@ def _leaks(since: int) -> list[Leak]:
             held.add(id(block))
         elif id(value) not in running:
             running[id(value)] = _variable(name, value, frame)
+    for value in _content(returned):
+        block = referrers.block_of(value, find)
+        if block is not None:
+            held.add(id(block))
     found = [
         record
         for record in debug.live_records()
@@ -161,6 +169,14 @@ def _leaks(since: int) -> list[Leak]:
     ]
     found.sort(key=lambda record: (-record.size, record.number))
     return _described(found, find, running)
+
+
+def _content(value: Any, depth: int = 4) -> Iterator[Any]:
+    """A value and what is in it, where it is a list, a tuple, a set or a dict."""
+    yield value
+    if depth and isinstance(value, list | tuple | set | frozenset | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _content(item, depth - 1)
 
 
 class _Finder:

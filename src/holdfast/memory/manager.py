@@ -15,10 +15,9 @@ import warnings
 from types import ModuleType
 
 from holdfast.base.errors import BadInput, OutOfMemory
-from holdfast.base.units import parse_bytes
 from holdfast.memory import tags
 from holdfast.memory.memory_pool import CPUMemoryPool, MemoryPool, memory_pools
-from holdfast.memory.pool import Pool, live_pools
+from holdfast.memory.pool import Pool, bytes_of, live_pools
 from holdfast.memory.stats import DetailedStats, LargeAllocation, MemoryStats
 
 
@@ -175,7 +174,7 @@ class _Cuda:
         Our pools keep to it at every free; torch's cache is cut down whenever figures are asked
         for, garbage is collected or a profile is taken.
         """
-        self.cache_bytes = parse_bytes(size) if isinstance(size, str) else size
+        self.cache_bytes = bytes_of(size)
         for pool in memory_pools():
             if pool.device_type.startswith("cuda"):
                 pool.set_cache_size(self.cache_bytes)
@@ -218,7 +217,7 @@ class _Cpu:
 
     def set_cache_size(self, size: int | str) -> None:
         """Keep at most so many free bytes in each pool of the host."""
-        self.cache_bytes = parse_bytes(size) if isinstance(size, str) else size
+        self.cache_bytes = bytes_of(size)
         for pool in memory_pools():
             if pool.device_type == "cpu":
                 pool.set_cache_size(self.cache_bytes)

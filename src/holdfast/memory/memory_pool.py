@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -380,7 +381,7 @@ if hasattr(os, "register_at_fork"):
 def _default_resource(device_type: str) -> Resource:
     if device_type == "cpu":
         return Host()
-    if device_type.partition(":")[0] == "cuda":
+    if re.fullmatch(r"cuda(:\d+)?", str(device_type)):
         from holdfast.memory.torch_cuda import Cuda
 
         return Cuda(int(device_type.partition(":")[2] or 0))
@@ -419,5 +420,6 @@ def _size(size: int | str) -> int:
             f"cannot allocate {size!r}", expected="a number of bytes, or text such as '2GB'"
         ) from exc
     if not 0 <= found < 2**62:
-        raise BadInput(f"cannot allocate {found} bytes", expected="a size from 0 up")
+        most = format_bytes(2**62)
+        raise BadInput(f"cannot allocate {found} bytes", expected=f"a size from 0 to {most}")
     return found

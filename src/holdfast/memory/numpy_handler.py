@@ -21,6 +21,7 @@ from holdfast.memory import compiled
 from holdfast.memory.hooks import keep_for_ever
 
 if TYPE_CHECKING:
+    from holdfast.memory.memory_pool import MemoryPool
     from holdfast.memory.pool import Pool
 
 _SET_HANDLER = 304  # PyDataMem_SetHandler in NumPy's table of C functions, since NumPy 1.22
@@ -45,13 +46,13 @@ _capsules: dict[int, Any] = {}  # id of a core, which is kept -> its capsule
 
 
 @contextlib.contextmanager
-def numpy_pool(pool: Pool | None = None) -> Iterator[Pool]:
+def numpy_pool(pool: Pool | MemoryPool | None = None) -> Iterator[Pool]:
     """Within the block the data of new NumPy arrays comes from `pool`, or from one made for it.
 
     Arrays below 16 KB stay with malloc, which has them in its own caches. Blocks nest.
     Arrays made inside live on after it. Raises Unsupported without the compiled core.
     """
-    chosen = pool if pool is not None else _default_pool()
+    chosen: Any = _default_pool() if pool is None else getattr(pool, "pool", pool)
     capsule = _capsule_of(chosen.core)
     before = _set_handler()(capsule)
     try:

@@ -15,6 +15,7 @@ import gc
 import itertools
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -154,13 +155,17 @@ class Pool:
 
     def set_limit(self, limit: int | str | None) -> None:
         """Reserve at most so many bytes; None takes the limit away."""
-        self.core.limit = 0 if limit is None else max(1, _bytes(limit))
+        if limit is not None and bytes_of(limit) < 1:
+            raise BadInput(
+                f"cannot use {limit!r} as a limit", expected="at least a byte, or None for no limit"
+            )
+        self.core.limit = 0 if limit is None else bytes_of(limit)
 
     def set_cache_size(self, size: int | str | None) -> None:
         """Keep at most so many free bytes; what is more goes back. None: as many as there are."""
-        self.core.cache_limit = 2**64 - 1 if size is None else _bytes(size)
+        self.core.cache_limit = 2**64 - 1 if size is None else bytes_of(size)
         if size is not None:
-            self.empty_cache(_bytes(size))
+            self.empty_cache(bytes_of(size))
 
     def empty_cache(self, keep: int = 0) -> int:
         """Give free memory back to upstream until at most `keep` bytes of it are left.
@@ -245,11 +250,20 @@ class Pool:
 
     def _callbacks(self, size: int) -> None:
         for callback in [*self.on_pressure, *_on_pressure]:
-            callback(self, size)
+            try:
+                callback(self, size)
+            except Exception as exc:  # noqa: BLE001 - whoever it is, others may still help
+                warnings.warn(
+                    f"{callback!r}, called because memory ran out, failed: {exc!r}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+        self.empty_cache()  # what they freed counts against the limit until its pages go
 
     def _spill(self, size: int) -> None:
         if self.spill is not None:
             self.spill(size)
+            self.empty_cache()
 
     def _exhausted(self, size: int, reason: HoldfastError | None) -> OutOfMemory:
         c = self.core.counters()
@@ -279,8 +293,15 @@ _on_pressure: list[Callable[[Pool, int], object]] = []
 
 def on_pressure(callback: Callable[[Pool, int], object]) -> Callable[[], None]:
     """Have `callback(pool, size)` called when a pool has no room; returns what takes it back."""
+    if not callable(callback):
+        raise BadInput(f"cannot call {callback!r}", expected="a function of a pool and a size")
     _on_pressure.append(callback)
-    return lambda: _on_pressure.remove(callback)
+
+    def take_back() -> None:
+        if callback in _on_pressure:
+            _on_pressure.remove(callback)
+
+    return take_back
 
 
 def misfreed(pool: Pool, address: int) -> HoldfastError:
@@ -387,8 +408,9 @@ def _return(upstream: Any, ranges: list[tuple[int, int]], fixed: dict[int, int])
         upstream.free(address)
 
 
-def _bytes(size: int | str) -> int:
+def bytes_of(size: int | str) -> int:
+    """A size in bytes, as a number or as text. Raises BadInput."""
     found = parse_bytes(size) if isinstance(size, str) else size
-    if found < 0:
+    if not isinstance(found, int) or found < 0:
         raise BadInput(f"cannot use {size!r} as a size", expected="bytes from 0 up, such as '2GB'")
     return found

@@ -59,7 +59,9 @@ class Recorder:
         least: int = LEAST_BYTES,
         limit: int = LIMIT,
     ) -> None:
-        self.sources = tuple(sources)
+        self.sources = (sources,) if isinstance(sources, str) else tuple(sources)
+        if depth < 0:
+            raise BadInput(f"cannot keep {depth} frames of a stack", expected="0 or more")
         for source in self.sources:
             if source not in SOURCES:
                 raise BadInput(f"cannot record {source!r}", expected=f"some of {list(SOURCES)}")

@@ -2,16 +2,20 @@
 
 Covers: scripts and modules, how they end, what the terminal shows of that.
 Leaves to others: recording (record), options and reports (the command line).
-Promise: the recording is written however the program ends, and its exit status is kept. A process
-that the program forked writes none.
+Promise: the recording is written when the program ends, fails or is stopped by Ctrl-C, and its exit
+status is kept. One that is killed, or leaves by `os._exit`, leaves no recording; nor does a process
+that the program forked.
 """
 
 from __future__ import annotations
 
+import builtins
 import os
 import runpy
 import sys
 import threading
+import types
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
@@ -41,6 +45,7 @@ def run_script(
     pid = os.getpid()
     recorder = Recorder(sources, depth, " ".join(argv))
     before = sys.argv, sys.path[:]
+    main = sys.modules["__main__"]
     kept: Any = None
     recorder.start()
     try:
@@ -48,6 +53,7 @@ def run_script(
         status, kept = _status(argv[0], module)
     finally:
         sys.argv, sys.path[:] = before
+        sys.modules["__main__"] = main
         recording = recorder.stop()  # before `kept` goes: what the program held is what is left
         del kept
     if os.getpid() == pid:
@@ -77,7 +83,14 @@ def _run(name: str, module: bool) -> Any:
         sys.path[0] = str(Path.cwd())
         return runpy.run_module(name, run_name="__main__", alter_sys=True)
     sys.path[0] = str(Path(name).resolve().parent)
-    return runpy.run_path(name, run_name="__main__")
+    if not Path(name).is_file() or zipfile.is_zipfile(name):  # with a __main__.py inside
+        return runpy.run_path(name, run_name="__main__")
+    # Not by runpy: it takes the program's module away while threads of it may still run.
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__=str(Path(name).absolute()), __builtins__=builtins)
+    sys.modules["__main__"] = main
+    exec(compile(Path(name).read_bytes(), name, "exec"), main.__dict__)
+    return main
 
 
 def _join_threads() -> None:

@@ -20,10 +20,12 @@ from holdfast.base.errors import BadInput
 from holdfast.memory import compiled
 from holdfast.memory.stats import Counter
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _numbers: dict[str, int] = {"": 0}
 _names: list[str] = [""]
 _path = threading.local()
+_inside: dict[int, list[_Entry]] = {}  # by tag: the blocks that are being run
+_highest: dict[int, tuple[int, int]] = {}  # by tag: peaks of what is over
 _switches: list[tuple[int, int]] | None = None  # (time.monotonic_ns(), tag) while it is kept
 
 
@@ -45,13 +47,40 @@ def names() -> list[str]:
 
 def counter(name: str) -> Counter:
     """What a tag counts: "vae", or "vae/decoder" for a tag inside another."""
-    return Counter(*compiled.core().tag_counters(_numbers.get(name, 0)))
+    number = _numbers.get(name, 0)
+    found = Counter(*compiled.core().tag_counters(number))
+    bytes_before, count_before = _highest.get(number, (0, 0))
+    found.peak_bytes = max(found.peak_bytes, bytes_before)
+    found.peak_count = max(found.peak_count, count_before)
+    return found
 
 
 def counters() -> dict[str, Counter]:
     """The same for every tag that ever counted something."""
     found = {name: counter(name) for name in names()[1:]}
     return {name: one for name, one in found.items() if one.total_count}
+
+
+class _Entry:
+    """A `with` block that is being run."""
+
+    def __init__(self, outer: str, number: int) -> None:
+        self.thread = threading.get_ident()
+        self.outer, self.number = outer, number
+        self.before = Counter()
+        self.peak_bytes = self.peak_count = 0
+
+
+def _carry(number: int) -> None:
+    """Peaks so far go to everyone inside and to the tag as a whole, and begin anew."""
+    core = compiled.core()
+    now = Counter(*core.tag_counters(number))
+    ever = _highest.get(number, (0, 0))
+    _highest[number] = max(ever[0], now.peak_bytes), max(ever[1], now.peak_count)
+    for entry in _inside.get(number, ()):
+        entry.peak_bytes = max(entry.peak_bytes, now.peak_bytes)
+        entry.peak_count = max(entry.peak_count, now.peak_count)
+    core.set_tag_peaks(number, 0, 0)
 
 
 class tag:
@@ -62,7 +91,7 @@ class tag:
     """
 
     def __init__(self, name: str) -> None:
-        if not name or "/" in name:
+        if not isinstance(name, str) or not name or "/" in name:
             raise BadInput(f"cannot use {name!r} as a tag", expected="some text without a slash")
         self.name = name
         self.path = name
@@ -71,39 +100,38 @@ class tag:
         self.allocated_bytes = 0  # by this block so far, freed or not
         self.allocated_count = 0
         # One for each time it is entered: a tag may be inside itself, and in several threads.
-        self._entered: list[tuple[int, str, int, Counter]] = []
+        self._entered: list[_Entry] = []
 
     def __enter__(self) -> Self:
         core = compiled.core()
         outer = getattr(_path, "now", "")
         self.path = f"{outer}/{self.name}" if outer else self.name
-        number = _number(self.path, outer)
-        before = Counter(*core.tag_counters(number))
-        self._entered.append((threading.get_ident(), outer, number, before))
-        core.set_tag_peaks(number, 0, 0)
+        entry = _Entry(outer, _number(self.path, outer))
+        with _lock:
+            _carry(entry.number)  # peaks begin anew; those who are inside keep what they saw
+            entry.before = counter(self.path)
+            _inside.setdefault(entry.number, []).append(entry)
+        self._entered.append(entry)
         _path.now = self.path
-        core.set_tag(number)
-        _note(number)
+        core.set_tag(entry.number)
+        _note(entry.number)
         return self
 
     def __exit__(self, *_: object) -> None:
-        core, me = compiled.core(), threading.get_ident()
-        entry = next(entry for entry in reversed(self._entered) if entry[0] == me)
+        me = threading.get_ident()
+        entry = next(entry for entry in reversed(self._entered) if entry.thread == me)
         self._entered.remove(entry)
-        _me, outer, number, before = entry
-        core.set_tag(_numbers[outer])
-        _path.now = outer
-        _note(_numbers[outer])
-        self.path = f"{outer}/{self.name}" if outer else self.name
+        compiled.core().set_tag(_numbers[entry.outer])
+        _path.now = entry.outer
+        _note(_numbers[entry.outer])
+        self.path = f"{entry.outer}/{self.name}" if entry.outer else self.name
+        with _lock:
+            _carry(entry.number)
+            _inside[entry.number].remove(entry)
         now = self.counter
-        self.peak_bytes, self.peak_count = now.peak_bytes, now.peak_count
-        self.allocated_bytes = now.total_bytes - before.total_bytes
-        self.allocated_count = now.total_count - before.total_count
-        core.set_tag_peaks(
-            number,
-            max(before.peak_bytes, now.peak_bytes),
-            max(before.peak_count, now.peak_count),
-        )
+        self.peak_bytes, self.peak_count = entry.peak_bytes, entry.peak_count
+        self.allocated_bytes = now.total_bytes - entry.before.total_bytes
+        self.allocated_count = now.total_count - entry.before.total_count
 
     @property
     def counter(self) -> Counter:

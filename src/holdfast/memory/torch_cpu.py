@@ -22,6 +22,7 @@ from holdfast.memory import compiled
 from holdfast.memory.hooks import keep_for_ever
 
 if TYPE_CHECKING:
+    from holdfast.memory.memory_pool import MemoryPool
     from holdfast.memory.pool import Pool
 
 # malloc keeps what is smaller in its own caches and makes no page faults for it.
@@ -69,15 +70,16 @@ _use = _InUse()
 _slots: list[TorchPool] = []  # every pool that ever was under torch: its tensors may be alive
 
 
-def install_torch_pool(pool: Pool | None = None) -> TorchPool:
+def install_torch_pool(pool: Pool | MemoryPool | None = None) -> TorchPool:
     """Have torch take the memory of new CPU tensors from `pool`, or from one made for it.
 
     Installing it again changes nothing. Raises Misuse where another pool is installed, Unsupported
     without a compiler or the compiled core, MissingDependency without torch.
     """
+    asked: Any = getattr(pool, "pool", pool)
     with _lock:
         if _use.pool is not None:
-            if pool is None or pool is _use.pool.pool:
+            if asked is None or asked is _use.pool.pool:
                 return _use.pool
             raise Misuse(
                 f"{_use.pool.pool.name} is under torch already",
@@ -85,7 +87,7 @@ def install_torch_pool(pool: Pool | None = None) -> TorchPool:
                 hint="uninstall_torch_pool() first",
             )
         library = _library()
-        chosen = _default_pool() if pool is None else pool
+        chosen = _default_pool() if asked is None else asked
         made = _slot_of(library, chosen)
         _use.pool = made
         _apply()
