@@ -27,7 +27,7 @@ from typing import Any
 from report import RUNS, Row, publish
 
 BASELINES = ("stock", "mallopt", "tcmalloc")
-ROUNDS = {"vae decode": 7, "mlp training step": 15, "unet": 9}
+ROUNDS = {"vae decode": 5, "mlp training step": 11, "unet": 7}
 TCMALLOC = (
     "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4",
     "/usr/lib/aarch64-linux-gnu/libtcmalloc_minimal.so.4",

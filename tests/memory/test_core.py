@@ -641,7 +641,7 @@ class Storm(RuleBasedStateMachine):
         Storm.operations += 1
         self.pool.set_cache_size(size)
 
-    @rule(limit=st.one_of(st.none(), st.none(), st.integers(0, 48 * MB)))
+    @rule(limit=st.one_of(st.none(), st.none(), st.integers(1, 48 * MB)))
     def set_limit(self, limit: int | None) -> None:
         Storm.operations += 1
         self.pool.set_limit(limit)
