@@ -88,3 +88,22 @@ def test_the_figures_of_drawing_come_from_their_run() -> None:
         subject = f"FLUX.1 shape, random weights, {what}"
         ours, theirs = (form.format(values[subject, s]) for s in ("holdfast", "diffusers"))
         assert f"| {name} | {ours} | {theirs} |" in text
+
+
+def test_the_figures_of_memory_come_from_their_runs() -> None:
+    import json
+
+    text = " ".join((ROOT / "docs/memory.md").read_text().split())
+    run = json.loads((ROOT / "benchmarks/results/replay.json").read_text())
+    values = {(row["subject"], row["system"]): row["value"] for row in run["rows"]}
+    names = ("flux", "sdxl", "sdxl_12_sizes", "flux_train", "sdxl_train", "kv_cat")
+    for system in ("holdfast pool", "holdfast plan", "torch default", "torch expandable"):
+        figures = " | ".join(f"{values[name, system]:.3f}" for name in names)
+        assert f"| {system} | {figures} |" in text
+    run = json.loads((ROOT / "benchmarks/results/pool-cpu.json").read_text())
+    gains = {subject: found["median"] for subject, found in run["paired"].items()}
+    assert (
+        f"decoding a picture {gains['vae decode, torch on stock']:.2f}×, a step of training "
+        f"{gains['mlp training step, torch on stock']:.2f}×"
+    ) in text
+    assert all(run["equal"].values())
