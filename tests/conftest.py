@@ -12,6 +12,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from holdfast.base.config import PREFIX, Config
 from holdfast.topology import amx
@@ -19,6 +20,9 @@ from holdfast.topology import amx
 BUILD_DIR = Path(__file__).parents[1] / ".cache" / "build"
 
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported
+# On a busy machine an example may take long; that is no failure.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 amx.keep_from_crashing()  # has to come before the first product, whichever test makes it
 # What was started in the background ignores Ctrl-C, and so would every process that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

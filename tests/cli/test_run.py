@@ -161,6 +161,7 @@ def test_bad_input_is_told_and_nothing_is_written(
     assert names(here) == []
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_what_was_there(here: Path) -> None:
     """A limit on the size of files makes writing fail as a full disk does."""
     Path("seven.png").write_bytes(b"what was there")
@@ -178,6 +179,7 @@ def test_a_full_disk_leaves_what_was_there(here: Path) -> None:
     assert names(here) == ["seven.png"]
 
 
+@pytest.mark.slow
 def test_two_processes_draw_the_same(here: Path) -> None:
     draw("--out", "here.png")
     command = [sys.executable, "-m", "holdfast", "run", "tiny-flux", *QUICK, "--out", "there.png"]

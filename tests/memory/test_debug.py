@@ -212,6 +212,7 @@ def test_a_block_larger_than_the_quarantine_is_freed_at_once(pool):
     assert pool.total_allocated == 0
 
 
+@pytest.mark.slow
 def test_a_full_pool_empties_the_quarantine(pool):
     pool.set_limit("4MiB")
     for _ in range(10):
