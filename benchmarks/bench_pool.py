@@ -20,7 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +157,7 @@ def chains() -> list[Row]:
 # ---- torch
 
 
-def worker(baseline: str) -> None:
+def worker(baseline: str, only: str | None = None) -> None:
     """Run the torch code on one baseline and on our pool in turn; times and results as JSON."""
     if baseline == "mallopt":  # never mmap, never trim: what glibc can do by itself
         libc = ctypes.CDLL(ctypes.util.find_library("c"))
@@ -173,6 +173,8 @@ def worker(baseline: str) -> None:
     torch.manual_seed(0)
     found: dict[str, Any] = {}
     for name, (work, result) in torch_work(torch).items():
+        if only not in (None, name):
+            continue
         rounds: list[dict[str, Any]] = []
         for number in range(ROUNDS[name] + 1):
             pair = {}
@@ -259,11 +261,11 @@ def torch_work(torch: Any) -> dict[str, Callable[[], Any]]:
     return dict(zip(ROUNDS, ((decode, decode), (train, trained), (denoise, denoise)), strict=True))
 
 
-def torch_rows() -> tuple[list[Row], dict[str, Any]]:
+def torch_rows(baselines: Sequence[str], only: str | None) -> tuple[list[Row], dict[str, Any]]:
     """Each baseline in a process of its own, in turn with our pool."""
     library = next((path for path in TCMALLOC if Path(path).exists()), None)
     rows, about = [], {"tcmalloc": library and Path(library).name, "paired": {}, "equal": {}}
-    for baseline in BASELINES:
+    for baseline in baselines:
         if baseline == "tcmalloc" and not library:
             continue
         print(f"torch against {baseline}", file=sys.stderr)
@@ -271,6 +273,7 @@ def torch_rows() -> tuple[list[Row], dict[str, Any]]:
         if baseline == "tcmalloc" and library:
             environ["LD_PRELOAD"] = library
         command = [sys.executable, __file__, "--worker", baseline]
+        command += ["--only", only] if only else []
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
         for name, found in json.loads(done.stdout).items():
             subject = f"{name}, torch on {baseline}"
@@ -295,16 +298,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     default = RUNS / "pool.json"
     parser.add_argument("--out", type=Path, default=default, help=f"JSON file (default {default})")
+    parser.add_argument("--only", choices=ROUNDS, help="this work of torch's alone")
+    parser.add_argument("--against", choices=BASELINES, help="this baseline of torch's alone")
     parser.add_argument("--worker", choices=BASELINES, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
-        worker(args.worker)
+        worker(args.worker, args.only)
         return
     from holdfast.base.config import Config
     from holdfast.topology import discover
 
-    rows = [*pairs(), *touching(), *chains()]
-    more, about = torch_rows()
+    rows = [] if args.only or args.against else [*pairs(), *touching(), *chains()]
+    more, about = torch_rows([args.against] if args.against else BASELINES, args.only)
     machine = discover(config=Config.load(probes=("linux",)))
     publish("pool", rows + more, machine, args.out, **about)
     if not all(about["equal"].values()):
