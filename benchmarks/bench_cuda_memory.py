@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from report import RUNS, Row, publish
+from report import RUNS, Row, best_us, publish
 
 import holdfast
 from holdfast import memory
@@ -33,14 +33,8 @@ MB = 1 << 20
 
 
 def pair_us(work: Callable[[], object], count: int = 20_000, repeats: int = 5) -> float:
-    """Microseconds for one call; the best of several."""
-    best = float("inf")
-    for _ in range(repeats):
-        start = time.perf_counter()
-        for _ in range(count):
-            work()
-        best = min(best, (time.perf_counter() - start) / count * 1e6)
-    return best
+    """Microseconds for one call."""
+    return best_us(work, count, repeats, time.perf_counter)
 
 
 def pairs() -> list[Row]:

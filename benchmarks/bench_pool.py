@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from report import RUNS, Row, publish
+from report import RUNS, Row, best_us, publish
 
 BASELINES = ("stock", "mallopt", "tcmalloc")
 ROUNDS = {"vae decode": 5, "mlp training step": 11, "unet": 7}
@@ -38,14 +38,8 @@ TCMALLOC = (
 
 
 def pair_us(work: Callable[[], object], count: int = 2_000, repeats: int = 150) -> float:
-    """Microseconds of CPU time for one call; the best of several, which is the least disturbed."""
-    best = float("inf")
-    for _ in range(repeats):
-        start = time.process_time()
-        for _ in range(count):
-            work()
-        best = min(best, (time.process_time() - start) / count * 1e6)
-    return best
+    """Microseconds of CPU time for one call."""
+    return best_us(work, count, repeats)
 
 
 def pairs() -> list[Row]:
@@ -157,7 +151,7 @@ def chains() -> list[Row]:
 # ---- torch
 
 
-def worker(baseline: str, only: str | None = None) -> None:
+def worker(baseline: str, only: str | None, rounds: int | None) -> None:
     """Run the torch code on one baseline and on our pool in turn; times and results as JSON."""
     if baseline == "mallopt":  # never mmap, never trim: what glibc can do by itself
         libc = ctypes.CDLL(ctypes.util.find_library("c"))
@@ -175,28 +169,33 @@ def worker(baseline: str, only: str | None = None) -> None:
     for name, (work, result) in torch_work(torch).items():
         if only not in (None, name):
             continue
-        rounds: list[dict[str, Any]] = []
-        for number in range(ROUNDS[name] + 1):
+        pairs: list[dict[str, Any]] = []
+        for number in range((rounds or ROUNDS[name]) + 1):
             pair = {}
-            for system in (baseline, "holdfast"):
+            order = (baseline, "holdfast") if number % 2 else ("holdfast", baseline)
+            for system in order:
                 (install_torch_pool if system == "holdfast" else uninstall_torch_pool)()
                 pair[system] = timed(work)
             if number:  # the first pair warms both up
-                rounds.append(pair)
+                pairs.append(pair)
         outputs = []
         for change in (uninstall_torch_pool, install_torch_pool):
             change()
             outputs.append(result().detach().contiguous().numpy().tobytes())
-        found[name] = {"rounds": rounds, "equal": outputs[0] == outputs[1]}
+        found[name] = {"pairs": pairs, "equal": outputs[0] == outputs[1]}
     print(json.dumps(found))
 
 
 def timed(work: Callable[[], object]) -> dict[str, float]:
-    """Seconds and page faults of one call, after one to settle."""
+    """Seconds by the wall and of the processor, and page faults of one call after one to settle."""
     work()
-    before, start = faults(), time.perf_counter()
+    before, wall, cpu = faults(), time.perf_counter(), time.process_time()
     work()
-    return {"seconds": time.perf_counter() - start, "faults": faults() - before}
+    return {
+        "seconds": time.perf_counter() - wall,
+        "cpu_seconds": time.process_time() - cpu,
+        "faults": faults() - before,
+    }
 
 
 def torch_work(torch: Any) -> dict[str, Callable[[], Any]]:
@@ -261,7 +260,9 @@ def torch_work(torch: Any) -> dict[str, Callable[[], Any]]:
     return dict(zip(ROUNDS, ((decode, decode), (train, trained), (denoise, denoise)), strict=True))
 
 
-def torch_rows(baselines: Sequence[str], only: str | None) -> tuple[list[Row], dict[str, Any]]:
+def torch_rows(
+    baselines: Sequence[str], only: str | None, rounds: int | None
+) -> tuple[list[Row], dict[str, Any]]:
     """Each baseline in a process of its own, in turn with our pool."""
     library = next((path for path in TCMALLOC if Path(path).exists()), None)
     rows, about = [], {"tcmalloc": library and Path(library).name, "paired": {}, "equal": {}}
@@ -274,19 +275,25 @@ def torch_rows(baselines: Sequence[str], only: str | None) -> tuple[list[Row], d
             environ["LD_PRELOAD"] = library
         command = [sys.executable, __file__, "--worker", baseline]
         command += ["--only", only] if only else []
+        command += ["--rounds", str(rounds)] if rounds else []
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
         for name, found in json.loads(done.stdout).items():
             subject = f"{name}, torch on {baseline}"
-            rounds = found["rounds"]
-            gains = [r[baseline]["seconds"] / r["holdfast"]["seconds"] for r in rounds]
+            pairs = found["pairs"]
+            gains, cpu_gains = (
+                [pair[baseline][clock] / pair["holdfast"][clock] for pair in pairs]
+                for clock in ("seconds", "cpu_seconds")
+            )
             about["paired"][subject] = {
                 "median": statistics.median(gains),
                 "rounds": sorted(round(gain, 3) for gain in gains),
+                "cpu_median": statistics.median(cpu_gains),
+                "cpu_rounds": sorted(round(gain, 3) for gain in cpu_gains),
             }
             about["equal"][subject] = found["equal"]
             for system in ("holdfast", baseline):
-                median = statistics.median(r[system]["seconds"] for r in rounds) * 1000
-                per = statistics.median(r[system]["faults"] for r in rounds)
+                median = statistics.median(pair[system]["seconds"] for pair in pairs) * 1000
+                per = statistics.median(pair[system]["faults"] for pair in pairs)
                 remark = f"{per:.0f} page faults each"
                 if system == "holdfast":
                     remark += f"; {statistics.median(gains):.2f}x by pairs of runs"
@@ -300,16 +307,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=default, help=f"JSON file (default {default})")
     parser.add_argument("--only", choices=ROUNDS, help="this work of torch's alone")
     parser.add_argument("--against", choices=BASELINES, help="this baseline of torch's alone")
+    parser.add_argument("--rounds", type=int, help="pairs of torch's runs (default 5 to 11)")
     parser.add_argument("--worker", choices=BASELINES, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
-        worker(args.worker, args.only)
+        worker(args.worker, args.only, args.rounds)
         return
     from holdfast.base.config import Config
     from holdfast.topology import discover
 
     rows = [] if args.only or args.against else [*pairs(), *touching(), *chains()]
-    more, about = torch_rows([args.against] if args.against else BASELINES, args.only)
+    baselines = [args.against] if args.against else BASELINES
+    more, about = torch_rows(baselines, args.only, args.rounds)
     machine = discover(config=Config.load(probes=("linux",)))
     publish("pool", rows + more, machine, args.out, **about)
     if not all(about["equal"].values()):

@@ -1,32 +1,53 @@
 """The `holdfast` command as a process (`python -m holdfast` is the same).
 
 Promise: Ctrl-C at any moment after Python itself has started ends with a status, never with a
-traceback: while the command is being imported, in it, and while the interpreter takes itself down.
+traceback or an abort: while the command is being imported, in it, and on the way out.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import os
 import signal
 import sys
 
+INTERRUPTED = 130
+
 
 def command() -> int:
-    """Run the command line of this process; returns the exit status."""
+    """Run the command line of this process; returns the exit status, or leaves with it."""
     try:
         from holdfast.cli.main import main  # here, where Ctrl-C is caught already
 
         try:
-            return main()
+            status = main()
         finally:
             _ignore_ctrl_c()
     except KeyboardInterrupt:
         _ignore_ctrl_c()
-        return 130
+        status = INTERRUPTED
+    if status == INTERRUPTED:
+        _leave(status)
+    return status
 
 
 def _ignore_ctrl_c() -> None:
     """From here on it would kill the interpreter half way out of the door."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _leave(status: int) -> None:
+    """End here, with what was registered for the end, but without taking the interpreter down.
+
+    Ctrl-C breaks libraries off in the middle: a compiled one that was half imported, or whose
+    threads still work, may abort the process when it is taken apart.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # none, broken, closed
+            stream.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":

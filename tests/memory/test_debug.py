@@ -15,14 +15,13 @@ from holdfast.base.errors import (
     BadInput,
     DoubleFree,
     ForeignPointer,
-    HoldfastError,
     InUse,
     OutOfMemory,
     Overrun,
     UseAfterFree,
 )
-from holdfast.memory import compiled, debug
 from holdfast.memory import core as python_core
+from holdfast.memory import debug
 from holdfast.memory.debug import (
     MemoryMisuseWarning,
     check_memory,
@@ -36,20 +35,6 @@ from holdfast.memory.quarantine import GUARD
 from holdfast.memory.resource import Virtual
 
 HERE = __file__
-
-
-def _core(name):
-    if name == "python":
-        return python_core
-    try:
-        return compiled.load_core()
-    except HoldfastError as exc:
-        pytest.skip(exc.what)
-
-
-@pytest.fixture(params=("compiled", "python"))
-def core(request):
-    return _core(request.param)
 
 
 @pytest.fixture

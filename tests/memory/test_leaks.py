@@ -11,33 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.base.errors import HoldfastError, Misuse
-from holdfast.memory import compiled, debug
-from holdfast.memory import core as python_core
+from holdfast.base.errors import Misuse
+from holdfast.memory import debug
 from holdfast.memory.leaks import LeakFound, check_memory_leaks, mark, no_leaks, summary
 from holdfast.memory.memory_pool import MemoryPool
 from holdfast.memory.pool import Pool
 from holdfast.memory.referrers import NOBODY
+from tests.memory.conftest import CORES, core_named
 from tests.memory.leak_programs import _runner
 
 pytestmark = pytest.mark.slow  # each check looks at every object of the process
-CORES = ("compiled", "python")
 PROGRAMS = _runner.programs()
-
-
-def _core(name):
-    if name == "python":
-        return python_core
-    try:
-        return compiled.load_core()
-    except HoldfastError as exc:
-        pytest.skip(exc.what)
 
 
 @pytest.fixture(scope="module", params=CORES)
 def results(request):
     """What all programs found in themselves, run one after the other in a process of their own."""
-    _core(request.param)
+    core_named(request.param)
     done = subprocess.run(
         [sys.executable, _runner.__file__],
         env={**os.environ, "HOLDFAST_CORE": request.param, "OMP_NUM_THREADS": "1"},
@@ -47,7 +37,7 @@ def results(request):
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     found = json.loads(done.stdout)
-    assert found["core"] == _core(request.param).__name__
+    assert found["core"] == core_named(request.param).__name__
     return found["programs"]
 
 
@@ -77,7 +67,7 @@ def test_the_programs_are_many_and_some_are_clean():
 def pool(request):
     """A pool that is debugged, over either core."""
     debug.enable_memory_debugging(True)
-    yield MemoryPool(resource=Pool(core=_core(request.param)))
+    yield MemoryPool(resource=Pool(core=core_named(request.param)))
     debug.enable_memory_debugging(False)
     debug.clear_problems()
 

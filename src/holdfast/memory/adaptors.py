@@ -16,7 +16,7 @@ from pathlib import Path
 
 from holdfast.base.errors import OutOfMemory
 from holdfast.base.units import format_bytes, format_seconds, parse_bytes
-from holdfast.memory.resource import Resource, checked, foreign
+from holdfast.memory.resource import Blocks, Resource, checked
 from holdfast.memory.stats import Counter
 
 _HERE = str(Path(__file__).parent)
@@ -53,6 +53,9 @@ class Adaptor:
         """Whether the address is this resource's."""
         return self.upstream.owns(address)
 
+    def _free(self, address: int, _known: object) -> None:
+        self.upstream.free(address)
+
 
 class Limit(Adaptor):
     """At most so many bytes at once. More is OutOfMemory, before anybody is asked."""
@@ -61,7 +64,7 @@ class Limit(Adaptor):
         super().__init__(upstream)
         self.limit_bytes = parse_bytes(limit) if isinstance(limit, str) else checked(limit)
         self.used_bytes = 0
-        self._sizes: dict[int, int] = {}
+        self._blocks: Blocks[int] = Blocks(self)  # their sizes
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
@@ -84,23 +87,12 @@ class Limit(Adaptor):
             with self._lock:
                 self.used_bytes -= size
             raise
-        with self._lock:
-            self._sizes[address] = size
+        self._blocks.add(address, size)
         return address
 
     def free(self, address: int) -> None:
         """Take a block back; its bytes may be had again."""
-        # Forgotten first: once it is free, another thread may get the same address.
-        with self._lock:
-            size = self._sizes.pop(int(address), None)
-        if size is None:
-            raise foreign(self, address)
-        try:
-            self.upstream.free(address)
-        except BaseException:
-            with self._lock:
-                self._sizes[int(address)] = size
-            raise
+        size = self._blocks.remove(address, self._free)
         with self._lock:
             self.used_bytes -= size
 
@@ -114,7 +106,7 @@ class Statistics(Adaptor):
     def __init__(self, upstream: Resource) -> None:
         super().__init__(upstream)
         self._counters = [Counter()]
-        self._sizes: dict[int, int] = {}
+        self._blocks: Blocks[int] = Blocks(self)  # their sizes
         self._lock = threading.RLock()
 
     @property
@@ -126,24 +118,15 @@ class Statistics(Adaptor):
     def allocate(self, size: int) -> int:
         """The address of `size` bytes, counted."""
         address = self.upstream.allocate(size)
+        self._blocks.add(address, size)
         with self._lock:
-            self._sizes[address] = size
             for counter in self._counters:
                 counter.add(size)
         return address
 
     def free(self, address: int) -> None:
         """Take a block back, counted."""
-        with self._lock:
-            size = self._sizes.pop(int(address), None)
-        if size is None:
-            raise foreign(self, address)
-        try:
-            self.upstream.free(address)
-        except BaseException:
-            with self._lock:
-                self._sizes[int(address)] = size
-            raise
+        size = self._blocks.remove(address, self._free)
         with self._lock:
             for counter in self._counters:
                 counter.remove(size)
@@ -187,8 +170,7 @@ class Tracking(Adaptor):
 
     def __init__(self, upstream: Resource) -> None:
         super().__init__(upstream)
-        self._held: dict[int, Held] = {}
-        self._lock = threading.RLock()
+        self._blocks: Blocks[Held] = Blocks(self)
 
     def allocate(self, size: int) -> int:
         """The address of `size` bytes."""
@@ -201,24 +183,13 @@ class Tracking(Adaptor):
             *(address, size, code.co_filename, frame.f_lineno),
             *(code.co_qualname, time.monotonic()),
         )
-        with self._lock:
-            self._held[address] = held
+        self._blocks.add(address, held)
         return address
 
     def free(self, address: int) -> None:
         """Take a block back and forget who had it."""
-        with self._lock:
-            held = self._held.pop(int(address), None)
-        if held is None:
-            raise foreign(self, address)
-        try:
-            self.upstream.free(address)
-        except BaseException:
-            with self._lock:
-                self._held[int(address)] = held
-            raise
+        self._blocks.remove(address, self._free)
 
     def held(self) -> list[Held]:
         """Every block in use, largest first."""
-        with self._lock:
-            return sorted(self._held.values(), key=lambda held: -held.size)
+        return sorted(self._blocks.all(), key=lambda held: -held.size)

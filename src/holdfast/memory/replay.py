@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from holdfast.base.errors import BadInput, NotFound
 from holdfast.base.units import format_bytes, format_seconds
+from holdfast.memory.adaptors import Statistics
 from holdfast.memory.packing import Span, max_live
 from holdfast.memory.planned import Plan, Planned
 from holdfast.memory.pool import Pool
@@ -221,33 +222,16 @@ def _outcome(wanted: Requests, name: str) -> Outcome:
     return replay(wanted, Pool(Virtual()) if name == POOL else SIMULATORS[name](), name)
 
 
-class _Exact(Virtual):
-    """Made-up memory that counts what was taken of it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reserved_bytes = self.peak_reserved_bytes = 0
-
-    def allocate(self, size: int) -> int:
-        self.reserved_bytes += size
-        self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
-        return super().allocate(size)
-
-    def free(self, address: int) -> None:
-        self.reserved_bytes -= self._sizes.get(address, 0)
-        super().free(address)
-
-
 def _planned_outcome(wanted: Requests) -> Outcome:
     """The whole recording as one step whose plan was made before it began."""
     start = time.perf_counter()
     plan = Plan.of([(span.size, span.start, span.end) for span in wanted.spans])
     ready = time.perf_counter()
-    memory = _Exact()
+    memory = Statistics(Virtual())
     planned = Planned(memory, plan)
     with planned.step():
         seconds = _run(wanted, planned)
-    peak = memory.peak_reserved_bytes
+    peak = memory.counter.peak_bytes
     blocks = len(wanted.sizes)
     return Outcome(PLAN, peak, wanted.max_live_bytes, blocks, seconds, ready - start)
 

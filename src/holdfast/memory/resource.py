@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import mmap
 import threading
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from holdfast.base.errors import BadInput, ForeignPointer, OutOfMemory
 from holdfast.base.units import format_bytes
 from holdfast.memory import system
 from holdfast.topology import numa
+
+Known = TypeVar("Known")
 
 
 @runtime_checkable
@@ -59,6 +62,45 @@ class Growable(Resource, Protocol):
         ...
 
 
+class Blocks(Generic[Known]):
+    """What a resource knows of each of its blocks in use, by address."""
+
+    def __init__(self, owner: object) -> None:
+        self._owner = owner
+        self._known: dict[int, Known] = {}
+        self._lock = threading.RLock()
+
+    def __contains__(self, address: int) -> bool:
+        return int(address) in self._known
+
+    def add(self, address: int, known: Known) -> None:
+        """A block that was handed out."""
+        with self._lock:
+            self._known[address] = known
+
+    def all(self) -> list[Known]:
+        """What is known of every block in use."""
+        with self._lock:
+            return list(self._known.values())
+
+    def remove(self, address: int, free: Callable[[int, Known], object]) -> Known:
+        """Forget a block that `free` takes back, unless it fails. Raises ForeignPointer.
+
+        Forgotten first: once a block is free, another thread may get the same address.
+        """
+        address = int(address)
+        with self._lock:
+            if address not in self._known:
+                raise foreign(self._owner, address)
+            known = self._known.pop(address)
+        try:
+            free(address, known)
+        except BaseException:
+            self.add(address, known)
+            raise
+        return known
+
+
 class Host:
     """Private pages of the system; with `huge`, pages of 2 MB where the kernel has them."""
 
@@ -68,8 +110,7 @@ class Host:
 
     def __init__(self, *, huge: bool = False) -> None:
         self.huge = huge
-        self._sizes: dict[int, int] = {}
-        self._lock = threading.RLock()
+        self._blocks: Blocks[int] = Blocks(self)  # their lengths
 
     def __repr__(self) -> str:
         return f"Host({'huge=True' if self.huge else ''})"
@@ -84,21 +125,16 @@ class Host:
                 f"the system has no {format_bytes(size)} of memory",
                 expected="memory, and no limit on it (ulimit -v, vm.overcommit_memory)",
             )
-        with self._lock:
-            self._sizes[address] = length
+        self._blocks.add(address, length)
         return address
 
     def free(self, address: int) -> None:
         """Give the pages of a block back."""
-        with self._lock:
-            length = self._sizes.pop(int(address), None)
-        if length is None:
-            raise foreign(self, address)
-        self.unreserve(int(address), length)
+        self._blocks.remove(address, self.unreserve)
 
     def owns(self, address: int) -> bool:
         """Whether a block in use begins at `address`."""
-        return int(address) in self._sizes
+        return address in self._blocks
 
     def reserve(self, length: int) -> int:
         """A range that costs no memory until it is made usable and touched."""
@@ -142,8 +178,7 @@ class Pinned:
 
     def __init__(self) -> None:
         self._host = Host()
-        self._sizes: dict[int, int] = {}
-        self._lock = threading.RLock()
+        self._blocks: Blocks[int] = Blocks(self)  # their lengths
 
     def __repr__(self) -> str:
         return "Pinned()"
@@ -160,22 +195,20 @@ class Pinned:
                 hint="ulimit -l unlimited, or memory that is not pinned",
             )
         system.register_with_cuda(address, length)
-        with self._lock:
-            self._sizes[address] = length
+        self._blocks.add(address, length)
         return address
 
     def free(self, address: int) -> None:
         """Unlock the pages and give them back."""
-        with self._lock:
-            known = self._sizes.pop(int(address), None)
-        if known is None:
-            raise foreign(self, address)
-        system.unregister_from_cuda(int(address))
-        self._host.free(int(address))  # munmap unlocks
+        self._blocks.remove(address, self._unlock)
+
+    def _unlock(self, address: int, _length: int) -> None:
+        system.unregister_from_cuda(address)
+        self._host.free(address)  # munmap unlocks
 
     def owns(self, address: int) -> bool:
         """Whether a block in use begins at `address`."""
-        return int(address) in self._sizes
+        return address in self._blocks
 
 
 class Virtual:
@@ -187,7 +220,7 @@ class Virtual:
 
     def __init__(self) -> None:
         self._next = 1 << 32
-        self._sizes: dict[int, int] = {}
+        self._blocks: Blocks[int] = Blocks(self)
 
     def __repr__(self) -> str:
         return "Virtual()"
@@ -195,17 +228,16 @@ class Virtual:
     def allocate(self, size: int) -> int:
         """A range of numbers."""
         address = self.reserve(checked(size))
-        self._sizes[address] = size
+        self._blocks.add(address, size)
         return address
 
     def free(self, address: int) -> None:
         """Forget a range."""
-        if self._sizes.pop(address, None) is None:
-            raise foreign(self, address)
+        self._blocks.remove(address, self.unreserve)
 
     def owns(self, address: int) -> bool:
         """Whether a range begins there."""
-        return address in self._sizes
+        return address in self._blocks
 
     def reserve(self, length: int) -> int:
         """A range of numbers that no other range overlaps."""

@@ -11,7 +11,6 @@ stream must have ended before its block is freed.
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from holdfast.base.units import format_bytes
 from holdfast.memory.arenas import FIXED
 from holdfast.memory.memory_pool import MemoryPool
 from holdfast.memory.pool import Pool
-from holdfast.memory.resource import checked, foreign
+from holdfast.memory.resource import Blocks, checked
 from holdfast.memory.stats import MemoryStats
 
 SMALL_BYTES = 64 << 20  # of a preallocation, for blocks up to 1 MB
@@ -57,8 +56,7 @@ class Cuda:
     def __init__(self, device_id: int = 0) -> None:
         self.device_id = require(device_id)
         self.device = f"cuda:{device_id}"
-        self._sizes: dict[int, int] = {}
-        self._lock = threading.RLock()
+        self._blocks: Blocks[int] = Blocks(self)  # their sizes
 
     def __repr__(self) -> str:
         return f"Cuda({self.device_id})"
@@ -76,21 +74,18 @@ class Cuda:
                 expected=f"{format_bytes(size)} below the memory fraction",
                 hint="cuda.set_memory_fraction, empty_cache, or less at once",
             ) from exc
-        with self._lock:
-            self._sizes[address] = size
+        self._blocks.add(address, size)
         return address
 
     def free(self, address: int) -> None:
         """Give a block back to torch."""
-        with self._lock:
-            known = self._sizes.pop(int(address), None)
-        if known is None:
-            raise foreign(self, address)
-        torch.cuda.caching_allocator_delete(int(address))
+        self._blocks.remove(
+            address, lambda address, _: torch.cuda.caching_allocator_delete(address)
+        )
 
     def owns(self, address: int) -> bool:
         """Whether a block in use begins there."""
-        return int(address) in self._sizes
+        return address in self._blocks
 
 
 class CUDAMemoryPool(MemoryPool):
