@@ -7,6 +7,7 @@ several processes on few cores wait for each other, and their number changes the
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -26,6 +27,12 @@ settings.load_profile("patient")
 amx.keep_from_crashing()  # has to come before the first product, whichever test makes it
 # What was started in the background ignores Ctrl-C, and so would every process that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported until now stays: a collection need not go through a million objects."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ EXAMPLES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_every_python_example_runs(example: str, tmp_path: Path) -> None:
     done = subprocess.run(
@@ -107,3 +108,7 @@ def test_the_figures_of_memory_come_from_their_runs() -> None:
         f"{gains['mlp training step, torch on stock']:.2f}×"
     ) in text
     assert all(run["equal"].values())
+    run = json.loads((ROOT / "benchmarks/results/pool-tcmalloc-cpu.json").read_text())
+    (found,) = run["paired"].values()
+    assert f"is {found['median']:.2f}× of tcmalloc by [{len(found['rounds'])} pairs" in text
+    assert f"spread from {found['rounds'][0]:.2f} to {found['rounds'][-1]:.2f}" in text

@@ -41,6 +41,7 @@ def test_this_machine_is_healthy(capsys) -> None:
     assert "torch 2." in out
 
 
+@pytest.mark.slow
 def test_json_has_the_same_checks(capsys) -> None:
     assert main(["doctor", "--json", "--require", "machine,torch"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -102,6 +103,7 @@ def test_a_card_that_opencl_can_drive_is_ok(installed) -> None:
     assert _states(machine)["opencl"] == "ok"
 
 
+@pytest.mark.slow
 def test_a_misspelt_variable_is_found(capsys, monkeypatch) -> None:
     monkeypatch.setenv("HOLDFAST_PROBE", "linux")
     assert main(["doctor", "--json"]) == 1

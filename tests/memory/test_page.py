@@ -143,6 +143,7 @@ def two(chromium: Any, tmp_path: Path) -> Iterator[Opened]:
         assert found.requests == [(tmp_path / "two.html").as_uri()]
 
 
+@pytest.mark.slow
 class TestInABrowser:
     pytestmark = in_a_browser
 

@@ -315,6 +315,7 @@ def test_a_free_in_the_middle_of_a_request_takes_effect_after_it(
     assert planned.live_blocks == 0
 
 
+@pytest.mark.slow
 def test_blocks_that_die_in_a_cycle_come_back() -> None:
     planned = Planned(Memory())
 
@@ -340,6 +341,7 @@ def test_blocks_that_die_in_a_cycle_come_back() -> None:
     assert planned.live_blocks == 0
 
 
+@pytest.mark.slow
 def test_threads_share_a_step_without_overlap() -> None:
     pool = Pool(Virtual())
     planned = Planned(pool)

@@ -205,6 +205,7 @@ def test_torchs_own_profiler_still_sees_the_memory():
     del kept
 
 
+@pytest.mark.slow
 def test_tensors_that_outlive_everything_do_not_crash_the_end_of_python():
     program = (
         "import torch\n"

@@ -50,6 +50,7 @@ def test_every_field_of_the_schema_is_described() -> None:
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(st.from_type(Topology))
 def test_json_and_back_loses_nothing_and_the_schema_agrees(machine: Topology) -> None:

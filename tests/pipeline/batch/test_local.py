@@ -63,6 +63,7 @@ def test_a_job_that_kills_its_process_fails_and_the_rest_is_done(tmp_path: Path)
     assert Counter(told(tmp_path / "log", "begin")) == {"a": 1, "b": 1, "c": 1, "poison": 2}
 
 
+@pytest.mark.slow
 def test_what_failed_is_tried_again_by_the_next_run(tmp_path: Path) -> None:
     assert len(_run(tmp_path, "a", "an error").failed) == 1
     summary = _run(tmp_path, "a", "an error")
@@ -77,6 +78,7 @@ def test_a_model_that_cannot_be_loaded_comes_out_as_it_is(tmp_path: Path) -> Non
     assert str(caught.value) == "cannot load a fake\n  expected: better luck"
 
 
+@pytest.mark.slow
 def test_loading_that_kills_is_given_up(tmp_path: Path) -> None:
     load = FakeLoad(str(tmp_path / "log"), trouble="death")
     with pytest.raises(Unsupported, match="died 3 times while it loaded the model"):
@@ -109,6 +111,7 @@ def _finish(child: subprocess.Popen[bytes]) -> None:
     assert child.returncode == 0, stderr.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_killed_in_the_middle_and_started_again_every_prompt_is_done_once(
     tmp_path: Path, drive: Drive, workers: str
@@ -125,6 +128,7 @@ def test_killed_in_the_middle_and_started_again_every_prompt_is_done_once(
     assert_exactly_once(tmp_path / "out", PROMPTS, tmp_path / "log", lost=2 * int(workers))
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_has_its_prompt_done_by_another(
     tmp_path: Path, drive: Drive
 ) -> None:
