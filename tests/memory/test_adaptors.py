@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from typing import cast
 
 import pytest
 
@@ -85,9 +86,11 @@ def test_a_free_that_fails_upstream_leaves_the_block_counted(
     made.free(address)
 
 
-def test_a_limit_below_zero_is_refused() -> None:
-    with pytest.raises(BadInput, match="cannot allocate -5 bytes"):
+def test_a_limit_that_is_no_size_is_refused() -> None:
+    with pytest.raises(BadInput, match="a size cannot be negative: -5"):
         Limit(Virtual(), -5)
+    with pytest.raises(BadInput, match="cannot read None as a size in bytes"):
+        Limit(Virtual(), cast("int", None))
 
 
 # ---- Statistics

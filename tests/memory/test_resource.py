@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -43,6 +43,20 @@ def test_an_address_is_given_back_once(made: Any) -> None:
     )
     with pytest.raises(BadInput, match="cannot allocate -1 bytes"):
         made.allocate(-1)
+
+
+@pytest.mark.parametrize("size", [None, "4KB", 1.5])
+def test_what_is_no_number_of_bytes_is_refused(size: Any) -> None:
+    with pytest.raises(BadInput) as refused:
+        Host().allocate(size)
+    assert str(refused.value) == f"cannot allocate {size!r}\n  expected: a number of bytes"
+
+
+def test_what_is_no_address_was_not_handed_out() -> None:
+    with pytest.raises(ForeignPointer) as refused:
+        Host().free(cast("int", None))
+    assert str(refused.value).startswith("Host() did not hand out None, or took it back before\n")
+    assert not Host().owns(cast("int", "x"))
 
 
 def test_only_some_resources_grow_in_place() -> None:

@@ -62,7 +62,7 @@ class Limit(Adaptor):
 
     def __init__(self, upstream: Resource, limit: int | str) -> None:
         super().__init__(upstream)
-        self.limit_bytes = parse_bytes(limit) if isinstance(limit, str) else checked(limit)
+        self.limit_bytes = parse_bytes(limit)
         self.used_bytes = 0
         self._blocks: Blocks[int] = Blocks(self)  # their sizes
         self._lock = threading.RLock()

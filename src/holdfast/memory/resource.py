@@ -10,9 +10,10 @@ A resource hands out whole pages and asks the system every time. That is slow; a
 from __future__ import annotations
 
 import mmap
+import operator
 import threading
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Generic, Protocol, SupportsInt, TypeVar, runtime_checkable
 
 from holdfast.base.errors import BadInput, ForeignPointer, OutOfMemory
 from holdfast.base.units import format_bytes
@@ -70,8 +71,8 @@ class Blocks(Generic[Known]):
         self._known: dict[int, Known] = {}
         self._lock = threading.RLock()
 
-    def __contains__(self, address: int) -> bool:
-        return int(address) in self._known
+    def __contains__(self, address: object) -> bool:
+        return isinstance(address, SupportsInt) and int(address) in self._known
 
     def add(self, address: int, known: Known) -> None:
         """A block that was handed out."""
@@ -88,10 +89,10 @@ class Blocks(Generic[Known]):
 
         Forgotten first: once a block is free, another thread may get the same address.
         """
-        address = int(address)
         with self._lock:
-            if address not in self._known:
+            if address not in self:
                 raise foreign(self._owner, address)
+            address = int(address)
             known = self._known.pop(address)
         try:
             free(address, known)
@@ -251,14 +252,19 @@ class Virtual:
 
 def checked(size: int) -> int:
     """`size`, where it is a size."""
+    try:
+        size = operator.index(size)
+    except TypeError:
+        raise BadInput(f"cannot allocate {size!r}", expected="a number of bytes") from None
     if size < 0:
         raise BadInput(f"cannot allocate {size} bytes", expected="a size from 0 up")
     return size
 
 
-def foreign(resource: object, address: int) -> ForeignPointer:
+def foreign(resource: object, address: object) -> ForeignPointer:
     """The error for an address that is not the resource's."""
+    shown = f"{int(address):#x}" if isinstance(address, SupportsInt) else repr(address)
     return ForeignPointer(
-        f"{resource!r} did not hand out {int(address):#x}, or took it back before",
+        f"{resource!r} did not hand out {shown}, or took it back before",
         expected="an address that allocate() returned and that was not freed since",
     )
