@@ -101,7 +101,9 @@ def test_an_empty_recording_has_a_summary() -> None:
 memory recording
 recorded  0 µs, 0 events, 0 blocks, 0 B handed out
 peak      0 B in 0 blocks, 0 µs after the start
-at end    0 B in 0 blocks"""
+at end    0 B in 0 blocks
+note      no block came from NumPy, torch or a pool of Holdfast; Python's own objects are not \
+recorded"""
     )
 
 

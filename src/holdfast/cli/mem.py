@@ -17,6 +17,7 @@ holdfast mem replay train.hfmem                        what other allocators wou
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import importlib.util
 import json
@@ -198,18 +199,21 @@ def _report(args: argparse.Namespace) -> int:
 def load(file: str) -> Recording:
     """A recording from our own file or from torch's snapshot, told apart by how it begins."""
     path = Path(file).expanduser()
+    if not _is_pickle(path):
+        return Recording.load(path)
     try:
-        with path.open("rb") as opened:
-            pickled = opened.read(1) == b"\x80"
-        if pickled:
-            recording = export.from_torch_snapshot(path.read_bytes())
-            recording.title = path.name
-            return recording
+        recording = export.from_torch_snapshot(path.read_bytes())
     except BadInput as exc:
         raise BadInput(f"cannot use {file!r}: {exc.what}", expected=exc.expected) from exc
-    except OSError:
-        pass  # Recording.load says what is wrong
-    return Recording.load(path)
+    recording.title = path.name
+    return recording
+
+
+def _is_pickle(path: Path) -> bool:
+    """Whether a file begins as one; what cannot be read does not."""
+    with contextlib.suppress(OSError), path.open("rb") as opened:
+        return opened.read(1) == b"\x80"
+    return False
 
 
 def _check_targets(targets: dict[str, Path | None] | dict[str, Path], source: str = "") -> None:

@@ -113,6 +113,21 @@ def core() -> Any:
         return python_core
 
 
+def require_compiled(core: object, who: str) -> None:
+    """Raises Unsupported, naming `who` needs it, where `core` is not a compiled one."""
+    try:
+        kind = load_core().Core
+    except HoldfastError as exc:
+        raise Unsupported(
+            f"{who} needs the compiled core: {exc.what}", expected=exc.expected, hint=exc.hint
+        ) from exc
+    if not isinstance(core, kind):
+        raise Unsupported(
+            f"{who} needs the compiled core: this pool has the Python one",
+            expected="a pool made where HOLDFAST_CORE is not python",
+        )
+
+
 def module_of(core: object) -> Any:
     """The module that a `Core` is of."""
     return python_core if isinstance(core, python_core.Core) else load_core()

@@ -16,7 +16,7 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from holdfast.base.errors import HoldfastError, MissingDependency, Unsupported
+from holdfast.base.errors import MissingDependency
 from holdfast.memory import compiled
 from holdfast.memory.hooks import keep_for_ever
 
@@ -85,26 +85,10 @@ def _default_pool() -> Pool:
 
 def _capsule_of(core: Any) -> Any:
     _require_numpy()
-    _require_compiled(core)
+    compiled.require_compiled(core, "numpy_pool")
     if id(core) not in _capsules:
         _capsules[id(core)] = _make_capsule("holdfast", core.functions(), core)
     return _capsules[id(core)]
-
-
-def _require_compiled(core: Any) -> None:
-    try:
-        kind = compiled.load_core().Core
-    except HoldfastError as exc:
-        raise Unsupported(
-            f"numpy_pool needs the compiled core: {exc.what}",
-            expected=exc.expected,
-            hint=exc.hint,
-        ) from exc
-    if not isinstance(core, kind):
-        raise Unsupported(
-            "numpy_pool needs the compiled core: this pool has the Python one",
-            expected="a pool made where HOLDFAST_CORE is not python",
-        )
 
 
 def _require_numpy() -> None:

@@ -23,6 +23,7 @@ from typing import Any
 from holdfast.base.errors import BadInput, DoubleFree, ForeignPointer, HoldfastError, OutOfMemory
 from holdfast.base.units import format_bytes, parse_bytes
 from holdfast.memory import compiled, tags
+from holdfast.memory.adaptors import Adaptor
 from holdfast.memory.arenas import FIXED
 from holdfast.memory.core import USED
 from holdfast.memory.resource import Growable, Host, Resource, checked
@@ -39,13 +40,13 @@ _watch_lock = threading.RLock()
 _watcher: tuple[Any, Callable[[Pool], int]] | None = None
 
 
-class Pool:
+class Pool(Adaptor):
     """Hands out parts of what it gets from `upstream`, and hands them out again."""
 
     def __init__(
         self, upstream: Resource | None = None, *, name: str = "", core: Any = None
     ) -> None:
-        self.upstream: Resource = Host() if upstream is None else upstream
+        super().__init__(Host() if upstream is None else upstream)
         self.number = next(_numbers)
         self.name = name or f"pool {self.number}"
         self.core: Any = (core or compiled.core()).Core()
@@ -68,19 +69,6 @@ class Pool:
         else:
             self.core.trim = _if_there(self)
         _register(self)
-
-    def __repr__(self) -> str:
-        return f"Pool({self.upstream!r})"
-
-    @property
-    def device(self) -> str:
-        """Where the memory lies."""
-        return self.upstream.device
-
-    @property
-    def pinned(self) -> bool:
-        """Whether its pages are locked."""
-        return bool(getattr(self.upstream, "pinned", False))
 
     # ---- the protocol of a resource
 

@@ -150,6 +150,11 @@ class Report:
                 f"process   {format_bytes(size)} resident at most, "
                 f"{format_ns(time_ns)} after the start"
             )
+        if not count:
+            lines.append(
+                "note      no block came from NumPy, torch or a pool of Holdfast; "
+                "Python's own objects are not recorded"
+            )
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:

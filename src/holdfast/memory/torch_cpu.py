@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.base.errors import HoldfastError, MissingDependency, Misuse, Unsupported
+from holdfast.base.errors import MissingDependency, Misuse, Unsupported
 from holdfast.memory import compiled
 from holdfast.memory.hooks import keep_for_ever
 
@@ -165,7 +165,7 @@ def _slot_of(library: Any, pool: Pool) -> TorchPool:
             expected=f"at most {slot}",
             hint="install one of them again",
         )
-    _require_compiled(pool.core)
+    compiled.require_compiled(pool.core, "a pool under torch")
     f = pool.core.functions()
     library.hf_torch_set_pool(slot, f["malloc"], f["free"], f["context"], LEAST_BYTES)
     keep_for_ever(pool)  # torch has bare addresses of it
@@ -179,22 +179,6 @@ def _default_pool() -> Pool:
     from holdfast.memory.resource import Host
 
     return Pool(Host(huge=True), name="torch")
-
-
-def _require_compiled(core: Any) -> None:
-    try:
-        kind = compiled.load_core().Core
-    except HoldfastError as exc:
-        raise Unsupported(
-            f"a pool under torch needs the compiled core: {exc.what}",
-            expected=exc.expected,
-            hint=exc.hint,
-        ) from exc
-    if not isinstance(core, kind):
-        raise Unsupported(
-            "a pool under torch needs the compiled core: this pool has the Python one",
-            expected="a pool made where HOLDFAST_CORE is not python",
-        )
 
 
 @functools.cache
