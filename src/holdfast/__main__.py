@@ -40,8 +40,8 @@ def _ignore_ctrl_c() -> None:
 def _leave(status: int) -> None:
     """End here, with what was registered for the end, but without taking the interpreter down.
 
-    Ctrl-C breaks libraries off in the middle: a compiled one that was half imported, or whose
-    threads still work, may abort the process when it is taken apart.
+    A library may still be imported in another thread, or its own threads still work: nobody waits
+    for them, and nothing is taken apart under them.
     """
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

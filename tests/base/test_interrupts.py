@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import os
+import signal
+import threading
+
 import pytest
 
-from holdfast.base.interrupts import is_interrupt
+from holdfast.base.interrupts import is_interrupt, undisturbed
 
 
 def _import_lazily() -> None:
@@ -24,3 +28,38 @@ def test_ctrl_c_is_found_behind_what_a_library_made_of_it() -> None:
 
 def test_other_errors_are_no_ctrl_c() -> None:
     assert not is_interrupt(RuntimeError("x"))
+
+
+def test_ctrl_c_comes_out_at_once_and_the_work_goes_on_to_its_end() -> None:
+    go, ended, disturbed = threading.Event(), threading.Event(), []
+
+    def work() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            go.wait(30)
+        except BaseException as exc:  # noqa: BLE001  as a library that swallows it
+            disturbed.append(exc)
+        ended.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        undisturbed(work)
+    assert not ended.is_set()
+    go.set()
+    assert ended.wait(30)
+    assert disturbed == []
+
+
+def test_what_is_done_undisturbed_returns_and_raises() -> None:
+    assert undisturbed(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        undisturbed(lambda: 1 // 0)
+
+
+def test_work_of_another_thread_stays_in_it() -> None:
+    threads = []
+    other = threading.Thread(
+        target=lambda: undisturbed(lambda: threads.append(threading.current_thread()))
+    )
+    other.start()
+    other.join()
+    assert threads == [other]

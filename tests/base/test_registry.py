@@ -93,3 +93,19 @@ def test_our_own_import_mistakes_are_not_dressed_up_as_missing_packages() -> Non
     with pytest.raises(ModuleNotFoundError) as caught:
         registry["ours"]
     assert not isinstance(caught.value, MissingDependency)
+
+
+def test_ctrl_c_does_not_break_into_the_import_of_an_optional_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "large_library.py").write_text(
+        "import os, signal, time\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "time.sleep(0.2)\n"
+        "value = 'whole'\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry = Registry("shape", {"large": Entry("large_library:value", extra="run")})
+    with pytest.raises(KeyboardInterrupt):
+        registry["large"]
+    assert registry["large"] == "whole"  # the same import, which went on

@@ -2,7 +2,8 @@
 
 Covers: lazy import, duplicate and unknown names, missing optional packages.
 Leaves to others: what a loaded object does.
-Promise: listing and describing entries imports nothing.
+Promise: listing and describing entries imports nothing; Ctrl-C does not break into the import of
+an optional package.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import difflib
 import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from holdfast.base.errors import AlreadyRegistered, MissingDependency, NotFound
+from holdfast.base.interrupts import undisturbed
 
 T = TypeVar("T")
 
@@ -72,11 +75,16 @@ class Registry(Mapping[str, T], Generic[T]):
     def _load(self, name: str, entry: Entry) -> T:
         module_name, _, attribute = entry.target.partition(":")
         try:
-            module = importlib.import_module(module_name)
+            module = self._import(module_name, entry)
         except ImportError as exc:
             raise self._missing(name, entry, exc) from exc
         loaded: Any = getattr(module, attribute) if attribute else module
         return loaded
+
+    def _import(self, module: str, entry: Entry) -> ModuleType:
+        if entry.extra is None:
+            return importlib.import_module(module)
+        return undisturbed(lambda: importlib.import_module(module))
 
     def _missing(self, name: str, entry: Entry, exc: ImportError) -> Exception:
         package = (exc.name or "").partition(".")[0]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from holdfast.base.errors import BadInput, HoldfastError
-from holdfast.base.interrupts import is_interrupt
+from holdfast.base.interrupts import is_interrupt, undisturbed
 from holdfast.pipeline.memory_errors import is_out_of_memory
 from holdfast.pipeline.quiet import quiet
 from holdfast.pipeline.single_weights import network
@@ -26,7 +26,7 @@ _VOCABULARIES = ("tokenizer.json", "vocab.json", "spiece.model", "tokenizer.mode
 def load(source: Source, name: str, dtype: torch.dtype) -> Any:
     """Component `name` of a model. Raises BadInput with the library's reason."""
     component = source.components[name]
-    cls = getattr(importlib.import_module(component.library), component.class_name, None)
+    cls = undisturbed(lambda: _class(component))
     if not isinstance(cls, type):
         raise BadInput(
             f"cannot load {name!r} of {source.model!r}: {component.library} has no "
@@ -53,6 +53,11 @@ def load(source: Source, name: str, dtype: torch.dtype) -> Any:
             expected="files that belong together: configuration, weights, vocabulary",
             hint="copy or download the whole model again",
         ) from exc
+
+
+def _class(component: Component) -> Any:
+    """Also the moment when a library imports its models."""
+    return getattr(importlib.import_module(component.library), component.class_name, None)
 
 
 def _build(source: Source, component: Component, cls: Any, dtype: torch.dtype) -> Any:

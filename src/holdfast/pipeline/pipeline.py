@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from holdfast.base.errors import BadInput, HoldfastError, MissingDependency, Unsupported
-from holdfast.base.interrupts import is_interrupt
+from holdfast.base.interrupts import is_interrupt, undisturbed
 from holdfast.pipeline.devices import Device
 from holdfast.pipeline.families import FAMILIES
 from holdfast.pipeline.placement import Placement, Wish, place
@@ -279,14 +279,18 @@ class _Run:
         return {name: peak for name, peak in peaks.items() if peak is not None}
 
 
+def _quiet() -> contextlib.AbstractContextManager[None]:
+    from holdfast.pipeline.quiet import quiet
+
+    return quiet()
+
+
 def _family(name: str) -> Family:
     """Also the moment when torch, diffusers and transformers are imported."""
     try:
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(ImportError):  # the registry says better what is missing
-                from holdfast.pipeline.quiet import quiet
-
-                stack.enter_context(quiet())
+                stack.enter_context(undisturbed(_quiet))
             return FAMILIES[name]
     except HoldfastError:
         raise
