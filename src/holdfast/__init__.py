@@ -10,7 +10,7 @@ import importlib
 
 __version__ = "0.1.0"
 
-_SUBPACKAGES = ("base", "topology", "memory", "pipeline")
+_SUBPACKAGES = ("base", "topology", "memory", "pipeline", "nodes")
 # The package-level functions of memory management, each from `holdfast.memory`.
 _FROM_MEMORY = (
     *("cuda", "cpu", "memory_stats", "detailed_memory_stats", "empty_cache", "memory_manager"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import os
 import sys
 import typing
@@ -57,6 +58,14 @@ class Config:
         "folder for code compiled here; build/ in the cache folder when not set (memory)",
         default=None,
     )
+    svm_provider: str | None = about(
+        "which provider gives shared virtual memory: retryix, opencl, numa or simulated; the first "
+        "that can when not set (memory.svm)",
+        default=None,
+    )
+    retryix_library: Path | None = about(
+        "the shared library of the retryix provider (memory.svm)", default=None
+    )
     debug: bool = about("show Python tracebacks for errors (command line)", default=False)
 
     @classmethod
@@ -73,13 +82,18 @@ class Config:
                 f"unknown setting {unknown[0]!r}", expected=f"one of {', '.join(sorted(known))}"
             )
         values: dict[str, Any] = {"cache_dir": default_cache_dir(environ)}
-        for name, hint in typing.get_type_hints(cls).items():
+        for name, hint in _hints(cls).items():
             variable = variable_for(name)
             if options.get(name) is not None:
                 values[name] = _convert(hint, options[name], name)
             elif environ.get(variable):
                 values[name] = _convert(hint, environ[variable], variable)
         return cls(**values)
+
+
+@functools.cache
+def _hints(cls: type[Config]) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
 
 
 def variable_for(setting: str) -> str:

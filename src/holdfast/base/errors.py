@@ -16,7 +16,7 @@ Every error says three things: what happened, what was expected, what to try.
         ├── ForeignPointer                   an address that no pool handed out was given back
         ├── InUse           BufferError      a block was given back while somebody looks at it
         ├── Overrun                          somebody wrote past the end of a block
-        └── UseAfterFree                     somebody wrote into a block that was given back
+        └── UseAfterFree                     a block was used that had been given back
 
 Promise: each class is also the builtin a caller would expect to catch, and
 survives pickling with all three parts.
@@ -107,4 +107,4 @@ class Overrun(Misuse):
 
 
 class UseAfterFree(Misuse):
-    """Somebody wrote into a block that was given back."""
+    """Somebody wrote into a block that was given back, or wanted to use it."""

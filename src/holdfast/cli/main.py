@@ -27,6 +27,7 @@ COMMANDS: Registry[ModuleType] = Registry(
         "batch": Entry("holdfast.cli.batch", "draw many prompts from a file, and resume", "run"),
         "topo": Entry("holdfast.cli.topo", "show the machine: nodes, caches, GPUs, links"),
         "mem": Entry("holdfast.cli.mem", "record where memory goes, and look at it"),
+        "svm": Entry("holdfast.cli.svm", "shared virtual memory: allocate, look up, migrate"),
         "doctor": Entry("holdfast.cli.doctor", "check what Holdfast can use here, what to install"),
     },
 )
@@ -37,6 +38,7 @@ examples:
   holdfast topo                     the machine as a tree
   holdfast topo --svg machine.svg   the same as a picture
   holdfast mem record train.py      where its memory goes
+  holdfast svm demo                 memory placed by topology, moved and freed
   holdfast doctor                   what is missing, and how to get it
 """
 

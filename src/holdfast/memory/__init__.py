@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from holdfast.memory import svm
     from holdfast.memory.adaptors import Limit, Statistics, Tracking
     from holdfast.memory.debug import check_memory, enable_memory_debugging
     from holdfast.memory.diff import diff
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.memory.recording import Recording
     from holdfast.memory.resource import Host, Numa, Pinned, Resource, Virtual
     from holdfast.memory.stats import DetailedStats, MemoryStats
+    from holdfast.memory.svm.balance import autobalance
     from holdfast.memory.tags import tag
     from holdfast.memory.tensors import Tensor, empty, matmul, tensor
     from holdfast.memory.torch_cpu import install_torch_pool, uninstall_torch_pool
@@ -58,6 +60,7 @@ _HOME = {
     "recording": ("Recording",),
     "resource": ("Host", "Numa", "Pinned", "Resource", "Virtual"),
     "stats": ("DetailedStats", "MemoryStats"),
+    "svm.balance": ("autobalance",),
     "tags": ("tag",),
     "tensors": ("Tensor", "empty", "matmul", "tensor"),
     "torch_cpu": ("install_torch_pool", "uninstall_torch_pool"),
@@ -87,6 +90,7 @@ __all__ = [
     "Tensor",
     "Tracking",
     "Virtual",
+    "autobalance",
     "check_memory",
     "check_memory_leaks",
     "cpu",
@@ -106,6 +110,7 @@ __all__ = [
     "no_leaks",
     "numpy_pool",
     "on_pressure",
+    "svm",
     "tag",
     "tensor",
     "uninstall_torch_pool",
@@ -113,6 +118,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name == "svm":
+        return importlib.import_module(f"{__name__}.svm")
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

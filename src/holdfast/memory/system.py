@@ -22,7 +22,7 @@ _NONE, _READ, _WRITE = 0, 1, 2
 _PRIVATE = 0x02
 _ANONYMOUS = 0x20 if sys.platform == "linux" else 0x1000
 _NORESERVE = 0x4000 if sys.platform == "linux" else 0x40
-_DONTNEED, _HUGEPAGE = 4, 14
+_DONTNEED, _HUGEPAGE, _POPULATE_WRITE = 4, 14, 23
 _FAILED = ctypes.c_void_p(-1).value
 HUGE_PAGE = 2 << 20
 
@@ -76,6 +76,13 @@ def make_unusable(address: int, length: int) -> bool:
 def use_huge_pages(address: int, length: int) -> bool:
     """Ask for pages of 2 MB, where the kernel has them."""
     return sys.platform == "linux" and _libc().madvise(address, length, _HUGEPAGE) == 0
+
+
+def touch(address: int, length: int) -> None:
+    """Have every page of a fresh range come now, rather than when it is first used."""
+    if sys.platform == "linux" and _libc().madvise(address, length, _POPULATE_WRITE) == 0:
+        return
+    ctypes.memset(address, 0, length)  # a kernel before 5.14
 
 
 def give_pages_back(address: int, length: int) -> bool:

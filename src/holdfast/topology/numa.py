@@ -1,4 +1,4 @@
-"""NUMA on Linux by raw system calls: bind pages and threads, ask where pages are.
+"""NUMA on Linux by raw system calls: bind pages and threads, move pages, ask where they are.
 
 Covers: mbind, set_mempolicy, get_mempolicy, move_pages, thread affinity, private memory.
 Leaves to others: deciding where things belong (measure, memory).
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import mmap
 import os
 import platform
@@ -37,9 +38,14 @@ def supported() -> bool:
     return platform.system() == "Linux" and platform.machine() in _CALLS
 
 
-def bind(address: int, length: int, nodes: Sequence[int], mode: int = BIND) -> None:
-    """Have the pages of a region come from `nodes`, moving those that are there already."""
-    flags = 0 if mode == DEFAULT else _MOVE | (_STRICT if mode == BIND else 0)
+def bind(
+    address: int, length: int, nodes: Sequence[int], mode: int = BIND, *, move: bool = True
+) -> None:
+    """Have the pages of a region come from `nodes`; with `move`, those that are there already too.
+
+    Interleaved and preferred pages are moved where that works, bound ones have to be.
+    """
+    flags = 0 if mode == DEFAULT or not move else _MOVE | (_STRICT if mode == BIND else 0)
     mask = _mask(nodes) if nodes else None
     _call(0, address, length, mode, mask, _MASK_BITS if nodes else 0, flags, what="mbind")
 
@@ -74,13 +80,35 @@ def running_on(cpus: Sequence[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def nodes_of(address: int, length: int) -> list[int]:
-    """The node of every page; a negative number is the kernel's reason (-2: never touched)."""
-    count = -(-length // PAGE_BYTES)
-    pages = (ctypes.c_void_p * count)(*range(address, address + count * PAGE_BYTES, PAGE_BYTES))
-    status = (ctypes.c_int * count)()
-    _call(3, 0, count, pages, None, status, 0, what="move_pages")
+def nodes_of(address: int, length: int, *, pid: int = 0) -> list[int]:
+    """The node of every page; a negative number is the kernel's reason (-2: never touched).
+
+    `pid` names another process, whose memory this one may look at.
+    """
+    pages = _pages(address, length)
+    status = (ctypes.c_int * len(pages))()
+    _call(3, pid, len(pages), pages, None, status, 0, what="move_pages")
     return list(status)
+
+
+def move(pages: Sequence[int], node: int, *, pid: int = 0) -> list[int]:
+    """Move the pages at these addresses to `node`: for each its node now, or the kernel's reason.
+
+    A page that cannot be moved stays where it is, and its content with it. Raises Unsupported
+    where the kernel refuses the whole call (no such node, not allowed).
+    """
+    count = len(pages)
+    status = (ctypes.c_int * count)(*([-errno.EAGAIN] * count))  # what the kernel did not get to
+    addresses, nodes = (ctypes.c_void_p * count)(*pages), (ctypes.c_int * count)(*([node] * count))
+    arguments = (pid, count, addresses, nodes, status, _MOVE)
+    if _call(3, *arguments, what="move_pages", except_for=errno.ENOMEM) < 0:  # in the middle of it
+        return [-errno.ENOMEM if code == -errno.EAGAIN else code for code in status]
+    return list(status)
+
+
+def _pages(address: int, length: int) -> ctypes.Array[ctypes.c_void_p]:
+    count = -(-length // PAGE_BYTES)
+    return (ctypes.c_void_p * count)(*range(address, address + count * PAGE_BYTES, PAGE_BYTES))
 
 
 class Region(contextlib.AbstractContextManager["Region"]):
@@ -118,18 +146,23 @@ def _mask(nodes: Sequence[int]) -> ctypes.Array[ctypes.c_ulong]:
     return mask
 
 
-def _call(index: int, *arguments: object, what: str) -> int:
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    return libc
+
+
+def _call(index: int, *arguments: object, what: str, except_for: int | None = None) -> int:
     if not supported():
         raise Unsupported(
             f"{what} is not available on {platform.system()} {platform.machine()}",
             expected="Linux on " + ", ".join(_CALLS),
         )
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.syscall.restype = ctypes.c_long
     number = _CALLS[platform.machine()][index]
     typed = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-    result = libc.syscall(ctypes.c_long(number), *typed)
-    if result < 0:
+    result = _libc().syscall(ctypes.c_long(number), *typed)
+    if result < 0 and ctypes.get_errno() != except_for:
         raise _refused(what, ctypes.get_errno())
     return result
 

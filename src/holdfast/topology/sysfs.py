@@ -63,6 +63,12 @@ def read_table(path: Path) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
+def read_memory(path: Path) -> dict[str, int]:
+    """The sizes in a meminfo file, in bytes: that of the machine and those of nodes alike."""
+    lines = re.findall(r"([\w()]+):\s+(\d+) kB", read(path) or "")
+    return {name: int(number) * 1024 for name, number in lines}
+
+
 def children(folder: Path, pattern: str) -> list[tuple[int, Path]]:
     """(number, path) of the entries whose whole name matches `pattern`, in order of its group 1."""
     try:

@@ -33,6 +33,7 @@ from holdfast.topology.sysfs import (
     read,
     read_int,
     read_list,
+    read_memory,
     read_natural,
     read_size,
     read_table,
@@ -50,7 +51,7 @@ def probe(config: Config) -> Topology:
         )
     node_of_cpu = _node_of_cpu(system / "node")
     cpus = _cpus(root, node_of_cpu)
-    memory = _kibibytes(read(root / "proc/meminfo") or "")
+    memory = read_memory(root / "proc/meminfo")
     nodes = _nodes(root) or (_single_node(memory, cpus),)
     here = root == Path("/")
     return Topology(
@@ -97,7 +98,7 @@ def _kept(distances: tuple[int | None, ...], keep: list[bool]) -> tuple[int | No
 
 
 def _node(node_id: int, path: Path, kind: MemoryKind | None) -> Node:
-    memory = _kibibytes(read(path / "meminfo") or "")
+    memory = read_memory(path / "meminfo")
     cpus = read_list(path / "cpulist") or ()
     distances = tuple(int(d) for d in re.findall(r"\d+", read(path / "distance") or ""))
     return Node(
@@ -110,12 +111,6 @@ def _node(node_id: int, path: Path, kind: MemoryKind | None) -> Node:
         hugepages=_hugepages(path / "hugepages"),
         hmat=_hmat(path),
     )
-
-
-def _kibibytes(text: str) -> dict[str, int]:
-    """ "Node 0 MemTotal: 16 kB" and "MemTotal: 16 kB" alike, in bytes."""
-    lines = re.findall(r"(\w+):\s+(\d+) kB", text)
-    return {name: int(number) * 1024 for name, number in lines}
 
 
 def _hugepages(folder: Path) -> tuple[HugePages, ...]:

@@ -1,0 +1,341 @@
+"""Watch where allocations lie, and propose moves or do them.
+
+Covers: looking, doing what the policy proposes, a thread that does so again and again, its history.
+Leaves to others: which moves (policy), moving pages (providers).
+Promise: a move that fails is kept in the history and raised to nobody; after `stop` the thread
+touches no memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from holdfast.base.errors import BadInput, HoldfastError, UseAfterFree
+from holdfast.base.threads import Team
+from holdfast.base.units import format_bytes, parse_bytes
+from holdfast.memory.svm import choice
+from holdfast.memory.svm.allocation import Allocation
+from holdfast.memory.svm.interface import Provider, Stop
+from holdfast.memory.svm.model import Migration
+from holdfast.memory.svm.policy import Proposal, State, low_bytes, propose
+
+REST_ROUNDS = 3  # an allocation that was moved, or could not be, is left alone for so many
+HISTORY = 1024
+_TICK_S = 0.25  # how soon a thread that nobody stopped sees that the program is over
+
+Status = Literal["moved", "partly", "failed", "skipped"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a proposal."""
+
+    proposal: Proposal
+    status: Status
+    why: str | None = None  # where it was not moved whole
+    migration: Migration | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One look, and what was done about it."""
+
+    number: int
+    seconds: float  # since the watching began
+    proposals: tuple[Proposal, ...] = ()
+    outcomes: tuple[Outcome, ...] = ()  # none where moves are only proposed
+    error: str | None = None  # what broke it off
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes in the pages that were moved."""
+        return sum(o.migration.bytes_moved for o in self.outcomes if o.migration is not None)
+
+
+def look(provider: Provider) -> tuple[State, ...]:
+    """The allocations of a provider that somebody refers to and nothing is being done to."""
+    found = []
+    for handle in provider.ledger.handles():
+        with contextlib.suppress(UseAfterFree):  # another thread gave it back just now
+            record = provider.ledger.record(handle)
+            if record.busy is None:
+                found.append(_state(provider, handle, record.grant.cpus if record.grant else None))
+    return tuple(found)
+
+
+def _state(provider: Provider, handle: Allocation, bound: Collection[int] | None) -> State:
+    if provider.simulated:  # CPUs that are made up run no work: what is planned counts
+        bound = handle.placement.cpus
+    where = provider.where(handle)
+    return State(
+        key=handle.generation,
+        size=handle.size,
+        pages=where.pages,
+        placement=handle.placement,
+        cpus=tuple(sorted(provider._running_on() if bound is None else bound)),
+        page_bytes=where.page_bytes,
+    )
+
+
+def autobalance(
+    *,
+    provider: Provider | str | None = None,
+    apply: bool = False,
+    every_s: float | None = None,
+    limit_bytes: int | str | None = None,
+) -> Autobalance:
+    """Watch the allocations of a provider; see `Autobalance`.
+
+        balance = memory.autobalance()
+        for move in balance.propose():
+            print(move.reason)
+
+        with memory.autobalance(apply=True, every_s=5, limit_bytes="1GB"):
+            ...                                       # a thread looks every 5 s
+
+    With `apply` moves are done, else they are only proposed. A round moves `limit_bytes` at most.
+    """
+    return Autobalance(provider, apply=apply, every_s=every_s, limit_bytes=limit_bytes)
+
+
+class Autobalance(contextlib.AbstractContextManager["Autobalance"]):
+    """Looks where the allocations of one provider lie, and proposes moves or does them.
+
+    A look asks for the place of every page. Of many GB that takes a while, so look seldom.
+    While an allocation is moved it cannot be freed: that raises InUse, as for any migration.
+    """
+
+    def __init__(
+        self,
+        provider: Provider | str | None = None,
+        *,
+        apply: bool = False,
+        every_s: float | None = None,
+        limit_bytes: int | str | None = None,
+    ) -> None:
+        """Raises BadInput for a pause or a limit that is none, and as `svm.provider` does."""
+        if every_s is not None and not 0 < every_s < threading.TIMEOUT_MAX:
+            raise BadInput(
+                f"cannot look every {every_s} s", expected="a number of seconds above 0, or None"
+            )
+        self.limit_bytes = None if limit_bytes is None else parse_bytes(limit_bytes)
+        self.provider = provider if isinstance(provider, Provider) else choice.provider(provider)
+        self.apply, self.every_s = apply, every_s
+        self._rounds: deque[Round] = deque(maxlen=HISTORY)
+        self._number = self._moves = self._moved_bytes = 0
+        self._rests: dict[int, int] = {}  # by allocation: the last round it is left alone in
+        self._began = time.monotonic()
+        self._one = threading.RLock()  # one round at a time
+        self._team: Team | None = None
+        self._stopping = threading.Event()
+
+    # ---- one look
+
+    def propose(self) -> tuple[Proposal, ...]:
+        """The moves that would help now; nothing is done, and no round is counted."""
+        with self._one:
+            resting = [key for key, last in self._rests.items() if last > self._number]
+        return propose(self.provider.discover(), look(self.provider), resting=resting)
+
+    def round(self) -> Round:
+        """Look once; where moves are to be done, do them in the order proposed.
+
+        Moves that fail are in the result. Ctrl-C gets through between the parts of a move; what
+        was done until then is in the history.
+        """
+        return self._round(None)
+
+    def _round(self, stop: Stop | None) -> Round:
+        with self._one:
+            proposals: tuple[Proposal, ...] = ()
+            outcomes: list[Outcome] = []
+            error: str | None = "broken off"
+            try:
+                proposals = self.propose()
+                for proposal in proposals if self.apply else ():
+                    outcomes.append(self._do(proposal, outcomes, stop))
+                error = None
+            except Exception as exc:
+                error = f"{type(exc).__name__}: {exc}"
+                raise
+            finally:
+                self._keep(proposals, outcomes, error)
+            return self._rounds[-1]
+
+    def _keep(
+        self, proposals: tuple[Proposal, ...], outcomes: list[Outcome], error: str | None
+    ) -> None:
+        self._number += 1
+        for outcome in outcomes:
+            if outcome.status != "skipped" and not _interrupted(outcome):
+                self._rests[outcome.proposal.key] = self._number + REST_ROUNDS
+        self._rests = {key: last for key, last in self._rests.items() if last > self._number}
+        done = Round(
+            number=self._number,
+            seconds=round(time.monotonic() - self._began, 6),
+            proposals=proposals,
+            outcomes=tuple(outcomes),
+            error=error,
+        )
+        self._moves += sum(bool(o.migration and o.migration.pages_moved) for o in outcomes)
+        self._moved_bytes += done.moved_bytes
+        self._rounds.append(done)
+
+    # ---- one move
+
+    def _do(self, proposal: Proposal, before: list[Outcome], stop: Stop | None) -> Outcome:
+        why = self._obstacle(proposal, before, stop)
+        handle = None if why else self._handle(proposal.key)
+        if handle is None:
+            return Outcome(
+                proposal=proposal, status="skipped", why=why or "it was given back in between"
+            )
+        source, target = proposal.from_domain, proposal.to_domain
+        try:
+            done = self.provider.migrate(handle, source, target, stop=stop)
+        except UseAfterFree:
+            return Outcome(proposal=proposal, status="skipped", why="it was given back in between")
+        except (HoldfastError, OSError) as exc:
+            return Outcome(proposal=proposal, status="failed", why=str(exc))
+        return _outcome(proposal, done)
+
+    def _obstacle(self, proposal: Proposal, before: list[Outcome], stop: Stop | None) -> str | None:
+        """Why a move is not begun: the world may have changed since it was proposed."""
+        if stop is not None and stop():
+            return "the watching was stopped"
+        moved = sum(o.migration.bytes_moved for o in before if o.migration is not None)
+        if self.limit_bytes is not None and moved + proposal.bytes > self.limit_bytes:
+            return (
+                f"{format_bytes(proposal.bytes)} after {format_bytes(moved)} is more than the "
+                f"{format_bytes(self.limit_bytes)} that a round may move"
+            )
+        target = self.provider.discover().domain(proposal.to_domain)
+        if target is None or target.free_bytes is None:
+            return f"nobody knows what is free in domain {proposal.to_domain} now"
+        if target.free_bytes - proposal.bytes < low_bytes(target):
+            return f"{target.name} has {format_bytes(target.free_bytes)} free by now"
+        return None
+
+    def _handle(self, key: int) -> Allocation | None:
+        return next((h for h in self.provider.ledger.handles() if h.generation == key), None)
+
+    # ---- again and again
+
+    @property
+    def running(self) -> bool:
+        """Whether a thread looks again and again."""
+        return self._team is not None
+
+    def start(self) -> Autobalance:
+        """Have a thread do a round every `every_s` seconds, the first at once, until `stop`.
+
+        A second time does nothing. Raises BadInput where there is no `every_s`.
+        """
+        if self.every_s is None:
+            raise BadInput(
+                "nobody said how often to look",
+                expected="seconds between two looks",
+                hint="memory.autobalance(every_s=5)",
+            )
+        with self._one:
+            if self._team is not None:
+                return self
+            self._stopping = threading.Event()
+            self._team = Team()
+        try:
+            self._team.start(self._watch, self.every_s, self._stopping)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End the thread: a move that is being done is left after its part, whole.
+
+        Returns when it is over, also after Ctrl-C, which is raised then.
+        """
+        team = self._team
+        if team is None:
+            return
+        self._stopping.set()
+        try:
+            team.__exit__(None, None, None)
+        finally:
+            self._team = None
+
+    def __enter__(self) -> Autobalance:
+        return self.start() if self.every_s is not None else self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _watch(self, every_s: float, stopping: threading.Event) -> None:
+        """In the thread. It ends with the main thread too, which waits for it before it goes."""
+
+        def over() -> bool:
+            return stopping.is_set() or not threading.main_thread().is_alive()
+
+        while not over():
+            with contextlib.suppress(Exception):  # the round has kept it
+                self._round(over)
+            due = time.monotonic() + every_s
+            while not over() and (left := due - time.monotonic()) > 0:
+                stopping.wait(min(left, _TICK_S))
+
+    # ---- figures
+
+    @property
+    def history(self) -> tuple[Round, ...]:
+        """The rounds so far, oldest first; the last 1024 of them."""
+        return tuple(self._rounds)
+
+    def text(self) -> str:
+        """What was seen and done, for people."""
+        made_up = ", a machine that is made up" if self.provider.simulated else ""
+        moves = f"{_count(self._moves, 'move')} of {format_bytes(self._moved_bytes)}"
+        does = moves if self.apply else "moves are only proposed"
+        lines = [f"{self.provider.name}{made_up}: {_count(self._number, 'round')}, {does}"]
+        last = self._rounds[-1] if self._rounds else None
+        if last is not None and last.error:
+            lines.append(f"the last round broke off: {last.error}")
+        elif last is not None and not last.proposals:
+            lines.append("nothing to move in the last round")
+        elif last is not None:
+            results = {id(o.proposal): o for o in last.outcomes}
+            lines += [_line(p, results.get(id(p))) for p in last.proposals]
+        return "\n".join(lines)
+
+
+def _outcome(proposal: Proposal, done: Migration) -> Outcome:
+    if done.complete:
+        return Outcome(proposal=proposal, status="moved", migration=done)
+    left = [f"{count} pages: {reason}" for reason, count in done.not_moved.items()]
+    if done.interrupted:
+        left.append("the watching was stopped")
+    status: Status = "partly" if done.pages_moved else "failed"
+    return Outcome(proposal=proposal, status=status, why="; ".join(left), migration=done)
+
+
+def _interrupted(outcome: Outcome) -> bool:
+    return outcome.migration is not None and outcome.migration.interrupted
+
+
+def _line(proposal: Proposal, outcome: Outcome | None) -> str:
+    status = "proposed" if outcome is None else outcome.status
+    why = f" ({outcome.why})" if outcome is not None and outcome.why else ""
+    what = "the bandwidth" if proposal.measured else "as near"
+    gain = "" if proposal.gain is None else f"; {proposal.gain:g} times {what}"
+    return (
+        f"{status}{why}: allocation {proposal.key}, {format_bytes(proposal.bytes)} from domain "
+        f"{proposal.from_domain} to {proposal.to_domain}: {proposal.reason}{gain}"
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"1 {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,153 @@
+"""Which provider gives shared virtual memory: the one that is named, or the first that can.
+
+Promise: a provider that cannot work here is passed over, and why is kept; one that was named and
+cannot work is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from holdfast.base.config import Config
+from holdfast.base.errors import ForeignPointer, HoldfastError
+from holdfast.base.registry import Entry, Registry
+from holdfast.memory.svm.allocation import Allocation
+from holdfast.memory.svm.interface import Progress, Provider, Stop
+from holdfast.memory.svm.model import Metrics, Migration, Statistics, Where
+
+_HERE = __package__
+
+# In the order they are tried.
+PROVIDERS: Registry[type[Provider]] = Registry(
+    "provider",
+    {
+        "retryix": Entry(
+            f"{_HERE}.retryix:RetryixProvider", "a vendor's library with the seven C functions"
+        ),
+        "opencl": Entry(
+            f"{_HERE}.opencl:OpenclProvider", "shared virtual memory of OpenCL", "opencl"
+        ),
+        "numa": Entry(f"{_HERE}.numa:NumaProvider", "NUMA nodes of a Linux machine"),
+        "simulated": Entry(f"{_HERE}.simulated:SimulatedProvider", "a machine that is made up"),
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How asking one provider went."""
+
+    name: str
+    status: Literal["chosen", "available", "unavailable"]
+    reason: str | None = None
+
+
+_lock = threading.RLock()
+_made: dict[tuple[str, Config], Provider] = {}
+
+
+def provider(name: str | None = None, *, config: Config | None = None) -> Provider:
+    """The provider of that name, or the one the settings name, or the first that works here.
+
+    One is made for each name and settings, and kept for the process. Raises NotFound for an unknown
+    name; Unsupported, Absent or MissingDependency where a named one cannot work.
+    """
+    config = config or Config.load()
+    name = name or config.svm_provider or ("simulated" if config.simulate is not None else None)
+    if name is not None:
+        return _make(name, config)
+    for candidate in PROVIDERS:
+        try:
+            return _make(candidate, config)
+        except HoldfastError:
+            continue
+    raise AssertionError("the simulated provider works everywhere")
+
+
+def reports(*, config: Config | None = None) -> tuple[Report, ...]:
+    """How each provider answers here, in the order they are tried."""
+    config = config or Config.load()
+    chosen = provider(config=config).name
+    return tuple(_report(name, chosen, config) for name in PROVIDERS)
+
+
+def alloc(size: int | str, *, provider: str | None = None, **options: Any) -> Allocation:
+    """Memory from a provider; see `Provider.alloc` for the options."""
+    return _named(provider).alloc(size, **options)
+
+
+def free(handle: Allocation) -> None:
+    """Give memory back to the provider that made it."""
+    owner(handle).free(handle)
+
+
+def where(handle: Allocation) -> Where:
+    """In which domain each page is."""
+    return owner(handle).where(handle)
+
+
+def migrate(
+    handle: Allocation,
+    from_domain: int,
+    to_domain: int,
+    *,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+) -> Migration:
+    """Move the pages in one domain to another; see `Provider.migrate`."""
+    made_by = owner(handle)
+    return made_by.migrate(handle, from_domain, to_domain, progress=progress, stop=stop)
+
+
+def metrics(handle: Allocation | None = None, *, provider: str | None = None) -> Metrics:
+    """How memory lies: of one allocation, or of all that a provider handed out."""
+    return (owner(handle) if handle is not None else _named(provider)).metrics(handle)
+
+
+def statistics(*, provider: str | None = None) -> Statistics:
+    """What a provider handed out, took back and moved."""
+    return _named(provider).statistics()
+
+
+def owner(handle: object) -> Provider:
+    """Who made a handle. Raises ForeignPointer for what is none."""
+    if isinstance(handle, Allocation):
+        return handle.provider
+    shown = f"{handle:#x}" if isinstance(handle, int) else repr(handle)
+    raise ForeignPointer(
+        f"{shown} is no allocation of this process",
+        expected="the handle that alloc() returned; a number from elsewhere, such as a file, is "
+        "never taken for an address",
+    )
+
+
+def live_providers() -> list[Provider]:
+    """Those that were used in this process."""
+    with _lock:
+        return list(_made.values())
+
+
+def _named(name: str | None) -> Provider:
+    return provider(name)
+
+
+def _make(name: str, config: Config) -> Provider:
+    PROVIDERS.entry(name)  # refuses an unknown name
+    key = name, dataclasses.replace(config, svm_provider=None)
+    with _lock:
+        if key not in _made:
+            _made[key] = PROVIDERS[name](config)
+        return _made[key]
+
+
+def _report(name: str, chosen: str, config: Config) -> Report:
+    try:
+        _make(name, config)
+    except HoldfastError as exc:
+        return Report(
+            name, "unavailable", f"{exc.what} (try: {exc.hint})" if exc.hint else exc.what
+        )
+    return Report(name, "chosen" if name == chosen else "available")

@@ -1,0 +1,190 @@
+"""The `numa` provider: memory of Linux NUMA nodes by raw system calls, looked up page by page.
+
+Covers: bind, interleave, preferred; move_pages for moving and for knowing.
+Leaves to others: the calls (topology.numa), where memory belongs (placement).
+Promise: pages are touched when they are allocated, and where they came to lie is asked of the
+kernel, never assumed; an allocation that lies elsewhere than it was bound to is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+from collections import Counter
+from pathlib import Path
+
+from holdfast.base.config import Config
+from holdfast.base.errors import OutOfMemory, Unsupported
+from holdfast.base.units import format_bytes
+from holdfast.memory.svm.interface import Provider
+from holdfast.memory.svm.model import PAGE_BYTES, Chunk, Domain, Layout, Mode, Placement, Where
+from holdfast.memory.svm.pages import Pages, host_free, touch, within_limit
+from holdfast.topology import Node, Topology, discover, numa
+from holdfast.topology.sysfs import read_memory
+
+METHOD = "move_pages, page by page"
+_MODES: dict[Mode, int] = {
+    "bind": numa.BIND,
+    "interleave": numa.INTERLEAVE,
+    "preferred": numa.PREFERRED,
+}
+SHARED = "shared with another process"
+# The kernel's answer for a page, in words.
+REASONS = {
+    errno.EACCES: SHARED,
+    errno.EAGAIN: "the kernel did not get to it",
+    errno.EBUSY: "in use by the kernel at the moment",
+    errno.EFAULT: "no memory is mapped there",
+    errno.EIO: "being written to disk",
+    errno.EINVAL: "cannot be moved",
+    errno.ENOENT: "never touched",
+    errno.ENOMEM: "no memory left on the target",
+}
+_UNTOUCHED = -errno.ENOENT
+_FROM_FILES = ("linux", "pci", "kfd", "nvml")  # milliseconds; no driver gets a process of its own
+
+
+class NumaProvider(Provider):
+    """NUMA nodes of this machine."""
+
+    name = "numa"
+
+    def __init__(self, config: Config | None = None) -> None:
+        super().__init__(config)
+        if self.config.simulate is not None or not numa.supported():
+            raise Unsupported(
+                "NUMA calls work on real Linux machines alone",
+                expected="Linux, and no simulated machine in the settings",
+                hint="the provider 'simulated'",
+            )
+        numa.nodes_of(0, PAGE_BYTES)  # a kernel without NUMA, or a sandbox, says so here
+        self._asking = dataclasses.replace(
+            self.config, probes=self.config.probes or _FROM_FILES, svm_provider=None
+        )
+
+    def discover(self, refresh: bool = False) -> Layout:
+        """The nodes that have memory; what is free is read again every time."""
+        machine = discover(refresh, config=self._asking)
+        nodes = [n for n in machine.nodes if n.total_bytes]
+        order = [machine.nodes.index(n) for n in nodes]
+        alone = len(nodes) == 1
+        return Layout(
+            provider=self.name,
+            domains=tuple(_domain(n, machine, order, alone) for n in nodes),
+            topology=machine,
+        )
+
+    def _obtain(self, size: int, placement: Placement) -> NumaBacking:
+        backing = NumaBacking(size)
+        try:
+            mode = _MODES[placement.mode]
+            numa.bind(backing.address, backing.pages.length, placement.domains, mode, move=False)
+            touch(backing.address, backing.pages.length)
+            if placement.mode != "preferred":
+                _verify(backing, placement, size)
+        except BaseException:
+            backing.close()
+            raise
+        return backing
+
+
+class NumaBacking:
+    """Private pages bound to nodes."""
+
+    moves_under_views = True  # the kernel moves a page under whoever looks at it
+
+    def __init__(self, size: int) -> None:
+        self.pages = Pages(size)
+        self.address = self.pages.address
+
+    def map(self) -> None:
+        """The host always sees it."""
+
+    def unmap(self) -> None:
+        """Nothing to do."""
+
+    def where(self) -> Where:
+        """Ask the kernel for every page."""
+        return where_is(self.address, self.pages.length)
+
+    def move(self, offset: int, length: int, source: int, target: int) -> Chunk:
+        """Have the kernel move those of the pages that are on `source`."""
+        return move_range(self.address + offset, length, source, target)
+
+    def moved(self, target: int) -> None:
+        """A page that is given back and touched again comes from the new node."""
+        numa.bind(self.address, self.pages.length, [target], numa.BIND, move=False)
+
+    def close(self) -> None:
+        """Give the pages back."""
+        self.pages.close()
+
+
+def where_is(address: int, length: int, *, pid: int = 0) -> Where:
+    """In which node the pages of a range are, of this process or another."""
+    found = Counter(numa.nodes_of(address, length, pid=pid))
+    untouched = found.pop(_UNTOUCHED, 0)
+    return Where(
+        pages={node: count for node, count in sorted(found.items()) if node >= 0},
+        untouched=untouched,
+        unknown={_reason(code): count for code, count in sorted(found.items()) if code < 0},
+        method=METHOD,
+        verified=True,
+    )
+
+
+def move_range(address: int, length: int, source: int, target: int, *, pid: int = 0) -> Chunk:
+    """Move those pages of a range that are on `source`; what counts is where they are then."""
+    before = numa.nodes_of(address, length, pid=pid)
+    wanted = [i for i, node in enumerate(before) if node == source]
+    if not wanted:
+        return Chunk(elsewhere=len(before))
+    told = numa.move([address + i * PAGE_BYTES for i in wanted], target, pid=pid)
+    after = numa.nodes_of(address, length, pid=pid)
+    left = Counter(
+        _reason(code) if code < 0 else "the kernel left it where it was"
+        for i, code in zip(wanted, told, strict=True)
+        if after[i] != target
+    )
+    return Chunk(
+        moved=len(wanted) - left.total(),
+        elsewhere=len(before) - len(wanted),
+        not_moved=dict(left),
+    )
+
+
+def _reason(code: int) -> str:
+    return REASONS.get(-code, os.strerror(-code))
+
+
+def _domain(node: Node, machine: Topology, order: list[int], alone: bool) -> Domain:
+    return Domain(
+        id=node.id,
+        name=f"node:{node.id}",
+        kind=node.memory_kind,
+        # Of a single node the machine knows more: its memory may come on demand.
+        total_bytes=machine.memory_bytes if alone else node.total_bytes,
+        free_bytes=host_free(machine) if alone else within_limit(machine, _node_free(node.id)),
+        cpus=node.cpus,
+        distances=tuple(node.distances[i] for i in order if i < len(node.distances)),
+    )
+
+
+def _node_free(node: int) -> int | None:
+    """Free memory, and what the kernel gives up at once for it."""
+    memory = read_memory(Path(f"/sys/devices/system/node/node{node}/meminfo"))
+    if "MemFree" not in memory:
+        return None
+    return memory["MemFree"] + memory.get("Inactive(file)", 0)
+
+
+def _verify(backing: NumaBacking, placement: Placement, size: int) -> None:
+    pages = backing.where().pages
+    strays = sum(count for node, count in pages.items() if node not in placement.domains)
+    if strays:
+        raise OutOfMemory(
+            f"{strays} of {sum(pages.values())} pages of {format_bytes(size)} came to lie outside "
+            f"of node {', '.join(map(str, placement.domains))}",
+            expected="free memory on the nodes that were asked for",
+        )

@@ -1,0 +1,263 @@
+"""Decide in which domains an allocation belongs.
+
+Covers: near the CPUs that run the work, near the GPU it feeds, most free memory, several domains
+for what does not fit one.  Leaves to others: doing it (providers), binding threads (affinity).
+Promise: `place` only reads its arguments; the reason it gives is the one it went by.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from holdfast.base.errors import BadInput, OutOfMemory, Unsupported
+from holdfast.base.units import format_bytes
+from holdfast.memory.svm.model import MODES, Domain, Layout, Mode, Placement
+
+# Memory a domain keeps for everyone else: one that is filled to the last page has the kernel
+# choose a process to end.
+KEPT_BYTES = 64 << 20
+
+
+def place(
+    layout: Layout,
+    size: int,
+    *,
+    domain: int | Sequence[int] | None = None,
+    near: str | None = None,
+    mode: str | None = None,
+    running_on: Sequence[int] = (),
+) -> Placement:
+    """Where `size` bytes go.
+
+    `domain` names the place. Else `near` names what uses it ("gpu:0", "node:1", "cpu:3"), or the
+    CPUs the work is `running_on` decide. Raises BadInput for what is not there, OutOfMemory where
+    it does not fit; nothing was changed then.
+    """
+    wanted = _mode(mode)
+    if domain is not None:
+        return _named(layout, size, domain, wanted)
+    home, why = _home(layout, near, running_on)
+    order = _by_distance(layout, home)
+    if wanted == "interleave":
+        return _interleaved(layout, size, order, "interleaving was asked for")
+    fits = next((d for d in order if _room(d) is None or size <= (_room(d) or 0)), None)
+    if fits is None:
+        return _spread(layout, size, order, home)
+    if fits is not home:
+        why = f"{home.name} ({why}) has {_free(home)} free; {fits.name} is the nearest with room"
+    return Placement(
+        domains=(fits.id,),
+        mode=wanted or "bind",
+        reason=why,
+        cpus=_cpus(layout, [fits]),
+        near=near,
+    )
+
+
+def check_room(layout: Layout, size: int, target: Domain, what: str) -> None:
+    """Raise OutOfMemory where `size` more bytes do not fit into a domain."""
+    room = _room(target)
+    if room is not None and size > room:
+        raise _full(what, size, [target], layout)
+
+
+def domain_of(layout: Layout, number: object) -> Domain:
+    """The domain with that number. Raises BadInput that lists those there are."""
+    found = (
+        None
+        if isinstance(number, bool)
+        else next((d for d in layout.domains if d.id == number), None)
+    )
+    if found is None:
+        raise BadInput(
+            f"{layout.provider!r} has no domain {number!r}",
+            expected="one of " + ", ".join(f"{d.id} ({d.name})" for d in layout.domains),
+        )
+    return found
+
+
+def _mode(mode: str | None) -> Mode | None:
+    for known in MODES:
+        if mode == known:
+            return known
+    if mode is not None:
+        raise BadInput(f"there is no placement {mode!r}", expected=f"one of {', '.join(MODES)}")
+    return None
+
+
+# ---- where somebody said
+
+
+def _named(layout: Layout, size: int, domain: int | Sequence[int], mode: Mode | None) -> Placement:
+    several = isinstance(domain, Sequence) and not isinstance(domain, str)
+    numbers = [*domain] if several and not isinstance(domain, int) else [domain]
+    if not numbers:
+        raise BadInput("no domain was named", expected="a domain, or a list with one or more")
+    named = [domain_of(layout, number) for number in dict.fromkeys(numbers)]
+    names = " and ".join(d.name for d in named)
+    why = f"{names} was asked for" if len(named) == 1 else f"{names} were asked for"
+    if mode == "interleave" or (mode is None and len(named) > 1):
+        return _interleaved(layout, size, named, why)
+    rooms = [_room(d) for d in named]
+    if mode != "preferred" and None not in rooms and size > sum(r or 0 for r in rooms):
+        raise _full("allocate", size, named, layout)
+    return Placement(
+        domains=tuple(d.id for d in named),
+        mode=mode or "bind",
+        reason=why,
+        cpus=_cpus(layout, named),
+    )
+
+
+# ---- where it belongs
+
+
+def _home(layout: Layout, near: str | None, running_on: Sequence[int]) -> tuple[Domain, str]:
+    """The domain to begin with and the reason."""
+    if near is not None:
+        return _near(layout, near)
+    if len(layout.domains) == 1:
+        return layout.domains[0], f"{layout.domains[0].name} is the only one"
+    running = [d for d in layout.domains if set(d.cpus) & set(running_on)]
+    if len(running) == 1:
+        return running[0], f"the CPUs that run the work are those of {running[0].name}"
+    fed = _gpu_homes(layout)
+    if len(fed) == 1:
+        [(domain, gpu)] = fed.values()
+        return domain, f"{gpu} hangs off {domain.name}"
+    candidates = running or [d for d in layout.domains if d.cpus] or list(layout.domains)
+    most = max(candidates, key=lambda d: d.free_bytes or 0)
+    return most, f"{most.name} has the most free memory of those beside the CPUs: {_free(most)}"
+
+
+def _near(layout: Layout, near: str) -> tuple[Domain, str]:
+    match = re.fullmatch(r"(gpu|node|cpu)(?::(\d+))?", str(near))
+    if match is None or (match[1] != "gpu" and match[2] is None):
+        raise BadInput(
+            f"cannot place memory near {near!r}", expected='"gpu:0", "node:1" or "cpu:3"'
+        )
+    kind, number = match[1], int(match[2] or 0)
+    if kind == "node":
+        domain = domain_of(layout, number)
+        return domain, f"{domain.name} was asked for"
+    if kind == "cpu":
+        return _near_cpu(layout, number)
+    return _near_gpu(layout, number)
+
+
+def _near_cpu(layout: Layout, number: int) -> tuple[Domain, str]:
+    for domain in layout.domains:
+        if number in domain.cpus:
+            return domain, f"CPU {number} is on {domain.name}"
+    cpus = sorted(c for d in layout.domains for c in d.cpus)
+    raise BadInput(
+        f"there is no CPU {number} beside a domain of {layout.provider!r}",
+        expected=f"one of {', '.join(map(str, cpus))}" if cpus else "a provider that knows CPUs",
+    )
+
+
+def _near_gpu(layout: Layout, number: int) -> tuple[Domain, str]:
+    gpus = layout.topology.gpus if layout.topology else ()
+    gpu = next((g for g in gpus if g.id == number), None)
+    if gpu is None:
+        raise BadInput(
+            f"there is no GPU {number}",
+            expected=f"one of {', '.join(f'gpu:{g.id}' for g in gpus)}" if gpus else "a GPU",
+            hint="holdfast topo lists what is there",
+        )
+    domain = layout.domain(gpu.numa_node) if gpu.numa_node is not None else None
+    if domain is None:
+        if len(layout.domains) == 1:
+            return layout.domains[0], f"{layout.domains[0].name} is the only one"
+        raise Unsupported(
+            f"the machine does not tell which node gpu:{number} hangs off",
+            expected="a NUMA node for it in sysfs",
+            hint="name the domain yourself: domain=0",
+        )
+    return domain, f"gpu:{number} hangs off {domain.name}"
+
+
+def _gpu_homes(layout: Layout) -> dict[int, tuple[Domain, str]]:
+    """The domains that cards made for computing hang off, each with one of those."""
+    gpus = layout.topology.gpus if layout.topology else ()
+    found: dict[int, tuple[Domain, str]] = {}
+    for gpu in gpus:
+        domain = layout.domain(gpu.numa_node) if gpu.numa_node is not None else None
+        computes = gpu.kind != "display" and (gpu.kind != "virtual" or gpu.memory_bytes)
+        if domain is not None and computes:
+            found.setdefault(domain.id, (domain, f"gpu:{gpu.id}"))
+    return found
+
+
+# ---- what does not fit one domain
+
+
+def _spread(layout: Layout, size: int, order: list[Domain], home: Domain) -> Placement:
+    """Over as few of the nearest domains as do; in equal parts where that is possible."""
+    for count in range(2, len(order) + 1):
+        some = order[:count]
+        if size <= min(_room(d) or 0 for d in some) * count:
+            names = ", ".join(d.name for d in some)
+            why = f"{format_bytes(size)} is more than {home.name} has free ({_free(home)}): "
+            return _interleaved(layout, size, some, why + f"over {names}")
+    if size <= sum(_room(d) or 0 for d in order):
+        return Placement(
+            domains=tuple(d.id for d in order),
+            mode="bind",
+            reason=f"{format_bytes(size)} takes what all domains have free",
+            cpus=_cpus(layout, order),
+        )
+    raise _full("allocate", size, order, layout)
+
+
+def _interleaved(layout: Layout, size: int, over: Sequence[Domain], why: str) -> Placement:
+    rooms = [_room(d) for d in over]
+    if None not in rooms and size > min(r or 0 for r in rooms) * len(over):
+        raise _full("interleave", size, over, layout)
+    return Placement(
+        domains=tuple(d.id for d in over),
+        mode="interleave",
+        reason=why,
+        cpus=_cpus(layout, over),
+    )
+
+
+def _room(domain: Domain) -> int | None:
+    """What may be taken from it; None where nobody knows."""
+    if domain.free_bytes is None:
+        return None
+    return max(0, domain.free_bytes - KEPT_BYTES)
+
+
+def _by_distance(layout: Layout, home: Domain) -> list[Domain]:
+    """Nearest first; of those equally near, the one with most free memory."""
+
+    def key(domain: Domain) -> tuple[bool, int, int]:
+        distance = layout.distance(home.id, domain.id)
+        return domain is not home, distance or 255, -(domain.free_bytes or 0)
+
+    return sorted(layout.domains, key=key)
+
+
+def _cpus(layout: Layout, domains: Sequence[Domain]) -> tuple[int, ...]:
+    """CPUs of the domains; of the nearest that has any, where they have none."""
+    own = sorted({cpu for domain in domains for cpu in domain.cpus})
+    if own or not domains:
+        return tuple(own)
+    near = next((d for d in _by_distance(layout, domains[0]) if d.cpus), None)
+    return near.cpus if near else ()
+
+
+def _free(domain: Domain) -> str:
+    return "unknown" if domain.free_bytes is None else format_bytes(domain.free_bytes)
+
+
+def _full(what: str, size: int, over: Sequence[Domain], layout: Layout) -> OutOfMemory:
+    free = ", ".join(f"{d.name} {_free(d)}" for d in layout.domains)
+    names = ", ".join(d.name for d in over)
+    return OutOfMemory(
+        f"cannot {what} {format_bytes(size)} on {names}: free are {free}",
+        expected=f"that much free, with {format_bytes(KEPT_BYTES)} left for others on each",
+        hint="a smaller size, another domain, or freeing something first",
+    )

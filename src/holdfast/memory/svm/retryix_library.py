@@ -1,0 +1,266 @@
+"""A vendor's library with the C functions of `retryix.h`: loaded, called, never trusted.
+
+Covers: loading, types of arguments and results, texts and who frees them, the memory it handed out,
+whom its affinity is for.  Leaves to others: what the answers mean (retryix).
+Promise: calls into one library come one at a time; each text is freed once, whatever is in it; no
+memory is freed twice, and Ctrl-C during a call loses nothing that the call returned.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import threading
+from ctypes import c_int, c_size_t, c_void_p
+from itertools import starmap
+from pathlib import Path
+from typing import Any
+
+from holdfast.base.errors import Absent, Unsupported
+
+TOPOLOGY = "retryix_discover_svm_topology_json"
+ALLOC = "retryix_svm_alloc_topology_aware"
+FREE = "retryix_svm_free"
+AFFINITY = "retryix_set_workload_topology_affinity"
+STATISTICS = "retryix_svm_get_statistics"
+METRICS = "retryix_svm_get_topology_metrics"
+MIGRATE = "retryix_svm_migrate_between_domains"
+FREE_STRING = "retryix_free_string"
+
+# Texts are c_void_p too: as c_char_p they come copied, and what is to be freed is lost.
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    TOPOLOGY: (c_void_p, []),
+    ALLOC: (c_void_p, [c_size_t, c_int]),
+    FREE: (c_int, [c_void_p]),
+    AFFINITY: (c_int, [c_void_p, c_int]),
+    STATISTICS: (c_void_p, []),
+    METRICS: (c_void_p, [c_void_p]),
+    MIGRATE: (c_int, [c_void_p, c_size_t, c_int, c_int]),
+}
+NOWHERE = -1  # the domain that gives an affinity back
+_QUOTED = 60  # characters of a text that cannot be read
+
+_opening = threading.Lock()
+_opened: dict[int, Library] = {}  # by the loader's handle: it loads a file once
+
+
+class Library:
+    """One loaded library. `open_library` makes it, once for each file."""
+
+    def __init__(self, path: Path, functions: ctypes.CDLL) -> None:
+        self.path = path
+        # Held again by the same thread where its garbage is collected inside, memory with it.
+        self.lock = threading.RLock()
+        self.remarks: list[str] = []
+        self._held: dict[int, int] = {}  # bytes by address
+        self._bound: dict[object, tuple[int, int]] = {}  # address and domain, by who wants it
+        self._functions = {name: getattr(functions, name) for name in SIGNATURES}
+        for name, (result, arguments) in SIGNATURES.items():
+            self._functions[name].restype = result
+            self._functions[name].argtypes = arguments
+        self._free_string = _free_of(functions)
+
+    # ---- texts
+
+    def document(self, function: str, *arguments: int | None) -> dict[str, Any]:
+        """The JSON object that a function returned. Raises Unsupported that names the function."""
+        raw = self._text(function, *arguments)
+        if raw is None:
+            raise Unsupported(
+                f"{self.called(function)} returned NULL", expected="a text with a JSON object"
+            )
+        return self._parse(function, raw)
+
+    def document_or_none(self, function: str, *arguments: int | None) -> dict[str, Any] | None:
+        """The same; None where the function returned NULL."""
+        raw = self._text(function, *arguments)
+        return None if raw is None else self._parse(function, raw)
+
+    def called(self, function: str) -> str:
+        """A function of this library, for an error."""
+        return f"{function}() of {self.path}"
+
+    def _text(self, function: str, *arguments: int | None) -> bytes | None:
+        found: list[int | None] = []
+        with self.lock:
+            try:
+                self._call(found, function, *arguments)
+                return ctypes.string_at(found[0]) if found[0] else None
+            finally:
+                if found and found[0]:
+                    self._free_string(found[0])
+
+    def _parse(self, function: str, raw: bytes) -> dict[str, Any]:
+        try:
+            document = json.loads(raw.decode())
+        except UnicodeDecodeError as exc:
+            what = f"byte {raw[exc.start]:#04x} at {exc.start} is not UTF-8"
+        except json.JSONDecodeError as exc:
+            what = f"{exc.msg}: character {exc.pos}"
+        except RecursionError:
+            what = "nested too deeply"
+        except ValueError:
+            what = "a number with thousands of digits"
+        else:
+            if isinstance(document, dict):
+                return document
+            what = "no object"
+        raise Unsupported(
+            f"{self.called(function)} returned a text that cannot be used: {what}",
+            expected="a JSON object in UTF-8",
+            hint=f"tell who made the library; the text begins with {_beginning(raw)}",
+        )
+
+    # ---- memory
+
+    def obtain(self, found: list[int], size: int, domain: int) -> None:
+        """Have the library allocate; the address is in `found` then, also where this raises.
+
+        It is not where the library has none, or where others have it. Raises Unsupported then.
+        """
+        returned: list[int | None] = []
+        with self.lock:
+            try:
+                self._call(returned, ALLOC, size, domain)
+            finally:
+                address = returned[0] if returned else None
+                twin = self._overlapping(address, size) if address else None
+                if address and twin is None:
+                    self._held[address] = size
+                    found.append(address)
+        if address and twin is not None:  # not freed: the other one would go
+            raise Unsupported(
+                f"{self.called(ALLOC)} returned {address:#x} for {size} bytes, while the "
+                f"{self._held.get(twin, 0)} bytes it returned at {twin:#x} were not freed",
+                expected="memory that overlaps no other",
+                hint="tell who made the library; both allocations would write to the same bytes",
+            )
+
+    def release(self, address: int) -> None:
+        """Have the library free memory that it was not asked to free before.
+
+        Raises Unsupported where it does not; then the memory is still there.
+        """
+        codes: list[int] = []
+        with self.lock:
+            if address not in self._held:
+                return
+            try:
+                self._call(codes, FREE, address)
+            finally:
+                if codes == [0]:
+                    del self._held[address]
+        if codes != [0]:
+            raise Unsupported(
+                f"the memory at {address:#x} was not given back: {self.called(FREE)} "
+                f"returned {error(codes[0])}",
+                expected="0",
+                hint="free it again; until then it is there, and counted",
+            )
+
+    def holds(self, address: int) -> bool:
+        """Whether memory was handed out and not freed."""
+        return address in self._held
+
+    def migrate(self, codes: list[int], address: int, size: int, source: int, target: int) -> None:
+        """Have the library move memory; what it returned is in `codes`, also where this raises."""
+        with self.lock:
+            self._call(codes, MIGRATE, address, size, source, target)
+
+    def _overlapping(self, address: int, size: int) -> int | None:
+        if address in self._held:
+            return address
+        end = address + size
+        return next((a for a, s in self._held.items() if a < end and address < a + s), None)
+
+    # ---- affinity: the library knows one at a time
+
+    def bind(self, who: object, address: int, domain: int) -> None:
+        """Run the work beside a domain, until `who` or somebody later wants something else.
+
+        Raises Unsupported where the library refuses.
+        """
+        codes: list[int] = []
+        with self.lock:
+            try:
+                self._call(codes, AFFINITY, address, domain)
+            finally:
+                if codes == [0]:
+                    self._bound[who] = address, domain
+        if codes != [0]:
+            raise Unsupported(
+                f"the work cannot be run beside domain {domain}: {self.called(AFFINITY)} "
+                f"returned {error(codes[0])}",
+                expected="0",
+                hint="allocate without set_affinity",
+            )
+
+    def unbind(self, who: object) -> None:
+        """`who` wants nothing any more: the last of the others does, or nobody. Never raises for
+        what the library returns: that becomes a remark.
+        """
+        codes: list[int] = []
+        with self.lock:
+            if self._bound.pop(who, None) is None:
+                return
+            # Memory may be freed while its affinity is still to be given back.
+            others = [wish for wish in self._bound.values() if wish[0] in self._held]
+            address, domain = others[-1] if others else (None, NOWHERE)
+            self._call(codes, AFFINITY, address, domain)
+            if codes != [0]:
+                remark = f"an affinity was not given back: {AFFINITY}() returned {error(codes[0])}"
+                self.remarks += [remark] if remark not in self.remarks else []
+
+    def _call(self, results: list[Any], function: str, *arguments: int | None) -> None:
+        """Call a function and keep what it returns, in one call in C: Ctrl-C during a long call
+        comes out before anything could be assigned.
+        """
+        results.extend(starmap(self._functions[function], [arguments]))
+
+
+def open_library(path: Path) -> Library:
+    """The library in a file. Raises Absent where there is none, Unsupported where it is none."""
+    if not path.is_file():
+        raise Absent(
+            f"there is no file {path}",
+            expected="the shared library of the provider 'retryix'",
+            hint="HOLDFAST_RETRYIX_LIBRARY names it",
+        )
+    with _opening:
+        try:
+            functions = ctypes.CDLL(str(path.resolve()))
+        except OSError as exc:
+            raise Unsupported(
+                f"cannot load {path}: {str(exc).removeprefix(f'{path.resolve()}: ')}",
+                expected="a shared library for this machine",
+            ) from exc
+        missing = [name for name in SIGNATURES if not hasattr(functions, name)]
+        if missing:
+            raise Unsupported(
+                f"{path} lacks {', '.join(missing)}",
+                expected="a library with the seven functions that retryix.h states",
+            )
+        return _opened.setdefault(functions._handle, Library(path, functions))
+
+
+def error(code: int) -> str:
+    """What a function returned, with its meaning."""
+    meaning = os.strerror(-code) if code < 0 else "neither 0 nor a negative errno"
+    return f"{code} ({meaning})"
+
+
+def _free_of(functions: ctypes.CDLL) -> Any:
+    """What frees the texts of a library."""
+    if hasattr(functions, FREE_STRING):
+        free = getattr(functions, FREE_STRING)
+    else:
+        free = ctypes.CDLL("ucrtbase" if sys.platform == "win32" else None).free
+    free.restype, free.argtypes = None, [c_void_p]
+    return free
+
+
+def _beginning(raw: bytes) -> str:
+    text = raw[: 4 * _QUOTED].decode(errors="backslashreplace")
+    return repr(text[:_QUOTED]) + ("..." if len(text) > _QUOTED else "")

@@ -1,0 +1,125 @@
+"""The `simulated` provider: a machine with any nodes, for trying things one has no machine for.
+
+The memory is real memory of the host; in which node each page lies is only written down. Every
+result says that it is simulated, and no time or bandwidth is claimed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+from holdfast.base.config import Config
+from holdfast.memory.svm.allocation import Allocation
+from holdfast.memory.svm.interface import Provider
+from holdfast.memory.svm.model import PAGE_BYTES, Chunk, Domain, Layout, Placement, Where
+from holdfast.memory.svm.pages import Pages
+from holdfast.topology.probes.simulated import EXAMPLE, simulate
+
+METHOD = "written down by the simulation"
+
+
+class SimulatedProvider(Provider):
+    """Nodes that are made up, from the setting `simulate` or an example."""
+
+    name = "simulated"
+    simulated = True
+
+    def __init__(self, config: Config | None = None) -> None:
+        super().__init__(config)
+        self.machine = simulate(self.config.simulate or EXAMPLE)
+        self._used: Counter[int] = Counter()  # bytes by node
+        self._lock = threading.Lock()
+
+    def discover(self, refresh: bool = False) -> Layout:
+        """The made-up nodes, less what was allocated on them."""
+        return Layout(
+            provider=self.name,
+            simulated=True,
+            topology=self.machine,
+            remarks=("this machine is simulated: the places of pages are only written down",),
+            domains=tuple(
+                Domain(
+                    id=node.id,
+                    name=f"node:{node.id}",
+                    kind=node.memory_kind,
+                    total_bytes=node.total_bytes,
+                    free_bytes=(node.total_bytes or 0) - self._used[node.id],
+                    cpus=node.cpus,
+                    distances=node.distances,
+                )
+                for node in self.machine.nodes
+            ),
+        )
+
+    def _running_on(self) -> tuple[int, ...]:
+        return ()  # the work runs on CPUs that are not part of this machine
+
+    def set_affinity(self, handle: Allocation) -> None:
+        """Nothing is bound: the CPUs beside the memory are made up."""
+        self.ledger.record(handle)
+
+    def use(self, pages: Counter[int]) -> None:
+        """So many more pages of each node are in use; fewer, where a number is negative."""
+        with self._lock:
+            for node, count in pages.items():
+                self._used[node] += count * PAGE_BYTES
+
+    def _obtain(self, size: int, placement: Placement) -> SimulatedBacking:
+        rooms = {d.id: (d.free_bytes or 0) // PAGE_BYTES for d in self.discover().domains}
+        return SimulatedBacking(self, size, placement, rooms)
+
+
+class SimulatedBacking:
+    """Pages of the host, and a node written down for each."""
+
+    moves_under_views = True
+
+    def __init__(
+        self, provider: SimulatedProvider, size: int, placement: Placement, rooms: dict[int, int]
+    ) -> None:
+        self.pages = Pages(size)
+        self.address = self.pages.address
+        self._provider = provider
+        self._nodes = _assign(self.pages.count, placement, rooms)
+        provider.use(Counter(self._nodes))
+
+    def map(self) -> None:
+        """The host always sees it."""
+
+    def unmap(self) -> None:
+        """Nothing to do."""
+
+    def where(self) -> Where:
+        """What is written down."""
+        pages = dict(sorted(Counter(self._nodes).items()))
+        return Where(pages=pages, method=METHOD, simulated=True)
+
+    def move(self, offset: int, length: int, source: int, target: int) -> Chunk:
+        """Write another node down."""
+        first, last = offset // PAGE_BYTES, -(-(offset + length) // PAGE_BYTES)
+        part = self._nodes[first:last]
+        count = part.count(source)
+        self._nodes[first:last] = part.replace(bytes([source]), bytes([target]))
+        self._provider.use(Counter({source: -count, target: count}))
+        return Chunk(moved=count, elsewhere=len(part) - count)
+
+    def moved(self, target: int) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Give the pages back."""
+        self._provider.use(Counter({n: -c for n, c in Counter(self._nodes).items()}))
+        self.pages.close()
+
+
+def _assign(count: int, placement: Placement, rooms: dict[int, int]) -> bytearray:
+    """A node for each page (256 at most, so a byte does), as the kernel would choose it."""
+    nodes = bytes(placement.domains)
+    if placement.mode == "interleave":
+        return bytearray((nodes * -(-count // len(nodes)))[:count])
+    order = [*nodes, *(n for n in rooms if n not in nodes)] if placement.mode != "bind" else nodes
+    assigned = bytearray()
+    for node in order:
+        assigned += bytes([node]) * min(rooms[node], count - len(assigned))
+    return assigned

@@ -1,0 +1,348 @@
+"""Nodes for shared virtual memory: discover, allocate by topology, measure, migrate, free.
+
+Covers: the five node classes, their inputs, outputs and texts.
+Leaves to others: memory (memory.svm), sentences (describe), ComfyUI itself (host).
+Promise: a pointer is the handle of an allocation; a number, such as one from a workflow file, is
+never taken for an address. Migration and cleanup answer False and say why, what was expected and
+what to try; an allocation that cannot be had is an error, never a pointer to nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+from holdfast.base.codec import encode
+from holdfast.base.config import Config
+from holdfast.base.errors import BadInput, HoldfastError, Misuse, Unsupported
+from holdfast.memory import svm
+from holdfast.memory.svm import describe
+from holdfast.nodes import host
+
+CATEGORY = "RetryIX"
+MIB = 1 << 20
+Inputs = dict[str, dict[str, tuple[str, dict[str, Any]]]]
+
+_POINTER = ("POINTER", {"tooltip": "The memory_pointer of an SVM Topology-Aware Allocation."})
+_AFTER = (
+    "*",
+    {
+        "tooltip": "Anything of a node that has to come first, such as its info text. It is only "
+        "waited for: without it ComfyUI may run the nodes that take one pointer in any order."
+    },
+)
+
+
+class _Node:
+    """What the five have in common."""
+
+    CATEGORY = CATEGORY
+    RETURN_TYPES: ClassVar[tuple[str, ...]]
+    RETURN_NAMES: ClassVar[tuple[str, ...]]
+    OUTPUT_TOOLTIPS: ClassVar[tuple[str, ...]]
+    FUNCTION: ClassVar[str]
+    DESCRIPTION: ClassVar[str]
+
+    @classmethod
+    def IS_CHANGED(cls, **_: Any) -> float:
+        """Never equal to the last one, so that ComfyUI uses no pointer that was cleaned up."""
+        return float("nan")
+
+
+class SVMTologyDiscoveryNode(_Node):
+    """The memory domains of this machine."""
+
+    RETURN_TYPES = ("DICT", "STRING")
+    RETURN_NAMES = ("topology_data", "topology_info")
+    OUTPUT_TOOLTIPS = (
+        "The provider, its memory domains (sizes in bytes) and the machine around them.",
+        "The same as text (sizes in GB, 10**9 bytes), and why other providers were passed over.",
+    )
+    FUNCTION = "discover_topology"
+    DESCRIPTION = (
+        "Finds the memory domains of this machine: NUMA nodes, or what the first provider that "
+        "works here (retryix, opencl, numa, simulated) has. HOLDFAST_SVM_PROVIDER names another."
+    )
+
+    @classmethod
+    def INPUT_TYPES(cls) -> Inputs:
+        """None is needed."""
+        refresh = {
+            "default": False,
+            "tooltip": "Look for new nodes and devices again; free memory is always read again.",
+        }
+        return {"required": {}, "optional": {"refresh_topology": ("BOOLEAN", refresh)}}
+
+    def discover_topology(self, refresh_topology: bool = False) -> tuple[dict[str, Any], str]:
+        """(topology_data, topology_info). Where no provider works `topology_data` has the "error"
+        and no domains; nothing is raised.
+        """
+        try:
+            layout = svm.provider().discover(refresh_topology)
+            reports = svm.reports()
+        except HoldfastError as exc:
+            return _undiscovered(exc)
+        data = layout.to_dict() | {"providers": [encode(report) for report in reports]}
+        return data, describe.layout_text(layout, reports)
+
+
+class SVMTopologyAwareAllocNode(_Node):
+    """Memory in the domain where it belongs."""
+
+    RETURN_TYPES = ("POINTER", "STRING", "DICT")
+    RETURN_NAMES = ("memory_pointer", "alloc_info", "memory_stats")
+    OUTPUT_TOOLTIPS = (
+        "The allocation. In Python: .array() and .tensor() over its bytes, int() is its address.",
+        "Provider, address, placement and its reason, pages by domain, bound threads.",
+        "Counters of the provider: current, peak and total, in bytes and allocations.",
+    )
+    FUNCTION = "alloc_memory"
+    DESCRIPTION = (
+        "Allocates shared virtual memory near the CPUs or the GPU that use it. It is freed by SVM "
+        "Memory Cleanup, or when ComfyUI lets go of the pointer."
+    )
+
+    @classmethod
+    def INPUT_TYPES(cls) -> Inputs:
+        """The size; the provider comes with the topology."""
+        size = {
+            "default": 1024,
+            "min": 1,
+            "max": 1 << 24,
+            "tooltip": "Size in MiB (2**20 bytes); 1024 is 1 GiB.",
+        }
+        affinity = {
+            "default": True,
+            "tooltip": "Have the threads of this process run on the CPUs beside the memory until "
+            "it is freed.",
+        }
+        topology = {
+            "tooltip": "The topology_data of an SVM Topology Discovery; its provider allocates. "
+            "Left open, the first provider that works here does."
+        }
+        return {
+            "required": {"size_mb": ("INT", size), "set_affinity": ("BOOLEAN", affinity)},
+            "optional": {"topology_data": ("DICT", topology)},
+        }
+
+    def alloc_memory(
+        self,
+        size_mb: int = 1024,
+        set_affinity: bool = True,
+        topology_data: dict[str, Any] | None = None,
+    ) -> tuple[svm.Allocation, str, dict[str, Any]]:
+        """(memory_pointer, alloc_info, memory_stats). Raises BadInput, OutOfMemory, or Unsupported
+        where a provider that was named does not work here; nothing is allocated then.
+        """
+        size = _size(size_mb)
+        provider = svm.provider(_provider_name(topology_data))
+        handle = provider.alloc(size)
+        threads = _bind(handle) if set_affinity else "not bound: set_affinity is off"
+        text = describe.allocation_text(handle, threads=threads)
+        return handle, text, provider.statistics().to_dict()
+
+
+class SVMTopologyMetricsNode(_Node):
+    """How memory lies at the moment."""
+
+    RETURN_TYPES = ("DICT", "STRING")
+    RETURN_NAMES = ("topology_metrics", "metrics_info")
+    OUTPUT_TOOLTIPS = (
+        "Pages by domain, local and remote pages, free bytes, bandwidth in GB/s, counters.",
+        "The same as text.",
+    )
+    FUNCTION = "get_metrics"
+    OUTPUT_NODE = True
+    DESCRIPTION = (
+        "Shows in which domains the pages of an allocation are, or of all allocations where no "
+        "pointer is connected: local and remote share, free memory, bandwidth, counters."
+    )
+
+    @classmethod
+    def INPUT_TYPES(cls) -> Inputs:
+        """One allocation, or none for all."""
+        return {"required": {}, "optional": {"memory_pointer": _POINTER, "after": _AFTER}}
+
+    def get_metrics(
+        self, memory_pointer: svm.Allocation | None = None, after: object = None
+    ) -> tuple[dict[str, Any], str]:
+        """(topology_metrics, metrics_info). Where no provider works `topology_metrics` has the
+        "error". Raises ForeignPointer and UseAfterFree for a pointer that is none any more.
+        """
+        try:
+            metrics = svm.metrics(memory_pointer)
+        except Misuse:
+            raise
+        except HoldfastError as exc:
+            return {"provider": None, "error": str(exc)}, _failed(exc, _OTHER_PROVIDER)
+        return metrics.to_dict(), describe.metrics_text(metrics)
+
+
+class SVMMemoryMigrationNode(_Node):
+    """Pages from one domain to another."""
+
+    RETURN_TYPES = ("BOOLEAN", "STRING")
+    RETURN_NAMES = ("migration_success", "migration_info")
+    OUTPUT_TOOLTIPS = (
+        "Whether every page that was in from_domain is in to_domain now.",
+        "Pages and MB moved, GB/s, pages that could not be moved and why, pages by domain now.",
+    )
+    FUNCTION = "migrate_memory"
+    OUTPUT_NODE = True
+    DESCRIPTION = (
+        "Moves the pages of an allocation between memory domains, with progress; stopping it, or "
+        "a failure, leaves every page whole."
+    )
+
+    @classmethod
+    def INPUT_TYPES(cls) -> Inputs:
+        """The allocation and two domains."""
+        source = {
+            "default": 0,
+            "min": 0,
+            "max": 1023,
+            "tooltip": "Domain to move pages from, by its number in topology_info.",
+        }
+        target = source | {"default": 1, "tooltip": "Domain to move them to, by its number."}
+        return {
+            "required": {
+                "memory_pointer": _POINTER,
+                "from_domain": ("INT", source),
+                "to_domain": ("INT", target),
+            },
+            "optional": {"after": _AFTER},
+        }
+
+    def migrate_memory(
+        self, memory_pointer: svm.Allocation, from_domain: int, to_domain: int, after: object = None
+    ) -> tuple[bool, str]:
+        """(migration_success, migration_info). Raises only what ComfyUI raises to stop."""
+        try:
+            done = svm.migrate(memory_pointer, from_domain, to_domain, progress=host.progress())
+        except HoldfastError as exc:
+            return False, _failed(exc, "topology_info of SVM Topology Discovery lists the domains")
+        return done.complete, describe.migration_text(done)
+
+
+class SVMMemoryCleanupNode(_Node):
+    """Memory given back."""
+
+    RETURN_TYPES = ("BOOLEAN", "STRING")
+    RETURN_NAMES = ("cleanup_success", "cleanup_info")
+    OUTPUT_TOOLTIPS = (
+        "Whether the memory was given back.",
+        "What was given back and what the provider still has handed out, or why not.",
+    )
+    FUNCTION = "cleanup_memory"
+    OUTPUT_NODE = True
+    DESCRIPTION = (
+        "Gives the memory of an allocation back, and the threads that were bound for it. A pointer "
+        "that was given back before, or is none, is refused and nothing is lost."
+    )
+
+    @classmethod
+    def INPUT_TYPES(cls) -> Inputs:
+        """The allocation."""
+        return {"required": {"memory_pointer": _POINTER}, "optional": {"after": _AFTER}}
+
+    def cleanup_memory(
+        self, memory_pointer: svm.Allocation, after: object = None
+    ) -> tuple[bool, str]:
+        """(cleanup_success, cleanup_info); nothing is raised."""
+        try:
+            svm.free(memory_pointer)
+        except HoldfastError as exc:
+            return False, _failed(exc, "the memory_pointer of an allocation of this run")
+        return True, describe.freed_text(memory_pointer)
+
+
+NODE_CLASS_MAPPINGS: dict[str, type[_Node]] = {
+    node.__name__: node
+    for node in (
+        SVMTologyDiscoveryNode,
+        SVMTopologyAwareAllocNode,
+        SVMTopologyMetricsNode,
+        SVMMemoryMigrationNode,
+        SVMMemoryCleanupNode,
+    )
+}
+NODE_DISPLAY_NAME_MAPPINGS = {
+    "SVMTologyDiscoveryNode": "SVM Topology Discovery",
+    "SVMTopologyAwareAllocNode": "SVM Topology-Aware Allocation",
+    "SVMTopologyMetricsNode": "SVM Topology Metrics",
+    "SVMMemoryMigrationNode": "SVM Memory Migration",
+    "SVMMemoryCleanupNode": "SVM Memory Cleanup",
+}
+
+_OTHER_PROVIDER = "HOLDFAST_SVM_PROVIDER=simulated, which works everywhere"
+
+
+def _failed(exc: HoldfastError, advice: str) -> str:
+    """The three parts of an error; `advice` where it has none of its own."""
+    return str(exc) if exc.hint else f"{exc}\n  try: {advice}"
+
+
+def _undiscovered(exc: HoldfastError) -> tuple[dict[str, Any], str]:
+    text = _failed(exc, _OTHER_PROVIDER)
+    reports = _reports_without_choice()
+    working = ", ".join(report.name for report in reports if report.status != "unavailable")
+    data = {
+        "provider": None,
+        "domains": [],
+        "simulated": False,
+        "error": str(exc),
+        "providers": [encode(report) for report in reports],
+    }
+    return data, f"{text}\nproviders that work here: {working}" if working else text
+
+
+def _reports_without_choice() -> tuple[svm.Report, ...]:
+    """How the providers answer, whichever the settings name."""
+    try:
+        config = dataclasses.replace(Config.load(), svm_provider=None)
+        return svm.reports(config=config)
+    except HoldfastError:
+        return ()  # the settings themselves cannot be read
+
+
+def _size(size_mb: object) -> int:
+    if isinstance(size_mb, bool) or not isinstance(size_mb, int) or size_mb < 1:
+        raise BadInput(
+            f"cannot allocate {size_mb!r} MiB",
+            expected="size_mb as a whole number of MiB (2**20 bytes), at least 1",
+        )
+    return size_mb * MIB
+
+
+def _provider_name(topology_data: object) -> str | None:
+    """The provider that a discovery found; None for the automatic choice."""
+    if topology_data is None:
+        return None
+    name = topology_data.get("provider") if isinstance(topology_data, dict) else None
+    if isinstance(name, str) and name in svm.PROVIDERS:
+        return name
+    what = f"topology_data is no topology: {_shown(topology_data)}"
+    if isinstance(topology_data, dict) and isinstance(topology_data.get("error"), str):
+        what = "topology_data has no provider: " + topology_data["error"].partition("\n")[0]
+    raise BadInput(
+        what,
+        expected="the topology_data of an SVM Topology Discovery that found a provider, one of "
+        + ", ".join(svm.PROVIDERS),
+        hint="connect that output, or leave the input open",
+    )
+
+
+def _shown(value: object) -> str:
+    if not isinstance(value, dict):
+        return f"it is of type {type(value).__name__}"
+    return f"its provider is {value['provider']!r}" if "provider" in value else "it has no provider"
+
+
+def _bind(handle: svm.Allocation) -> str | None:
+    """Bind the workload's threads; returns why not, where they could not be."""
+    try:
+        grant = handle.provider.set_affinity(handle)
+    except Unsupported as exc:
+        return f"not bound: {exc.what}"
+    name = handle.provider.name
+    return None if grant else f"not bound: provider {name} knows no CPUs beside this memory"
