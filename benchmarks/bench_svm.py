@@ -8,11 +8,14 @@ its ratios count and its rates do not.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import json
 import mmap
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +25,7 @@ import pyopencl.tools as cl_tools
 from report import Row, arguments, best_us, median_ms, publish
 
 import holdfast
-from holdfast.memory import svm
+from holdfast.memory import MemoryPool, svm
 from holdfast.memory.svm.opencl import OpenclProvider
 from holdfast.topology import discover
 
@@ -37,52 +40,61 @@ KERNEL = "__kernel void add(__global float *x) { x[get_global_id(0)] += 1.0f; }"
 
 
 def allocation(providers: dict[str, svm.Provider], opencl: OpenclProvider) -> list[Row]:
-    """Getting memory and giving it back."""
+    """Getting memory from the system with every page in place, and giving it back."""
     rows = []
     for name, size in SIZES.items():
-        work = _ours(providers, size) | _peers(opencl, size)
-        for system_name, (touched, call) in work.items():
-            state = "every page touched" if touched else "pages to come"
-            subject = f"allocate and free {name}, {state}"
-            count = 3 if touched and size > MIB else 200
-            rows.append(Row(subject, system_name, best_us(call, count, 5), "µs"))
-    return sorted(rows, key=lambda row: row.subject)
+        subject = f"allocate and free {name}, every page touched"
+        count = 3 if size > MIB else 100
+        work = {f"holdfast {p}": _alloc(provider, size) for p, provider in providers.items()}
+        for system, call in (work | _raw(opencl, size)).items():
+            rows.append(Row(subject, system, best_us(call, count, 5, time.perf_counter), "µs"))
+    return rows
 
 
-def _ours(
-    providers: dict[str, svm.Provider], size: int
-) -> dict[str, tuple[bool, Callable[[], object]]]:
-    def call(provider: svm.Provider) -> Callable[[], object]:
-        return lambda: provider.alloc(size, domain=0).free()
-
-    return {f"holdfast {name}": (name == "numa", call(p)) for name, p in providers.items()}
+def _alloc(provider: svm.Provider, size: int) -> Callable[[], object]:
+    return lambda: provider.alloc(size, domain=0).free()
 
 
-def _peers(opencl: OpenclProvider, size: int) -> dict[str, tuple[bool, Callable[[], object]]]:
-    context, queue = opencl.context, opencl.queue
-    flags = cl.svm_mem_flags.READ_WRITE
-    pool = cl_tools.SVMPool(cl_tools.SVMAllocator(context, flags=flags, queue=queue))
-    buffers = cl_tools.MemoryPool(cl_tools.ImmediateAllocator(queue))
+def _raw(opencl: OpenclProvider, size: int) -> dict[str, Callable[[], object]]:
+    zeros = bytes(size)
+    flags = cl.svm_mem_flags.READ_WRITE | cl.svm_mem_flags.SVM_FINE_GRAIN_BUFFER
 
-    def raw_mmap(touched: bool) -> None:
+    def mapped() -> None:
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         with mmap.mmap(-1, size, flags=private) as made:
-            if touched:
-                made.write(zeros)
+            made.write(zeros)
 
-    zeros = bytes(size)
+    def shared() -> None:
+        made = cl.SVMAllocation(opencl.context, size, 0, flags)
+        ctypes.memset(made.svm_ptr, 0, size)
+        made.release()
+
     return {
-        "numpy.empty": (False, lambda: np.empty(size, np.uint8)),
-        "numpy.empty, filled": (True, lambda: np.empty(size, np.uint8).fill(0)),
-        "mmap": (False, lambda: raw_mmap(False)),
-        "mmap, filled": (True, lambda: raw_mmap(True)),
-        "pyopencl SVMAllocation": (
-            False,
-            lambda: cl.SVMAllocation(context, size, 0, flags, queue=queue).release(),
-        ),
-        "pyopencl SVMPool": (False, lambda: pool.allocate(size)),
-        "pyopencl MemoryPool": (False, lambda: buffers.allocate(size)),
+        "numpy.empty, filled": lambda: np.empty(size, np.uint8).fill(0),
+        "mmap, filled": mapped,
+        "pyopencl SVMAllocation, filled": shared,
     }
+
+
+def pools(providers: dict[str, svm.Provider], opencl: OpenclProvider) -> list[Row]:
+    """Getting memory from a pool that has some, and giving it back."""
+    flags = cl.svm_mem_flags.READ_WRITE | cl.svm_mem_flags.SVM_FINE_GRAIN_BUFFER
+    queue = opencl.queue
+    svm_pool = cl_tools.SVMPool(cl_tools.SVMAllocator(opencl.context, flags=flags, queue=queue))
+    buffers = cl_tools.MemoryPool(cl_tools.ImmediateAllocator(queue))
+    rows = []
+    for name, size in SIZES.items():
+        work: dict[str, Callable[[], object]] = {}
+        for provider in ("numa", "opencl fine_buffer"):
+            pool = MemoryPool(resource=svm.Svm(providers[provider]))
+            work[f"holdfast MemoryPool on {provider}"] = functools.partial(pool.allocate, size)
+        work["pyopencl SVMPool"] = functools.partial(svm_pool, size)
+        work["pyopencl MemoryPool"] = functools.partial(buffers, size)
+        work["numpy.empty"] = functools.partial(np.empty, size, np.uint8)
+        for system, call in work.items():
+            us = best_us(call, 2000, 5, time.perf_counter)
+            rows.append(Row(f"{name} from a pool and back", system, us, "µs"))
+    return rows
 
 
 # ---- round trips
@@ -147,21 +159,17 @@ def _trip_fine(provider: OpenclProvider, ones: np.ndarray) -> float:
 # ---- migration
 
 MOVES = """
-import ctypes, json, sys, time
-from holdfast.memory import svm
+import ctypes, json, time
 from holdfast.memory.svm.numa import NumaProvider
 from holdfast.topology import numa
 
 def timed(work):
-    began = time.perf_counter(); work(); return time.perf_counter() - began
-
-def best(make, work, count=3):
-    times = []
-    for _ in range(count):
-        memory = make()
-        times.append(timed(lambda: work(memory)))
-        memory.free()
-    return min(times)
+    memory = make()
+    began = time.perf_counter()
+    work(memory)
+    seconds = time.perf_counter() - began
+    memory.free()
+    return seconds
 
 provider = NumaProvider()
 size = 64 << 20
@@ -173,13 +181,15 @@ def copied(memory):
     ctypes.memmove(other.address, memory.address, size)
     other.free()
 
-results = {
-    "holdfast migrate": best(make, lambda m: m.migrate(0, 1)),
-    "move_pages, one call": best(make, lambda m: numa.move(pages(m), 1)),
-    "mbind with MOVE": best(make, lambda m: numa.bind(m.address, size, [1])),
-    "allocate there, copy, free": best(make, copied),
+ways = {
+    "holdfast migrate": lambda m: m.migrate(0, 1),
+    "move_pages, one call": lambda m: numa.move(pages(m), 1),
+    "mbind with MOVE": lambda m: numa.bind(m.address, size, [1]),
+    "allocate there, copy, free": copied,
 }
-print(json.dumps({name: size / seconds / 1e9 for name, seconds in results.items()}))
+rounds = [{name: timed(work) for name, work in ways.items()} for _ in range(5)]
+best = {name: min(r[name] for r in rounds) for name in ways}
+print(json.dumps({name: size / seconds / 1e9 for name, seconds in best.items()}))
 """
 
 
@@ -213,10 +223,10 @@ def main() -> None:
     providers: dict[str, svm.Provider] = {
         "numa": svm.provider("numa"),
         **{f"opencl {tier}": provider for tier, provider in tiers.items()},
-        "simulated": svm.provider("simulated"),
     }
     rows = [
         *allocation(providers, tiers["fine_buffer"]),
+        *pools(providers, tiers["fine_buffer"]),
         *round_trips(tiers),
         *migration(),
     ]

@@ -24,6 +24,8 @@ from holdfast.memory.memory_pool import MemoryPool
 from holdfast.memory.pool import Pool
 from tests.memory.conftest import audit
 
+pytestmark = pytest.mark.slow  # many turns, and processes of their own
+
 MB = 1 << 20
 THREADS = 8
 
@@ -339,7 +341,6 @@ def test_ctrl_c_in_the_middle_leaves_the_pool_usable(core: ModuleType, script: A
     _interrupted(script, core, 500)
 
 
-@pytest.mark.slow
 def test_ctrl_c_many_times_in_the_middle_leaves_the_pool_usable(
     core: ModuleType, script: Any
 ) -> None:

@@ -15,6 +15,7 @@ import functools
 import mmap
 import os
 import platform
+from array import array
 from collections.abc import Iterator, Sequence
 
 from holdfast.base.errors import Unsupported
@@ -39,13 +40,20 @@ def supported() -> bool:
 
 
 def bind(
-    address: int, length: int, nodes: Sequence[int], mode: int = BIND, *, move: bool = True
+    address: int,
+    length: int,
+    nodes: Sequence[int],
+    mode: int = BIND,
+    *,
+    move: bool = True,
+    strict: bool = True,
 ) -> None:
     """Have the pages of a region come from `nodes`; with `move`, those that are there already too.
 
-    Interleaved and preferred pages are moved where that works, bound ones have to be.
+    Interleaved and preferred pages are moved where that works; that a bound one could not be is an
+    error where `strict`.
     """
-    flags = 0 if mode == DEFAULT or not move else _MOVE | (_STRICT if mode == BIND else 0)
+    flags = 0 if mode == DEFAULT or not move else _MOVE | (_STRICT * (mode == BIND and strict))
     mask = _mask(nodes) if nodes else None
     _call(0, address, length, mode, mask, _MASK_BITS if nodes else 0, flags, what="mbind")
 
@@ -85,10 +93,11 @@ def nodes_of(address: int, length: int, *, pid: int = 0) -> list[int]:
 
     `pid` names another process, whose memory this one may look at.
     """
-    pages = _pages(address, length)
-    status = (ctypes.c_int * len(pages))()
-    _call(3, pid, len(pages), pages, None, status, 0, what="move_pages")
-    return list(status)
+    count = -(-length // PAGE_BYTES)
+    pages = array("Q", range(address, address + count * PAGE_BYTES, PAGE_BYTES))
+    status = array("i", bytes(4 * count))
+    _call(3, pid, count, _at(pages), None, _at(status), 0, what="move_pages")
+    return status.tolist()
 
 
 def move(pages: Sequence[int], node: int, *, pid: int = 0) -> list[int]:
@@ -98,17 +107,16 @@ def move(pages: Sequence[int], node: int, *, pid: int = 0) -> list[int]:
     where the kernel refuses the whole call (no such node, not allowed).
     """
     count = len(pages)
-    status = (ctypes.c_int * count)(*([-errno.EAGAIN] * count))  # what the kernel did not get to
-    addresses, nodes = (ctypes.c_void_p * count)(*pages), (ctypes.c_int * count)(*([node] * count))
-    arguments = (pid, count, addresses, nodes, status, _MOVE)
+    addresses, nodes = array("Q", pages), array("i", [node]) * count
+    status = array("i", [-errno.EAGAIN]) * count  # for what the kernel does not get to
+    arguments = (pid, count, _at(addresses), _at(nodes), _at(status), _MOVE)
     if _call(3, *arguments, what="move_pages", except_for=errno.ENOMEM) < 0:  # in the middle of it
         return [-errno.ENOMEM if code == -errno.EAGAIN else code for code in status]
-    return list(status)
+    return status.tolist()
 
 
-def _pages(address: int, length: int) -> ctypes.Array[ctypes.c_void_p]:
-    count = -(-length // PAGE_BYTES)
-    return (ctypes.c_void_p * count)(*range(address, address + count * PAGE_BYTES, PAGE_BYTES))
+def _at(numbers: array[int]) -> ctypes.c_void_p:
+    return ctypes.c_void_p(numbers.buffer_info()[0])
 
 
 class Region(contextlib.AbstractContextManager["Region"]):

@@ -702,8 +702,8 @@ provider = memory.svm.provider("simulated")
 held = provider.alloc("1GB", near="node:0")
 with memory.autobalance(provider=provider, apply=True, every_s=0.001) as balance:
     held.migrate(0, 1)
-    print("ready", flush=True)
     try:
+        print("ready", flush=True)
         time.sleep(60)
     finally:
         balance.stop()

@@ -273,6 +273,7 @@ def test_an_error_in_the_block_leaves_the_memory_usable(provider: OpenclProvider
         assert (memory.array("int32") == 2).all()
 
 
+@pytest.mark.slow
 @for_each(TIERS)
 def test_memory_is_not_given_back_under_a_kernel(provider: OpenclProvider) -> None:
     run = kernel(provider, "long_work")
@@ -286,6 +287,7 @@ def test_memory_is_not_given_back_under_a_kernel(provider: OpenclProvider) -> No
     memory.free()
 
 
+@pytest.mark.slow
 @for_each(TIERS)
 def test_giving_back_waits_for_a_kernel_that_was_left_behind(provider: OpenclProvider) -> None:
     run = kernel(provider, "long_work")

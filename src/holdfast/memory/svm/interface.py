@@ -32,7 +32,7 @@ from holdfast.memory.svm.model import (
     Statistics,
     Where,
 )
-from holdfast.memory.svm.placement import check_room, domain_of, place
+from holdfast.memory.svm.placement import check_room, domain_of, fits, place
 
 # (bytes done, bytes in all)
 Progress = Callable[[int, int], object]
@@ -180,8 +180,9 @@ class Provider(abc.ABC):
         source, target = domain_of(layout, from_domain), domain_of(layout, to_domain)
         alone = not record.backing.moves_under_views
         with self.ledger.doing(record, "migrated", alone=alone):
-            there = record.backing.where().pages.get(source.id, 0)
-            if source is not target and there:
+            if source is not target and not fits(target, record.size):
+                # Not all of it may be there; looking at every page takes its time.
+                there = record.backing.where().pages.get(source.id, 0)
                 check_room(layout, self._room_needed(there), target, "migrate")
             return self._migrate(record, source.id, target.id, progress, stop)
 

@@ -8,15 +8,16 @@ kernel, never assumed; an allocation that lies elsewhere than it was bound to is
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from holdfast.base.config import Config
 from holdfast.base.errors import OutOfMemory, Unsupported
 from holdfast.base.units import format_bytes
+from holdfast.memory import system
 from holdfast.memory.svm.interface import Provider
 from holdfast.memory.svm.model import PAGE_BYTES, Chunk, Domain, Layout, Mode, Placement, Where
 from holdfast.memory.svm.pages import Pages, host_free, touch, within_limit
@@ -59,7 +60,7 @@ class NumaProvider(Provider):
                 hint="the provider 'simulated'",
             )
         numa.nodes_of(0, PAGE_BYTES)  # a kernel without NUMA, or a sandbox, says so here
-        self._asking = dataclasses.replace(
+        self._asking = replace(
             self.config, probes=self.config.probes or _FROM_FILES, svm_provider=None
         )
 
@@ -80,6 +81,8 @@ class NumaProvider(Provider):
         try:
             mode = _MODES[placement.mode]
             numa.bind(backing.address, backing.pages.length, placement.domains, mode, move=False)
+            if placement.mode != "interleave":  # which spreads finer with small ones
+                system.use_huge_pages(backing.address, backing.pages.length)
             touch(backing.address, backing.pages.length)
             if placement.mode != "preferred":
                 _verify(backing, placement, size)
@@ -110,7 +113,16 @@ class NumaBacking:
 
     def move(self, offset: int, length: int, source: int, target: int) -> Chunk:
         """Have the kernel move those of the pages that are on `source`."""
-        return move_range(self.address + offset, length, source, target)
+        address = self.address + offset
+        before = numa.nodes_of(address, length)
+        if before.count(source) < len(before):
+            return move_range(address, length, source, target)
+        numa.bind(address, length, [target], strict=False)  # all of them: twice as fast
+        moved = numa.nodes_of(address, length).count(target)
+        if moved == len(before):
+            return Chunk(moved=moved)
+        rest = move_range(address, length, source, target)  # which tells why
+        return replace(rest, moved=moved + rest.moved, elsewhere=rest.elsewhere - moved)
 
     def moved(self, target: int) -> None:
         """A page that is given back and touched again comes from the new node."""

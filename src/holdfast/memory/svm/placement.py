@@ -41,25 +41,30 @@ def place(
     order = _by_distance(layout, home)
     if wanted == "interleave":
         return _interleaved(layout, size, order, "interleaving was asked for")
-    fits = next((d for d in order if _room(d) is None or size <= (_room(d) or 0)), None)
-    if fits is None:
+    chosen = next((d for d in order if fits(d, size)), None)
+    if chosen is None:
         return _spread(layout, size, order, home)
-    if fits is not home:
-        why = f"{home.name} ({why}) has {_free(home)} free; {fits.name} is the nearest with room"
+    if chosen is not home:
+        why = f"{home.name} ({why}) has {_free(home)} free; {chosen.name} is the nearest with room"
     return Placement(
-        domains=(fits.id,),
+        domains=(chosen.id,),
         mode=wanted or "bind",
         reason=why,
-        cpus=_cpus(layout, [fits]),
+        cpus=_cpus(layout, [chosen]),
         near=near,
     )
 
 
 def check_room(layout: Layout, size: int, target: Domain, what: str) -> None:
     """Raise OutOfMemory where `size` more bytes do not fit into a domain."""
-    room = _room(target)
-    if room is not None and size > room:
+    if not fits(target, size):
         raise _full(what, size, [target], layout)
+
+
+def fits(domain: Domain, size: int) -> bool:
+    """Whether a domain has room for `size` more bytes, as far as is known."""
+    room = _room(domain)
+    return room is None or size <= room
 
 
 def domain_of(layout: Layout, number: object) -> Domain:
@@ -94,7 +99,7 @@ def _named(layout: Layout, size: int, domain: int | Sequence[int], mode: Mode | 
     numbers = [*domain] if several and not isinstance(domain, int) else [domain]
     if not numbers:
         raise BadInput("no domain was named", expected="a domain, or a list with one or more")
-    named = [domain_of(layout, number) for number in dict.fromkeys(numbers)]
+    named = list({d.id: d for d in (domain_of(layout, number) for number in numbers)}.values())
     names = " and ".join(d.name for d in named)
     why = f"{names} was asked for" if len(named) == 1 else f"{names} were asked for"
     if mode == "interleave" or (mode is None and len(named) > 1):
