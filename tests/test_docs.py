@@ -112,3 +112,36 @@ def test_the_figures_of_memory_come_from_their_runs() -> None:
     (found,) = run["paired"].values()
     assert f"is {found['median']:.2f}× of tcmalloc by [{len(found['rounds'])} pairs" in text
     assert f"spread from {found['rounds'][0]:.2f} to {found['rounds'][-1]:.2f}" in text
+
+
+def test_the_figures_of_shared_memory_come_from_their_runs() -> None:
+    import json
+
+    text = " ".join((ROOT / "docs/svm.md").read_text().split())
+    run = json.loads((ROOT / "benchmarks/results/svm-cpu.json").read_text())
+    value = {(row["subject"], row["system"]): row["value"] for row in run["rows"]}
+    touched, pool = "allocate and free 64 MiB, every page touched", "64 MiB from a pool and back"
+    trip, moved = "round trip of 16 MiB", "migrate 64 MiB, node 0 to 1"
+    assert (
+        f"64 MiB take {value[touched, 'holdfast numa'] / 1e3:.0f} ms with `numa`, "
+        f"{value[touched, 'mmap, filled'] / 1e3:.0f} with a plain mmap that is filled, "
+        f"{value[touched, 'numpy.empty, filled'] / 1e3:.0f} with `numpy.empty` that is filled. "
+        "From a pool on top the same 64 MiB take "
+        f"{value[pool, 'holdfast MemoryPool on numa']:.2f} µs, against "
+        f"{value[pool, 'pyopencl SVMPool']:.2f} from pyopencl's `SVMPool`."
+    ) in text
+    assert (
+        f"{value[trip, 'holdfast fine_buffer']:.1f} ms with fine-grained memory, "
+        f"{value[trip, 'pyopencl buffer copies']:.1f} with buffer copies"
+    ) in text
+    ratio = value[moved, "holdfast migrate"] / value[moved, "move_pages, one call"]
+    assert f"there it is {ratio:.2f} of the rate of one bare move_pages call" in text
+    run = json.loads((ROOT / "benchmarks/results/svm-h200.json").read_text())
+    value = {(row["subject"], row["system"]): row["value"] for row in run["rows"]}
+    trip = "round trip, 256 MiB"
+    assert (
+        f"256 MiB took {value[trip, 'coarse']:.0f} ms, against "
+        f"{value[trip, 'buffer copies, pinned']:.0f} with copies from pinned memory and "
+        f"{value[trip, 'buffer copies, pageable']:.0f} from pageable memory"
+    ) in text
+    assert [check["wrong"] for check in run["checks"]] == [0] * 4

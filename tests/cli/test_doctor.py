@@ -120,3 +120,40 @@ def test_a_machine_without_memory_is_broken() -> None:
     lost = Topology(probes=(ProbeReport(name="linux", status="absent", reason="there is no /sys"),))
     [check] = [c for c in doctor.examine(lost) if c.name == "machine"]
     assert (check.state, check.found) == ("broken", "no memory was found: there is no /sys")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "check"),
+    [
+        (
+            "HOLDFAST_SVM_PROVIDER",
+            "simulated",
+            doctor.Check(name="shared memory", state="ok", found="provider simulated"),
+        ),
+        (
+            "HOLDFAST_SVM_PROVIDER",
+            "numma",
+            doctor.Check(
+                name="shared memory",
+                state="broken",
+                found="unknown provider 'numma'",
+                advice="numa",
+            ),
+        ),
+        (
+            "HOLDFAST_RETRYIX_LIBRARY",
+            "/nowhere.so",
+            doctor.Check(
+                name="shared memory",
+                state="broken",
+                found="there is no file /nowhere.so",
+                advice="HOLDFAST_RETRYIX_LIBRARY names it",
+            ),
+        ),
+    ],
+)
+def test_the_provider_that_is_wished_for_is_tried(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, check: doctor.Check
+) -> None:
+    monkeypatch.setenv(variable, value)
+    assert check in doctor.examine(MACHINE)

@@ -24,7 +24,7 @@ import holdfast
 from holdfast.base.codec import about, encode
 from holdfast.base.config import Config, unknown_variables
 from holdfast.base.errors import BadInput, HoldfastError
-from holdfast.memory import compiled
+from holdfast.memory import compiled, svm
 from holdfast.topology import Topology, discover
 from holdfast.topology.render import words
 
@@ -105,6 +105,7 @@ def examine(topology: Topology) -> list[Check]:
         *(_gpu_checks(topology)),
         *(_extra(extra, topology) for extra in EXTRAS),
         _memory_core(),
+        *(_shared_memory()),
         *(_settings()),
     ]
 
@@ -204,6 +205,20 @@ _DEVICES: dict[str, Callable[[Topology], str]] = {
     "opencl": lambda t: ", ".join(f"{d.name} ({d.platform})" for d in t.opencl) or "no device",
     "nvml": lambda t: words.count(sum(gpu.vendor == "NVIDIA" for gpu in t.gpus), "GPU"),
 }
+
+
+def _shared_memory() -> list[Check]:
+    """Whether the provider that the settings ask for works; without such a wish any will do."""
+    config = Config.load()
+    name = config.svm_provider or ("retryix" if config.retryix_library else None)
+    if name is None:
+        return []
+    try:
+        svm.provider(name, config=config)
+    except HoldfastError as exc:
+        advice = exc.hint or exc.expected
+        return [Check(name="shared memory", state="broken", found=exc.what, advice=advice)]
+    return [Check(name="shared memory", state="ok", found=f"provider {name}")]
 
 
 def _settings() -> list[Check]:
