@@ -1,13 +1,15 @@
 """The `holdfast` command as a process (`python -m holdfast` is the same).
 
-Promise: Ctrl-C at any moment after Python itself has started ends with a status, never with a
-traceback or an abort: while the command is being imported, in it, and on the way out.
+Promise: a character that a stream cannot show is escaped, never an error. Ctrl-C at any moment
+after Python itself has started ends with a status, never with a traceback or an abort: while the
+command is being imported, in it, and on the way out.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -18,6 +20,7 @@ INTERRUPTED = 130
 def command() -> int:
     """Run the command line of this process; returns the exit status, or leaves with it."""
     try:
+        _escape_what_cannot_be_shown()
         from holdfast.cli.main import main  # here, where Ctrl-C is caught already
 
         try:
@@ -30,6 +33,13 @@ def command() -> int:
     if status == INTERRUPTED:
         _leave(status)
     return status
+
+
+def _escape_what_cannot_be_shown() -> None:
+    """The name of a file may hold letters that the encoding of a terminal lacks."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # else none, or somebody's own
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _ignore_ctrl_c() -> None:

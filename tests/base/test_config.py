@@ -43,6 +43,11 @@ def test_an_option_that_is_none_was_not_given() -> None:
             ", ,",
             "cannot use HOLDFAST_PROBES=', ,'\n  expected: names separated by commas",
         ),
+        (
+            "HOLDFAST_CACHE_DIR",
+            "~nobody123/x",
+            "cannot use HOLDFAST_CACHE_DIR='~nobody123/x'\n  expected: a path",
+        ),
     ],
 )
 def test_a_value_that_cannot_be_used_is_named(variable: str, value: str, message: str) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.base.errors import AlreadyRegistered, MissingDependency, NotFound
+from holdfast.base.errors import Absent, AlreadyRegistered, MissingDependency, NotFound
 from holdfast.base.registry import Entry, Registry
 
 
@@ -84,6 +84,86 @@ def test_a_package_that_does_not_import_is_told_from_a_missing_one(
         "  expected: a working installation of the extra 'opencl'\n"
         "  try: pip install 'holdfast[opencl]' --force-reinstall"
     )
+
+
+def vendor(folder: Path, monkeypatch: pytest.MonkeyPatch, **modules: str) -> None:
+    """Modules that can be imported, by name and source."""
+    for name, source in modules.items():
+        (folder / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("raise OSError('libcl.so.1: no such file')", "OSError: libcl.so.1: no such file"),
+        ("import math; math.tau_squared",
+         "AttributeError: module 'math' has no attribute 'tau_squared'"),
+        ("{}['AMDSMI']", "KeyError: 'AMDSMI'"),
+    ],
+)  # fmt: skip
+def test_a_package_that_breaks_in_any_other_way_is_a_missing_dependency_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, reason: str
+) -> None:
+    vendor(tmp_path, monkeypatch, our_part="import broken_inside", broken_inside=source)
+    entries = {"broken": Entry("our_part:x", extra="opencl")}
+    for module in ("our_part", "broken_inside"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(MissingDependency) as caught:
+        Registry("shape", entries)["broken"]
+    assert str(caught.value) == (
+        f"cannot load shape 'broken': importing 'broken_inside' failed: {reason}\n"
+        "  expected: a working installation of the extra 'opencl'\n"
+        "  try: pip install 'holdfast[opencl]' --force-reinstall"
+    )
+    assert caught.value.__cause__ is not None
+
+
+def test_our_own_module_that_a_package_does_not_suit_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def old_version(_: str) -> None:
+        exec("import math; math.tau_squared", {"__name__": "holdfast.shapes"})
+
+    monkeypatch.setattr("holdfast.base.registry.importlib.import_module", old_version)
+    entries = {"broken": Entry("holdfast.shapes:x", extra="opencl")}
+    with pytest.raises(MissingDependency) as caught:
+        Registry("shape", entries)["broken"]
+    assert caught.value.what == (
+        "cannot load shape 'broken': importing 'holdfast.shapes' failed: "
+        "AttributeError: module 'math' has no attribute 'tau_squared'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("raise KeyboardInterrupt", KeyboardInterrupt),
+        ("raise RuntimeError('wrapped') from KeyboardInterrupt()", RuntimeError),
+        ("raise MemoryError", MemoryError),
+        ("from holdfast.base.errors import Absent; raise Absent('no bus')", Absent),
+    ],
+    ids=["Ctrl-C", "Ctrl-C in disguise", "no memory", "an error of ours"],
+)
+def test_what_says_nothing_about_the_package_passes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    error: type[BaseException],
+) -> None:
+    vendor(tmp_path, monkeypatch, passes_through=source)
+    monkeypatch.delitem(sys.modules, "passes_through", raising=False)
+    with pytest.raises(error) as caught:
+        Registry("shape", {"x": Entry("passes_through", extra="opencl")})["x"]
+    assert type(caught.value) is error
+
+
+def test_a_mistake_in_a_module_that_needs_no_extra_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vendor(tmp_path, monkeypatch, mistaken="raise OSError('ours')")
+    with pytest.raises(OSError, match=r"^ours$"):
+        Registry("shape", {"x": Entry("mistaken")})["x"]
 
 
 def test_our_own_import_mistakes_are_not_dressed_up_as_missing_packages() -> None:

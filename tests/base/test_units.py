@@ -69,6 +69,40 @@ def test_text_that_is_no_size_is_refused(text: str | int, message: str) -> None:
     assert str(caught.value) == message
 
 
+EXPECTED = '\n  expected: a size such as "2GB", "512MiB" or "80%"'
+TOO_LARGE = "a size cannot be 2**200 bytes or more" + EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        ("9" * 400, TOO_LARGE),
+        ("9" * 50 + "PB", TOO_LARGE),
+        (2**200, TOO_LARGE),
+        (10**5000, TOO_LARGE),
+        ("9" * 5000, "cannot read a number of 5000 digits as a size in bytes" + EXPECTED),
+        ("9" * 5000 + "%", "cannot read a number of 5000 digits as a size in bytes" + EXPECTED),
+        (-(10**5000), "a size cannot be negative" + EXPECTED),
+    ],
+    ids=["400 digits", "many petabytes", "2**200", "10**5000", "5000 digits", "%", "-10**5000"],
+)
+def test_numbers_beyond_all_machines_are_refused(size: str | int, message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        parse_bytes(size, of=1000)
+    assert str(caught.value) == message
+
+
+def test_the_largest_number_is_read() -> None:
+    assert parse_bytes(str(2**200 - 1)) == parse_bytes(2**200 - 1) == 2**200 - 1
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_count_of_any_size_is_written(exact: bool) -> None:
+    assert format_bytes(10**400, exact=exact) == "2**1328 B or more"
+    assert format_bytes(-(1 << 20000), exact=exact) == "-2**20000 B or more"
+    assert format_bytes(2**200 - 1).endswith(" PB")
+
+
 def test_more_than_everything_is_refused() -> None:
     with pytest.raises(BadInput) as caught:
         parse_bytes("120%", of=2 * 10**9)
@@ -90,7 +124,7 @@ def test_a_count_is_written_for_people(count: int, text: str, binary: str) -> No
     assert format_bytes(count, binary=True) == binary
 
 
-@given(st.integers(min_value=0, max_value=2**64))
+@given(st.integers(min_value=0, max_value=2**64) | st.integers(0, 2**200 - 1))
 def test_exact_text_reads_back_as_the_same_count(count: int) -> None:
     assert parse_bytes(format_bytes(count, exact=True)) == count
 

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import mmap
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -138,6 +140,25 @@ def test_alloc_as_json(capsys) -> None:
             "  try: numa\n",
         ),
         (
+            ["alloc", "1MB", "--provider", ""],
+            "unknown provider ''\n  expected: one of retryix, opencl, numa, simulated\n",
+        ),
+        (
+            ["demo", "--simulate", ""],
+            "cannot read '' in the simulated machine '': it has no size\n"
+            "  expected: groups COUNTxSIZE[:far][:cpus=N][:gpu=SIZE] separated by commas\n"
+            "  try: 2x16GB,1x64GB:far\n",
+        ),
+        (
+            ["migrate", "1", "--from", "0", "--to", "0", "--address", "-1"],
+            "cannot read '-1' as an address\n  expected: a hexadecimal number, such as 0x7f00\n",
+        ),
+        (
+            ["migrate", "1", "--from", "0", "--to", "0", "--address", "1" + "0" * 16],
+            "cannot read '10000000000000000' as an address\n"
+            "  expected: a hexadecimal number, such as 0x7f00\n",
+        ),
+        (
             ["where", "0"],
             "0 is no process\n  expected: a process number, 1 or more\n",
         ),
@@ -169,6 +190,58 @@ def test_a_process_has_to_be_named(capsys) -> None:
         main(["svm", "where"])
     assert caught.value.code == 2
     assert "the following arguments are required: PID" in capsys.readouterr().err
+
+
+# ---- output that nobody can read
+
+
+def _alloc_to(output: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Allocate, with the output going where a shell says."""
+    settings = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"} | environ
+    command = f"{sys.executable} -m holdfast svm alloc 1MB --provider simulated {output}"
+    return subprocess.run(
+        command, shell=True, capture_output=True, text=True, env=settings, check=False
+    )
+
+
+FULL = "holdfast: error: cannot write the output: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "environ", "status", "said"),
+    [
+        ("> /dev/full", {}, 1, FULL),
+        ("> /dev/full", {"PYTHONUNBUFFERED": "1"}, 1, FULL),
+        ("--json > /dev/full", {}, 1, FULL),
+        ("--help > /dev/full", {}, 1, FULL),
+        ("> /dev/full 2>&1", {}, 1, ""),
+        ("--no-such 2> /dev/full", {}, 2, ""),
+        ("--domain 9 > /dev/full 2> /dev/full", {}, 2, ""),
+        (">&- 2>&-", {}, 0, ""),
+        ("--domain 9 >&- 2>&-", {}, 2, ""),
+    ],
+)
+def test_output_that_cannot_be_written_is_a_line_and_a_status(
+    output: str, environ: dict[str, str], status: int, said: str
+) -> None:
+    done = _alloc_to(output, **environ)
+    assert (done.returncode, done.stderr) == (status, said)
+
+
+def test_a_letter_that_the_terminal_lacks_is_escaped(tmp_path: Path) -> None:
+    path = tmp_path / "Füße 图"
+    path.write_bytes(b"x" * 4096)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        assert mapped[0] == ord("x")  # in memory from here on
+        done = subprocess.run(
+            [sys.executable, "-m", "holdfast", "svm", "where", str(os.getpid()), "--all"],
+            capture_output=True,
+            encoding="latin-1",
+            env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "/Füße \\u56fe\n" in done.stdout
 
 
 # ---- holding memory, and looking at it from outside

@@ -117,6 +117,71 @@ def test_a_shape_that_does_not_fit_is_refused(people: MemoryPool, shape: Any, me
     assert str(caught.value) == f"a block of 40 bytes is no torch.int32 array {message}"
 
 
+PLAIN = "\n  expected: a type of plain items, of at least 1 byte each"
+NUMPY = '\n  expected: a type such as "uint8" or "float32"'
+TORCH = '\n  expected: a type such as "uint8" or torch.float32'
+
+
+@pytest.mark.parametrize(
+    ("dtype", "message"),
+    [
+        ("V0", "memory cannot be looked at as items of type '|V0'" + PLAIN),
+        ("S0", "memory cannot be looked at as items of type '|S0'" + PLAIN),
+        ("O", "memory cannot be looked at as items of type 'object'" + PLAIN),
+        ("(2,)i4", "memory cannot be looked at as items of type \"('<i4', (2,))\"" + PLAIN),
+        ("nope", "NumPy has no type 'nope'" + NUMPY),
+        (3, "NumPy has no type 3" + NUMPY),
+    ],
+)
+def test_a_type_that_numpy_does_not_have_over_memory_is_refused(
+    people: MemoryPool, dtype: Any, message: str
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        people.allocate(40).array(dtype)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("dtype", ["nope", "", "nn", 3, numpy.dtype("uint8")])
+def test_a_type_that_torch_does_not_have_is_refused(people: MemoryPool, dtype: Any) -> None:
+    with pytest.raises(BadInput) as caught:
+        people.allocate(40).tensor(dtype)
+    assert str(caught.value) == f"torch has no type {dtype!r}{TORCH}"
+
+
+@pytest.mark.parametrize("shape", [1.5, ("a",), "12", (2, None), object])
+def test_what_is_no_shape_is_refused(people: MemoryPool, shape: Any) -> None:
+    block = people.allocate(40)
+    for look in (block.array, block.tensor):
+        with pytest.raises(BadInput) as caught:
+            look("int32", shape)
+        assert str(caught.value) == (
+            f"cannot read {shape!r} as a shape\n  expected: a whole number, or several"
+        )
+
+
+def test_a_shape_is_made_of_any_whole_numbers(people: MemoryPool) -> None:
+    block = people.allocate(40)
+    assert block.array("int32", numpy.int64(3)).shape == (3,)
+    assert block.tensor("int32", [numpy.int8(2), 5]).shape == (2, 5)
+    assert block.array("int32", ()).shape == ()
+    with pytest.raises(BadInput) as caught:
+        people.allocate(4).array("int64", ())
+    assert str(caught.value) == (
+        "a block of 4 bytes is no int64 array of shape ()\n  expected: at least 8 bytes"
+    )
+
+
+def test_a_shape_that_a_library_has_no_room_for_is_refused(people: MemoryPool) -> None:
+    block = people.allocate(40)
+    for look, name in ((block.array, "NumPy"), (block.tensor, "torch")):
+        with pytest.raises(BadInput) as caught:
+            look("int32", (0, 1 << 70))
+        assert caught.value.what.startswith(
+            f"{name} makes no array of shape (0, 1180591620717411303424): "
+        )
+        assert caught.value.expected == "a smaller shape"
+
+
 def test_a_block_that_was_given_back_is_not_looked_at(people: MemoryPool) -> None:
     block = people.allocate(100)
     people.deallocate(block)

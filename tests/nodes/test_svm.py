@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+import numpy
 import pytest
 
 from holdfast.base.errors import (
     BadInput,
     ForeignPointer,
     HoldfastError,
+    InUse,
     OutOfMemory,
     Unsupported,
     UseAfterFree,
@@ -34,6 +36,7 @@ from holdfast.nodes.svm import (
 from tests.needs import needs
 
 MADE_UP = "SIMULATED: the machine is made up; nothing was measured or moved in hardware\n"
+CONNECT = "  try: connect the memory_pointer of an allocation of this run"
 MIB = 1 << 20
 
 
@@ -369,7 +372,7 @@ def test_an_allocation_says_where_why_and_what_is_bound(simulated: None) -> None
         "  placement: bind, domain 0\n"
         "  reason: node:0 has the most free memory of those beside the CPUs: 16.0 GB\n"
         "  pages: 1024 of 4KiB: 1024 in domain 0 (written down by the simulation)\n"
-        "  threads: not bound: provider simulated knows no CPUs beside this memory"
+        "  threads: not bound: the CPUs beside this memory are made up"
     )
     assert isinstance(pointer, svm.Allocation)
     assert int(pointer) == pointer.address
@@ -437,6 +440,29 @@ def test_a_size_that_is_none_is_refused(simulated: None, size: Any) -> None:
     assert svm.statistics().total_count == 0
 
 
+def test_whole_numbers_of_numpy_are_sizes_and_domains(simulated: None) -> None:
+    size: Any = numpy.int64(2)
+    source: Any = numpy.uint8(0)
+    target: Any = numpy.int32(1)
+    pointer, _, stats = SVMTopologyAwareAllocNode().alloc_memory(size_mb=size)
+    assert (pointer.size, stats["current_bytes"]) == (2 * MIB, 2 * MIB)
+    assert SVMMemoryMigrationNode().migrate_memory(pointer, source, target)[0]
+    assert pointer.where().pages == {1: 512}
+
+
+def test_an_allocation_that_cannot_be_described_is_given_back(simulated: None, monkeypatch) -> None:
+    def broken() -> svm.Statistics:
+        raise Unsupported("the library does not answer")
+
+    provider = svm.provider()
+    with monkeypatch.context() as patched:
+        patched.setattr(provider, "statistics", broken)
+        with pytest.raises(Unsupported) as caught:
+            SVMTopologyAwareAllocNode().alloc_memory(size_mb=1)
+    assert provider.statistics().current_count == 0
+    assert caught.value.what == "the library does not answer"
+
+
 def test_more_than_there_is_raises_and_leaves_nothing(simulated: None) -> None:
     with pytest.raises(OutOfMemory) as caught:
         SVMTopologyAwareAllocNode().alloc_memory(size_mb=1 << 24)
@@ -496,14 +522,72 @@ def test_cleaning_up_twice_is_false_with_advice(pointer: svm.Allocation) -> None
     assert SVMMemoryCleanupNode().cleanup_memory(pointer) == (
         False,
         f"{shown[:-1]}, given back> was given back before\n"
-        "  expected: an allocation that was not given back yet\n"
-        "  try: free each allocation once, or use it as a context manager",
+        "  expected: an allocation that was not given back yet\n" + CONNECT,
     )
     with pytest.raises(UseAfterFree):
         SVMTopologyMetricsNode().get_metrics(pointer)
-    moved, text = SVMMemoryMigrationNode().migrate_memory(pointer, 0, 1)
-    assert not moved
-    assert "was given back and cannot be used" in text
+    assert SVMMemoryMigrationNode().migrate_memory(pointer, 0, 1) == (
+        False,
+        f"{shown[:-1]}, given back> was given back and cannot be used\n"
+        "  expected: an allocation that was not given back yet\n" + CONNECT,
+    )
+
+
+def test_memory_is_cleaned_up_also_where_the_library_cannot_count(
+    pointer: svm.Allocation, monkeypatch
+) -> None:
+    def broken() -> svm.Statistics:
+        raise Unsupported("the library does not answer", expected="JSON")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pointer.provider, "statistics", broken)
+        assert SVMMemoryCleanupNode().cleanup_memory(pointer) == (
+            True,
+            MADE_UP + f"gave 4MiB at {pointer.address:#x} back to provider simulated\n"
+            "  in use now: unknown: the library does not answer",
+        )
+    assert pointer.freed
+
+
+@pytest.mark.parametrize(
+    ("error", "migration", "cleanup"),
+    [
+        (Unsupported("no"), "use it where it is: every page is whole",
+         "clean it up again: the memory is still there"),
+        (InUse("busy"), "run it again when that is over", "run it again when that is over"),
+        (InUse("looked at", hint="look away"), "look away", "look away"),
+        (OutOfMemory("full", hint="free some"), "free some", "free some"),
+        (ForeignPointer("no pointer", hint="handle.free()"),
+         "connect the memory_pointer of an allocation of this run",
+         "connect the memory_pointer of an allocation of this run"),
+    ],
+    ids=["refused", "busy", "looked at", "full", "foreign"],
+)  # fmt: skip
+def test_the_advice_fits_the_error(
+    pointer: svm.Allocation, monkeypatch, error: HoldfastError, migration: str, cleanup: str
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pointer.provider, "migrate", fail)
+        patched.setattr(pointer.provider, "free", fail)
+        moved = SVMMemoryMigrationNode().migrate_memory(pointer, 0, 1)
+        cleaned = SVMMemoryCleanupNode().cleanup_memory(pointer)
+    assert moved == (False, f"{error.what}\n  try: {migration}")
+    assert cleaned == (False, f"{error.what}\n  try: {cleanup}")
+
+
+def test_a_forged_pointer_is_refused_like_any_other_stranger() -> None:
+    forged = svm.Allocation.__new__(svm.Allocation)
+    cleaned, text = SVMMemoryCleanupNode().cleanup_memory(forged)
+    moved, why = SVMMemoryMigrationNode().migrate_memory(forged, 0, 1)
+    assert (cleaned, moved) == (False, False)
+    for answer in (text, why):
+        assert "is no allocation of this process\n" in answer
+        assert answer.endswith("\n" + CONNECT)
+    with pytest.raises(ForeignPointer):
+        SVMTopologyMetricsNode().get_metrics(forged)
 
 
 def test_memory_that_somebody_looks_at_is_not_cleaned_up(pointer: svm.Allocation) -> None:
@@ -524,7 +608,7 @@ def test_a_number_is_never_taken_for_an_address(pointer: svm.Allocation, number:
     assert (cleaned, moved) == (False, False)
     for answer in (text, why):
         assert answer.startswith(f"{shown} is no allocation of this process\n  expected: the ")
-        assert "\n  try: " in answer
+        assert answer.endswith("\n" + CONNECT)
     if number is not None:
         with pytest.raises(ForeignPointer):
             SVMTopologyMetricsNode().get_metrics(number)

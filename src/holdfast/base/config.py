@@ -116,7 +116,7 @@ def _convert(hint: Any, value: Any, source: str) -> Any:
     convert, expected = _CONVERTERS[wanted]
     try:
         return convert(value)
-    except (TypeError, ValueError) as exc:
+    except (TypeError, ValueError, RuntimeError) as exc:  # the last for "~nobody/x"
         raise BadInput(f"cannot use {source}={value!r}", expected=expected) from exc
 
 

@@ -3,20 +3,21 @@
 Covers: lazy import, duplicate and unknown names, missing optional packages.
 Leaves to others: what a loaded object does.
 Promise: listing and describing entries imports nothing; Ctrl-C does not break into the import of
-an optional package.
+an optional package; a package that is absent or broken is MissingDependency, whatever it raises.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from holdfast.base.errors import AlreadyRegistered, MissingDependency, NotFound
-from holdfast.base.interrupts import undisturbed
+from holdfast.base.errors import AlreadyRegistered, HoldfastError, MissingDependency, NotFound
+from holdfast.base.interrupts import is_interrupt, undisturbed
 
 T = TypeVar("T")
 
@@ -78,6 +79,14 @@ class Registry(Mapping[str, T], Generic[T]):
             module = self._import(module_name, entry)
         except ImportError as exc:
             raise self._missing(name, entry, exc) from exc
+        except (HoldfastError, MemoryError):
+            raise
+        except Exception as exc:
+            if entry.extra is None or is_interrupt(exc):
+                raise
+            package = _being_imported(exc) or module_of(entry)
+            reason = f"{type(exc).__name__}: {exc}"
+            raise self._broken(name, package, entry.extra, reason) from exc
         loaded: Any = getattr(module, attribute) if attribute else module
         return loaded
 
@@ -90,18 +99,19 @@ class Registry(Mapping[str, T], Generic[T]):
         package = (exc.name or "").partition(".")[0]
         if entry.extra is None or package == "holdfast":
             return exc  # our own mistake: show it as it is
-        install = f"pip install 'holdfast[{entry.extra}]'"
         if isinstance(exc, ModuleNotFoundError):
             return MissingDependency(
                 f"cannot load {self.kind} {name!r}: the package {package!r} is not installed",
                 expected=f"the packages of the extra {entry.extra!r}",
-                hint=install,
+                hint=f"pip install 'holdfast[{entry.extra}]'",
             )
+        return self._broken(name, package or module_of(entry), entry.extra, str(exc))
+
+    def _broken(self, name: str, package: str, extra: str, reason: str) -> MissingDependency:
         return MissingDependency(
-            f"cannot load {self.kind} {name!r}: importing {package or module_of(entry)!r} "
-            f"failed: {exc}",
-            expected=f"a working installation of the extra {entry.extra!r}",
-            hint=f"{install} --force-reinstall",
+            f"cannot load {self.kind} {name!r}: importing {package!r} failed: {reason}",
+            expected=f"a working installation of the extra {extra!r}",
+            hint=f"pip install 'holdfast[{extra}]' --force-reinstall",
         )
 
     def _unknown(self, name: str) -> NotFound:
@@ -116,3 +126,12 @@ class Registry(Mapping[str, T], Generic[T]):
 def module_of(entry: Entry) -> str:
     """The module part of an entry's target."""
     return entry.target.partition(":")[0]
+
+
+def _being_imported(exc: Exception) -> str | None:
+    """The package whose own lines were run last when an import failed; None for one of ours."""
+    package = None
+    for frame, _ in traceback.walk_tb(exc.__traceback__):
+        if frame.f_code.co_name == "<module>":
+            package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return None if package == __name__.partition(".")[0] else package

@@ -2,7 +2,8 @@
 
 GB is 10**9 and GiB is 2**30, as on a disk and in a kernel. A bare letter ("2G") is binary,
 as in `ulimit`, Docker and Java. Case and blanks do not matter.
-Promise: `parse_bytes(format_bytes(n, exact=True)) == n` for every n >= 0.
+Promise: `parse_bytes(format_bytes(n, exact=True)) == n` for every n from 0 to below 2**200; what is
+above is refused when it is read, and still written.
 """
 
 from __future__ import annotations
@@ -20,24 +21,35 @@ _FACTORS = (
     | {name[0].lower(): factor for name, factor in _BINARY.items()}
 )
 _TEXT = re.compile(r"\s*(?P<number>\d[\d_]*(?:\.\d+)?|\.\d+)\s*(?P<unit>[a-zA-Z]*|%)\s*")
+_LIMIT = 2**200  # more than any machine has; floats and Python's own reading have theirs above it
 _EXPECTED = 'a size such as "2GB", "512MiB" or "80%"'
 
 
 def parse_bytes(size: str | int, *, of: int | None = None) -> int:
     """Bytes in `size`; a percentage is taken of `of`. Fractions of a byte are cut off.
 
-    Raises BadInput for text that is no size, negative numbers, and "80%" where there is no whole.
+    Raises BadInput for text that is no size, negative numbers, 2**200 bytes and more, and "80%"
+    where there is no whole.
     """
     if isinstance(size, bool) or not isinstance(size, (str, int)):
         raise BadInput(f"cannot read {size!r} as a size in bytes", expected=_EXPECTED)
-    if isinstance(size, int):
-        if size < 0:
-            raise BadInput(f"a size cannot be negative: {size}", expected=_EXPECTED)
-        return size
+    return _checked(size if isinstance(size, int) else _read(size, of))
+
+
+def _checked(count: int) -> int:
+    if count < 0:
+        shown = f": {count}" if count > -_LIMIT else ""
+        raise BadInput(f"a size cannot be negative{shown}", expected=_EXPECTED)
+    if count >= _LIMIT:
+        raise BadInput("a size cannot be 2**200 bytes or more", expected=_EXPECTED)
+    return count
+
+
+def _read(size: str, of: int | None) -> int:
     match = _TEXT.fullmatch(size)
     if match is None:
         raise BadInput(f"cannot read {size!r} as a size in bytes", expected=_EXPECTED)
-    number, unit = Fraction(match["number"].replace("_", "")), match["unit"]
+    number, unit = _number(match["number"].replace("_", "")), match["unit"]
     if unit == "%":
         return _percentage(size, number, of)
     if unit.lower() not in _FACTORS:
@@ -46,6 +58,15 @@ def parse_bytes(size: str | int, *, of: int | None = None) -> int:
             expected=f"one of {', '.join([*_DECIMAL, *_BINARY])} or %",
         )
     return int(number * _FACTORS[unit.lower()])
+
+
+def _number(digits: str) -> Fraction:
+    try:
+        return Fraction(digits)
+    except ValueError as exc:  # Python reads some thousand digits at most
+        raise BadInput(
+            f"cannot read a number of {len(digits)} digits as a size in bytes", expected=_EXPECTED
+        ) from exc
 
 
 def _percentage(size: str, number: Fraction, of: int | None) -> int:
@@ -62,10 +83,13 @@ def _percentage(size: str, number: Fraction, of: int | None) -> int:
 def format_bytes(count: int, *, binary: bool = False, exact: bool = False) -> str:
     """`count` for a person: "23.8 GB", or "22.2 GiB" when `binary`.
 
-    `exact` picks the largest unit that divides the count, so that nothing is rounded away.
+    `exact` picks the largest unit that divides the count, so that nothing is rounded away. From
+    2**200 on it is the power of two below: "2**300 B or more".
     """
     if count < 0:
         return "-" + format_bytes(-count, binary=binary, exact=exact)
+    if count >= _LIMIT:
+        return f"2**{int(count).bit_length() - 1} B or more"
     if exact:
         return _format_exactly(count)
     units = {"B": 1} | _BINARY if binary else _DECIMAL

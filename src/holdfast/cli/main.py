@@ -1,17 +1,21 @@
 """The `holdfast` command: find the sub-command, run it, turn errors into text and a status.
 
-Exit status: 0 all is well, 1 the command found a problem, 2 bad input or an error, 130 Ctrl-C.
+Exit status: 0 all is well, 1 the command found a problem or its output could not be written, 2 bad
+input or an error, 130 Ctrl-C.
 Promise: an error a person can cause is never shown as a traceback (unless HOLDFAST_DEBUG=1).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import os
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
+from typing import TextIO
 
 import holdfast
 from holdfast.base.config import Config
@@ -45,13 +49,20 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _run(arguments)
+        return _main(list(sys.argv[1:] if argv is None else argv))
+    finally:
+        _leave_nothing_unwritten()
+
+
+def _main(arguments: list[str]) -> int:
+    try:
+        with _written_out():
+            return _run(arguments)
     except HoldfastError as exc:
         if _debug():
             raise
-        print(_styled(f"holdfast: error: {exc}"), file=sys.stderr)
+        _tell(_styled(f"holdfast: error: {exc}"))
         return 2
     except KeyboardInterrupt:
         return _stopped()
@@ -60,13 +71,67 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _stopped()
         raise
     except BrokenPipeError:
-        # The reader went away (`holdfast topo | head`); keep Python quiet about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up(sys.stdout)  # the reader went away: `holdfast topo | head`
         return 0
+    except OSError as exc:
+        if exc.filename is not None or exc.errno not in _UNWRITABLE or _debug():
+            raise
+        _give_up(sys.stdout)
+        _tell(_styled(f"holdfast: error: cannot write the output: {exc.strerror}"))
+        return 1
+
+
+# What writing fails with; opening a file fails with these too, but then names the file.
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+
+def _give_up(stream: TextIO) -> None:
+    """Have what is still to be written to a stream go nowhere: Python would complain at exit."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # no file, closed, none at all
+        target = stream.fileno()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, target)
+        os.close(nowhere)
+
+
+def _leave_nothing_unwritten() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is None:  # it was closed by whoever started us
+            continue
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # full, or closed
+            _give_up(stream)
+
+
+@contextlib.contextmanager
+def _written_out() -> Iterator[None]:
+    """At the end of the block, also by --help, what was printed is written.
+
+    Not after an error: that is told first.
+    """
+    try:
+        yield
+    except SystemExit:
+        _flush()
+        raise
+    _flush()
+
+
+def _flush() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _tell(text: str) -> None:
+    """A line for a person, where there is somebody to read it."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(text, file=sys.stderr)
 
 
 def _stopped() -> int:
-    print("\nholdfast: stopped by Ctrl-C", file=sys.stderr)
+    _tell("\nholdfast: stopped by Ctrl-C")
     return 130
 
 
@@ -76,10 +141,7 @@ def _run(arguments: list[str]) -> int:
     if args.command is None:
         parser.print_help()
         return 0
-    status = COMMANDS[args.command].run(args)
-    if sys.stdout is not None:  # it was closed by whoever started us
-        sys.stdout.flush()
-    return status
+    return COMMANDS[args.command].run(args)
 
 
 def _parser(arguments: list[str]) -> argparse.ArgumentParser:
@@ -116,7 +178,7 @@ def _debug() -> bool:
 
 def _styled(text: str) -> str:
     """The first line in red where standard error is a terminal."""
-    if not sys.stderr.isatty() or os.environ.get("NO_COLOR"):
+    if sys.stderr is None or not sys.stderr.isatty() or os.environ.get("NO_COLOR"):
         return text
     first, newline, rest = text.partition("\n")
     return f"\033[1;31m{first}\033[0m{newline}{rest}"

@@ -107,6 +107,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> Config:
+    if args.provider is not None:
+        svm.PROVIDERS.entry(args.provider)  # "" is a name too, and an unknown one
     return Config.load(svm_provider=args.provider, simulate=args.simulate)
 
 
@@ -255,15 +257,20 @@ def _range(address: str | None, size: str | None) -> tuple[int | None, int | Non
         if size is not None:
             raise BadInput("--size was given without --address", expected="both, or neither")
         return None, None
+    return _address(address), None if size is None else parse_bytes(size)
+
+
+def _address(text: str) -> int:
     try:
-        return int(address, 16), None if size is None else parse_bytes(size)
-    except ValueError as exc:
-        if isinstance(exc, BadInput):
-            raise
+        number = int(text, 16)
+    except ValueError:
+        number = -1
+    if not 0 <= number < 1 << 64:
         raise BadInput(
-            f"cannot read {address!r} as an address",
+            f"cannot read {text!r} as an address",
             expected="a hexadecimal number, such as 0x7f00",
-        ) from exc
+        )
+    return number
 
 
 # ---- the terminal

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+import math
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.base.errors import BadInput, MissingDependency
@@ -40,29 +42,34 @@ def content(block: Any) -> bytes:
 
 
 def array(block: Any, dtype: Any = "uint8", shape: int | Sequence[int] | None = None) -> Any:
-    """A NumPy array over the block; of all of it where no shape is given."""
+    """A NumPy array over the block; of all of it where no shape is given.
+
+    Raises BadInput for a type or a shape that cannot be had over it.
+    """
     numpy = _numpy()
-    kind = numpy.dtype(dtype)
+    kind = _numpy_type(numpy, dtype)
     wanted, count = _shape(block, kind.itemsize, str(kind), shape)
     if not count:
-        return numpy.empty(wanted, kind)
-    return numpy.frombuffer(block.view(), kind, count).reshape(wanted)
+        return _shaped(lambda: numpy.empty(wanted, kind), "NumPy", wanted)
+    flat = numpy.frombuffer(block.view(), kind, count)
+    return _shaped(lambda: flat.reshape(wanted), "NumPy", wanted)
 
 
 def tensor(block: Any, dtype: Any = None, shape: int | Sequence[int] | None = None) -> Any:
-    """A torch tensor over the block; bytes of all of it where nothing else is given."""
+    """A torch tensor over the block; bytes of all of it where nothing else is given.
+
+    Raises BadInput for a type or a shape that cannot be had over it.
+    """
     torch = _torch()
-    kind = dtype or torch.uint8
-    if isinstance(kind, str):
-        kind = getattr(torch, kind)
+    kind = torch.uint8 if dtype is None else _torch_type(torch, dtype)
     wanted, count = _shape(block, kind.itemsize, str(kind), shape)
     if not count:
-        return torch.empty(wanted, dtype=kind)
-    if not block.host:
-        return (
-            torch.as_tensor(block, device="cuda")[: count * kind.itemsize].view(kind).view(wanted)
-        )
-    return torch.frombuffer(block.view(), dtype=kind, count=count).view(wanted)
+        return _shaped(lambda: torch.empty(wanted, dtype=kind), "torch", wanted)
+    if block.host:
+        flat = torch.frombuffer(block.view(), dtype=kind, count=count)
+    else:
+        flat = torch.as_tensor(block, device="cuda")[: count * kind.itemsize].view(kind)
+    return _shaped(lambda: flat.view(wanted), "torch", wanted)
 
 
 def dlpack(block: Any, **options: Any) -> Any:
@@ -100,21 +107,67 @@ def describe(block: Any) -> str:
     return f"<Block of {format_bytes(block.size)} at {block.address:#x}{state}>"
 
 
+def _numpy_type(numpy: Any, dtype: Any) -> Any:
+    try:
+        kind = numpy.dtype(dtype)
+    except (TypeError, ValueError, SyntaxError) as exc:
+        raise BadInput(
+            f"NumPy has no type {dtype!r}", expected='a type such as "uint8" or "float32"'
+        ) from exc
+    if not kind.itemsize or kind.hasobject or kind.subdtype:
+        raise BadInput(
+            f"memory cannot be looked at as items of type {str(kind)!r}",
+            expected="a type of plain items, of at least 1 byte each",
+        )
+    return kind
+
+
+def _torch_type(torch: Any, dtype: Any) -> Any:
+    kind = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(kind, torch.dtype):
+        raise BadInput(
+            f"torch has no type {dtype!r}", expected='a type such as "uint8" or torch.float32'
+        )
+    return kind
+
+
 def _shape(
     block: Any, item: int, kind: str, shape: int | Sequence[int] | None
 ) -> tuple[tuple[int, ...], int]:
     if shape is None:
         return (block.size // item,), block.size // item
-    wanted = (shape,) if isinstance(shape, int) else tuple(shape)
-    count = 1
-    for n in wanted:
-        count *= n
-    if count * item > block.size or any(n < 0 for n in wanted):
+    wanted = _dimensions(shape)
+    count = math.prod(wanted)
+    negative = any(n < 0 for n in wanted)
+    if negative or count * item > block.size:
         raise BadInput(
             f"a block of {block.size} bytes is no {kind} array of shape {wanted}",
-            expected="sizes from 0" if min(wanted) < 0 else f"at least {count * item} bytes",
+            expected="sizes from 0" if negative else f"at least {count * item} bytes",
         )
     return wanted, count
+
+
+def _dimensions(shape: Any) -> tuple[int, ...]:
+    try:
+        return (operator.index(shape),)
+    except TypeError:
+        pass  # several, then
+    try:
+        return tuple(operator.index(n) for n in shape)
+    except TypeError as exc:
+        raise BadInput(
+            f"cannot read {shape!r} as a shape", expected="a whole number, or several"
+        ) from exc
+
+
+def _shaped(make: Callable[[], Any], library: str, wanted: tuple[int, ...]) -> Any:
+    """What `make` returns: a library has limits of its own, such as 64 dimensions."""
+    try:
+        return make()
+    except (ValueError, TypeError, RuntimeError, OverflowError) as exc:
+        raise BadInput(
+            f"{library} makes no array of shape {wanted}: {exc}", expected="a smaller shape"
+        ) from exc
 
 
 def _numpy() -> Any:

@@ -10,11 +10,21 @@ what to try; an allocation that cannot be had is an error, never a pointer to no
 from __future__ import annotations
 
 import dataclasses
+import operator
 from typing import Any, ClassVar
 
 from holdfast.base.codec import encode
 from holdfast.base.config import Config
-from holdfast.base.errors import BadInput, HoldfastError, Misuse, Unsupported
+from holdfast.base.errors import (
+    BadInput,
+    DoubleFree,
+    ForeignPointer,
+    HoldfastError,
+    InUse,
+    Misuse,
+    Unsupported,
+    UseAfterFree,
+)
 from holdfast.memory import svm
 from holdfast.memory.svm import describe
 from holdfast.nodes import host
@@ -137,9 +147,13 @@ class SVMTopologyAwareAllocNode(_Node):
         size = _size(size_mb)
         provider = svm.provider(_provider_name(topology_data))
         handle = provider.alloc(size)
-        threads = _bind(handle) if set_affinity else "not bound: set_affinity is off"
-        text = describe.allocation_text(handle, threads=threads)
-        return handle, text, provider.statistics().to_dict()
+        try:
+            threads = _bind(handle) if set_affinity else "not bound: set_affinity is off"
+            text = describe.allocation_text(handle, threads=threads)
+            return handle, text, provider.statistics().to_dict()
+        except BaseException:
+            handle.free()  # the error may be kept, and the handle with it
+            raise
 
 
 class SVMTopologyMetricsNode(_Node):
@@ -220,7 +234,7 @@ class SVMMemoryMigrationNode(_Node):
         try:
             done = svm.migrate(memory_pointer, from_domain, to_domain, progress=host.progress())
         except HoldfastError as exc:
-            return False, _failed(exc, "topology_info of SVM Topology Discovery lists the domains")
+            return False, _refused(exc, "use it where it is: every page is whole")
         return done.complete, describe.migration_text(done)
 
 
@@ -252,7 +266,7 @@ class SVMMemoryCleanupNode(_Node):
         try:
             svm.free(memory_pointer)
         except HoldfastError as exc:
-            return False, _failed(exc, "the memory_pointer of an allocation of this run")
+            return False, _refused(exc, "clean it up again: the memory is still there")
         return True, describe.freed_text(memory_pointer)
 
 
@@ -274,12 +288,23 @@ NODE_DISPLAY_NAME_MAPPINGS = {
     "SVMMemoryCleanupNode": "SVM Memory Cleanup",
 }
 
+_POINTER_ADVICE = "connect the memory_pointer of an allocation of this run"
+_DOMAIN_ADVICE = "topology_info of SVM Topology Discovery lists the domains"
 _OTHER_PROVIDER = "HOLDFAST_SVM_PROVIDER=simulated, which works everywhere"
 
 
 def _failed(exc: HoldfastError, advice: str) -> str:
     """The three parts of an error; `advice` where it has none of its own."""
     return str(exc) if exc.hint else f"{exc}\n  try: {advice}"
+
+
+def _refused(exc: HoldfastError, otherwise: str) -> str:
+    """The three parts of an error about a pointer, with advice for whoever draws workflows."""
+    if isinstance(exc, (ForeignPointer, DoubleFree, UseAfterFree)):
+        return str(type(exc)(exc.what, expected=exc.expected, hint=_POINTER_ADVICE))
+    if isinstance(exc, InUse):
+        return _failed(exc, "run it again when that is over")
+    return _failed(exc, _DOMAIN_ADVICE if isinstance(exc, BadInput) else otherwise)
 
 
 def _undiscovered(exc: HoldfastError) -> tuple[dict[str, Any], str]:
@@ -306,12 +331,21 @@ def _reports_without_choice() -> tuple[svm.Report, ...]:
 
 
 def _size(size_mb: object) -> int:
-    if isinstance(size_mb, bool) or not isinstance(size_mb, int) or size_mb < 1:
+    count = None if isinstance(size_mb, bool) else _whole_number(size_mb)
+    if count is None or count < 1:
         raise BadInput(
             f"cannot allocate {size_mb!r} MiB",
             expected="size_mb as a whole number of MiB (2**20 bytes), at least 1",
         )
-    return size_mb * MIB
+    return count * MIB
+
+
+def _whole_number(value: Any) -> int | None:
+    """Any kind of whole number, such as NumPy's; None for what is none."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 def _provider_name(topology_data: object) -> str | None:
@@ -344,5 +378,7 @@ def _bind(handle: svm.Allocation) -> str | None:
         grant = handle.provider.set_affinity(handle)
     except Unsupported as exc:
         return f"not bound: {exc.what}"
+    if handle.provider.simulated:
+        return "not bound: the CPUs beside this memory are made up"
     name = handle.provider.name
     return None if grant else f"not bound: provider {name} knows no CPUs beside this memory"

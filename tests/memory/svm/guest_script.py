@@ -162,7 +162,9 @@ with provider.alloc(16 * MIB, domain=1) as memory:
 
 # ---- balance
 
-with provider.alloc(16 * MIB, domain=0) as memory, running_on([2, 3]):
+with running_on([0, 1]):
+    memory = provider.alloc(16 * MIB)
+with memory, running_on([2, 3]):
     before = fill(memory)
     balance = autobalance(provider="numa", apply=True)
     proposed = balance.propose()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.base.config import Config
+from holdfast.base.errors import Unsupported
 from holdfast.memory import svm
 from holdfast.memory.svm import describe
 from holdfast.memory.svm.affinity import Grant
@@ -74,6 +75,13 @@ def test_an_allocation_tells_which_threads_are_bound_for_it(provider, handle) ->
     assert bound == "  threads: 3 bound to CPUs 0-2,5 until it is freed"
 
 
+def test_threads_that_nobody_counted_are_not_called_none(provider, handle) -> None:
+    provider.ledger.record(handle).grant = Grant(frozenset({7}), bound=None)
+    bound = describe.allocation_text(handle).splitlines()[-1]
+    provider.ledger.record(handle).grant = None
+    assert bound == "  threads: bound to CPUs 7 until it is freed"
+
+
 def test_interleaved_memory_names_every_domain(provider) -> None:
     with provider.alloc("3MB", domain=[0, 2], mode="interleave") as handle:
         assert describe.allocation_text(handle).splitlines()[2:5] == [
@@ -90,6 +98,19 @@ def test_memory_that_was_given_back_leaves_the_counters(provider) -> None:
     assert describe.freed_text(handle) == MADE_UP + (
         f"gave 4MiB at {handle.address:#x} back to provider simulated\n"
         "  in use now: 0 B in 0 allocations; peak 4.2 MB, total 4.2 MB"
+    )
+
+
+def test_memory_is_back_also_where_nobody_can_count(provider, monkeypatch) -> None:
+    def broken() -> svm.Statistics:
+        raise Unsupported("the library does not answer", expected="JSON")
+
+    handle = provider.alloc("4MiB")
+    handle.free()
+    monkeypatch.setattr(provider, "statistics", broken)
+    assert describe.freed_text(handle) == MADE_UP + (
+        f"gave 4MiB at {handle.address:#x} back to provider simulated\n"
+        "  in use now: unknown: the library does not answer"
     )
 
 
@@ -218,6 +239,24 @@ def test_a_process_is_shown_by_node_then_by_mapping() -> None:
         "  0x7f0000000000  node 0   4.1 MB, node 1   4.1 MB  anonymous  [bind:0-1]\n"
         "  0x550000001000  node 1   410 KB  [heap]\n"
         "  and 1 more with 4.1 KB (--all)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("/tmp/\x1b[2J\x07 x", r"/tmp/\x1b[2J\x07 x"),
+        ("/tmp/a\r\x9b0m\n", r"/tmp/a\r\x9b0m\n"),
+        ("/tmp/\u202egpj.exe", r"/tmp/\u202egpj.exe"),
+        ("/tmp/Füße/图 (deleted)", "/tmp/Füße/图 (deleted)"),
+        ("/tmp/\udcff", r"/tmp/\udcff"),
+    ],
+    ids=["escape", "controls", "right to left", "printable", "not UTF-8"],
+)
+def test_the_name_of_a_file_cannot_steer_the_terminal(name: str, shown: str) -> None:
+    found = [Region(address=0x1000, length=4096, name=name, policy="default", pages={0: 1})]
+    assert describe.process_text(7, found, total(found)).splitlines()[-1] == (
+        f"  0x000000001000  node 0   4.1 KB  {shown}"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +86,7 @@ def test_memory_goes_back_with_the_last_view(provider: NumaProvider) -> None:
 def test_a_handle_that_is_dropped_gives_its_memory_back_at_once(provider: NumaProvider) -> None:
     memory = provider.alloc(MIB)
     del memory
-    assert provider.ledger.counter.current_bytes == 0
+    assert provider.ledger.counter().current_bytes == 0
 
 
 def test_the_only_node_gets_everything(provider: NumaProvider) -> None:
@@ -99,6 +100,7 @@ def test_the_only_node_gets_everything(provider: NumaProvider) -> None:
             mode="preferred",
             reason=f"node:{nodes[0]} was asked for",
             cpus=memory.placement.cpus,
+            pinned=True,
         )
 
 
@@ -155,10 +157,24 @@ def test_a_simulated_machine_has_no_real_nodes() -> None:
 def test_the_limit_of_a_control_group_is_known(
     provider: NumaProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(numa_provider, "memory_left", lambda: 165 * MIB)
+    with pytest.raises(OutOfMemory) as caught:
+        provider.alloc(120 * MIB)
+    assert str(caught.value) == (
+        "cannot allocate 126 MB: this process may take 173 MB more\n"
+        "  expected: less than the limit on its memory (control group) leaves, with 67.1 MB to "
+        "spare\n"
+        "  try: a smaller size, freeing something first, or a higher limit"
+    )
+    provider.alloc(MIB).free()
+
+
+def test_nodes_this_process_may_not_use_are_no_domains(
+    provider: NumaProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine = provider.discover().topology
     assert machine is not None
-    limited = machine.replace(memory_limit_bytes=resident_bytes() + 165 * MIB)
-    monkeypatch.setattr(numa_provider, "discover", lambda refresh, *, config: limited)
-    with pytest.raises(OutOfMemory, match="cannot allocate 126 MB on node:0"):
-        provider.alloc(120 * MIB)
-    provider.alloc(MIB).free()
+    more = machine.replace(nodes=(*machine.nodes, replace(machine.nodes[0], id=8)))
+    monkeypatch.setattr(numa_provider, "discover", lambda refresh, *, config: more)
+    monkeypatch.setattr(numa_provider, "read_table", lambda path: {"Mems_allowed_list": "8"})
+    assert [d.id for d in provider.discover().domains] == [8]

@@ -369,7 +369,8 @@ def test_data_goes_to_the_device_and_back_unharmed(provider: OpenclProvider) -> 
         there = memory.migrate(0, 1, progress=lambda *done: seen.append(done))
         assert (there.pages_moved, there.pages_elsewhere, there.not_moved) == (pages, 0, {})
         assert there.after.pages == {1: pages}
-        assert seen == [(16 * MIB, size), (32 * MIB, size), (size, size)]
+        parts = [(16 * MIB, size), (32 * MIB, size), (size, size)]
+        assert seen == (parts[-1:] if provider.tier == "host_pointer" else parts)
         back = memory.migrate(1, 0)
         assert (back.pages_moved, back.after.pages) == (pages, {0: pages})
         assert back.same_memory == (provider.runtime.is_host and provider.tier != "copy")
@@ -431,11 +432,11 @@ def test_a_migration_that_is_stopped_leaves_each_part_whole(provider: OpenclProv
         assert rest.after.pages == {1: 8192}
 
 
-def test_a_buffer_is_sent_whole_with_its_first_part(make: Make) -> None:
+def test_a_buffer_is_sent_whole(make: Make) -> None:
     answers = iter([False, True])
     with make("host_pointer").alloc(32 * MIB) as memory:
         done = memory.migrate(0, 1, stop=lambda: next(answers))
-        assert (done.interrupted, done.pages_moved) == (True, 8192)
+        assert (done.complete, done.pages_moved) == (True, 8192)
 
 
 def test_opencl_2_0_cannot_migrate_shared_memory_and_says_so(make: Make) -> None:
@@ -472,8 +473,6 @@ def test_memory_is_not_spread_over_host_and_device(make: Make) -> None:
         "  expected: one domain\n"
         "  try: domain=0 for the host, domain=1 for the device"
     )
-    with provider.alloc(4096, domain=[1, 0], mode="preferred") as memory:
-        assert memory.where().pages == {1: 1}
 
 
 def test_near_a_gpu_is_on_the_device_that_it_is(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -56,13 +57,17 @@ def refused(kind: type[HoldfastError], *arguments: Any, **options: Any) -> str:
 
 def test_a_domain_that_is_named_is_taken() -> None:
     assert place(THREE, GB, domain=1, running_on=(0,)) == Placement(
-        domains=(1,), mode="bind", reason="node:1 was asked for", cpus=(2, 3)
+        domains=(1,), mode="bind", reason="node:1 was asked for", cpus=(2, 3), pinned=True
     )
 
 
 def test_several_domains_that_are_named_are_interleaved() -> None:
     assert place(THREE, GB, domain=[2, 0, 2]) == Placement(
-        domains=(2, 0), mode="interleave", reason="node:2 and node:0 were asked for", cpus=(0, 1)
+        domains=(2, 0),
+        mode="interleave",
+        reason="node:2 and node:0 were asked for",
+        cpus=(0, 1),
+        pinned=True,
     )
 
 
@@ -72,6 +77,7 @@ def test_several_domains_are_bound_where_that_was_said() -> None:
         mode="bind",
         reason="node:0 and node:1 were asked for",
         cpus=(0, 1, 2, 3),
+        pinned=True,
     )
 
 
@@ -234,7 +240,21 @@ def test_near_something_that_has_no_place_is_refused(near: Any) -> None:
 
 def test_near_a_node_that_is_not_there_is_refused() -> None:
     assert refused(BadInput, THREE, GB, near="node:7") == (
-        "'a table' has no domain 7\n  expected: one of 0 (node:0), 1 (node:1), 2 (node:2)"
+        "'a table' has no domain that is node 7\n  expected: one of node:0, node:1, node:2"
+    )
+
+
+def test_a_domain_that_is_no_node_is_near_none() -> None:
+    """Of OpenCL the numbers are 0 for the host and 1 for the device, whatever nodes there are."""
+    some = layout(4 * GB, 4 * GB)
+    named = replace(
+        some,
+        domains=tuple(
+            replace(d, name=name) for d, name in zip(some.domains, ("host", "gpu"), strict=True)
+        ),
+    )
+    assert refused(BadInput, named, GB, near="node:1") == (
+        "'a table' has no domain that is node 1\n  expected: one of host, gpu"
     )
 
 
@@ -299,7 +319,7 @@ def test_what_fits_no_domain_is_spread_over_as_few_as_do() -> None:
     assert placed == Placement(
         domains=(0, 1),
         mode="interleave",
-        reason="7.0 GB is more than node:0 has free (4.0 GB): over node:0, node:1",
+        reason="7.0 GB is more than any domain has free: over node:0, node:1",
         cpus=(0, 1, 2, 3),
     )
     assert place(layout(4 * GB, 5 * GB, 6 * GB), 10 * GB, running_on=(0,)).domains == (0, 1, 2)
@@ -310,8 +330,54 @@ def test_what_fits_in_no_equal_parts_takes_what_there_is() -> None:
     assert placed == Placement(
         domains=(0, 1),
         mode="bind",
-        reason="8.0 GB takes what all domains have free",
+        reason="8.0 GB is more than any domain has free: what each of them has, nearest first",
         cpus=(0, 1, 2, 3),
+    )
+
+
+def test_a_full_home_takes_no_part_of_what_is_spread() -> None:
+    placed = place(layout(KEPT, 4 * GB, 4 * GB), 6 * GB, running_on=(0,))
+    assert (placed.domains, placed.mode) == ((1, 2), "interleave")
+
+
+def test_what_is_to_be_bound_is_not_interleaved() -> None:
+    placed = place(layout(4 * GB, 5 * GB), 7 * GB, mode="bind", running_on=(0,))
+    assert (placed.domains, placed.mode) == ((0, 1), "bind")
+
+
+def test_what_prefers_a_domain_may_overflow_into_the_others_and_no_further() -> None:
+    placed = place(layout(4 * GB, 5 * GB), 7 * GB, mode="preferred", running_on=(0,))
+    assert (placed.domains, placed.mode) == ((0,), "preferred")
+    placed = place(layout(4 * GB, 5 * GB), 7 * GB, mode="preferred", domain=1)
+    assert (placed.domains, placed.mode) == ((1,), "preferred")
+    for options in ({"domain": 1}, {"running_on": (0,)}):
+        assert refused(OutOfMemory, layout(4 * GB, 5 * GB), 9 * GB, mode="preferred", **options)
+    assert refused(BadInput, THREE, GB, domain=[0, 1], mode="preferred") == (
+        "only one domain can be preferred\n  expected: one domain, or another mode"
+    )
+
+
+def test_a_domain_without_room_is_left_out_of_interleaving() -> None:
+    placed = place(layout(50 * GB, 50 * GB, KEPT), GB, mode="interleave", running_on=(0,))
+    assert placed.domains == (0, 1)
+
+
+def test_memory_of_a_gpu_is_no_place_for_what_nobody_put_there() -> None:
+    some = layout(4 * GB, 90 * GB)
+    gpu = replace(some, domains=(some.domains[0], replace(some.domains[1], kind="gpu", cpus=())))
+    assert refused(OutOfMemory, gpu, 5 * GB, running_on=(0,)).startswith("cannot allocate 5.0 GB")
+    assert place(gpu, GB, mode="interleave", running_on=(0,)).domains == (0,)
+    assert place(gpu, GB, domain=1).domains == (1,)
+
+
+def test_a_limit_on_the_process_counts_for_all_domains_together() -> None:
+    limited = replace(layout(9 * GB, 9 * GB), free_bytes=8 * GB)
+    assert place(limited, 7 * GB, running_on=(0,)).domains == (0,)
+    assert refused(OutOfMemory, limited, 14 * GB) == (
+        "cannot allocate 14.0 GB: this process may take 8.0 GB more\n"
+        "  expected: less than the limit on its memory (control group) leaves, with 67.1 MB to "
+        "spare\n"
+        "  try: a smaller size, freeing something first, or a higher limit"
     )
 
 
@@ -337,7 +403,7 @@ def test_more_than_there_is_anywhere_is_refused() -> None:
 
 def test_a_domain_of_unknown_room_is_given_the_benefit_of_the_doubt() -> None:
     assert place(layout(None), 99 * GB).domains == (0,)
-    assert place(layout(None, GB), 99 * GB, domain=[0, 1]).mode == "interleave"
+    assert place(layout(None, None), 99 * GB, domain=[0, 1]).mode == "interleave"
     placed = place(layout(GB, None), 3 * GB, running_on=(0,))
     assert (placed.domains, placed.reason.rpartition("; ")[2]) == (
         (1,),

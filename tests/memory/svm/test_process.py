@@ -127,20 +127,43 @@ def test_a_process_that_is_not_there_is_refused() -> None:
         )
 
 
-def test_a_process_of_somebody_else_is_refused(tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize(("user", "advice"), [(1000, "\n  try: sudo"), (0, "")])
+def test_a_process_of_somebody_else_is_refused(
+    tmp_path: Path, monkeypatch, user: int, advice: str
+) -> None:
     proc = recorded(tmp_path, numa_maps="", maps="")
 
-    def refuse(*_: Any, **__: Any) -> str:
+    def refuse(*_: Any, **__: Any) -> bytes:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
     with pytest.raises(Unsupported) as caught:
         process.regions(7, proc=proc)
     assert str(caught.value) == (
         "this user may not look at the memory of process 7\n"
-        "  expected: a process of the same user, or the right to trace it\n"
-        "  try: sudo"
+        "  expected: a process of the same user, or the right to trace it" + advice
     )
+
+
+def test_the_name_of_a_file_cannot_pass_for_another_mapping(tmp_path: Path) -> None:
+    """The kernel escapes a line feed and nothing else of what Python ends lines and words at."""
+    name = "/tmp/\r7f0000000000-7f0000400000 rw-p 0 00:00 0 x\x85\x1c\u2028N1=9\x0b"
+    numa_maps = f"55d0c0a00000 default file={name.replace(' ', chr(92) + '040')} mapped=5 N0=4\n"
+    maps = f"55d0c0a00000-55d0c0a05000 r-xp 00000000 fe:00 1234 {name}\n"
+    (tmp_path / "7").mkdir()
+    (tmp_path / "self").mkdir()
+    (tmp_path / "7" / "numa_maps").write_bytes(numa_maps.encode())
+    (tmp_path / "7" / "maps").write_bytes(maps.encode() + b"55d0c0b00000-55d0c0c00000 junk \xff\n")
+    [found] = process.regions(7, proc=tmp_path)
+    assert (found.name, found.pages) == (name, {0: 4})
+
+
+def test_a_name_that_is_not_utf_8_is_read_as_its_bytes(tmp_path: Path) -> None:
+    proc = recorded(tmp_path)
+    smaps = SMAPS.encode().replace(b"/usr/bin/tool", b"/usr/bin/\xff")
+    (proc / "7" / "smaps").write_bytes(smaps)
+    assert process.regions(7, proc=proc)[1].name == r"/usr/bin/\xff"
 
 
 def test_a_system_without_proc_says_so(tmp_path: Path) -> None:

@@ -22,21 +22,46 @@ _TASKS = Path("/proc/self/task")
 
 
 class Grant:
-    """That some CPUs are wanted, until it is given back."""
+    """That some CPUs are wanted, from `bind` until it is given back."""
 
-    def __init__(self, cpus: frozenset[int], bound: int) -> None:
-        self.cpus = cpus
-        self.bound_threads = bound
+    def __init__(self, cpus: Iterable[int], bound: int | None = 0) -> None:
+        self.cpus = frozenset(cpus)
+        self.bound_threads = bound  # None where nobody knows
         self._given_back = False
+
+    def bind(self) -> None:
+        """Have the threads of this process run on its CPUs, and on those of the other grants.
+
+        CPUs that this process may not use are left out. Raises Unsupported where none is left, or
+        where the system has no such call; then nothing has changed. Where Ctrl-C breaks it off,
+        `give_back` takes back what was done.
+        """
+        if not supported():
+            raise Unsupported(
+                "threads cannot be bound to CPUs on this system", expected="Linux with /proc"
+            )
+        with _lock:
+            usable = _anywhere or os.sched_getaffinity(0)
+            if not self.cpus & usable:
+                raise Unsupported(
+                    f"cannot run on CPUs {sorted(self.cpus)}",
+                    expected=f"some of the CPUs this process may use: {sorted(usable)}",
+                )
+            self.cpus &= usable
+            if not _grants:
+                _before.update(_masks())
+                _anywhere.update(usable)
+            _grants.append(self)
+            self.bound_threads = _apply()
 
     def give_back(self) -> None:
         """Its CPUs are not wanted any more. A second time does nothing."""
         with _lock:
-            if self._given_back:
-                return
-            self._given_back = True
-            _grants.remove(self)
-            _apply()
+            if self in _grants:
+                _grants.remove(self)
+            if not self._given_back:
+                _apply()  # may be done a second time: Ctrl-C may break it off
+                self._given_back = True
 
 
 # Held again by the same thread where its garbage is collected inside, an allocation with it.
@@ -48,42 +73,30 @@ _strangers: set[int] = set()  # threads that somebody else has bound since
 _anywhere: set[int] = set()  # for threads that began in between
 
 
+def _renew_lock() -> None:
+    """In the child of a fork: another thread may have held it, and is not here."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
 def supported() -> bool:
     """Whether threads of this process can be bound, each by itself."""
     return hasattr(os, "sched_setaffinity") and _TASKS.is_dir()
 
 
 def bind(cpus: Iterable[int]) -> Grant:
-    """Have the threads of this process run on `cpus`, and on those of the other grants.
-
-    CPUs that this process may not use are left out. Raises Unsupported where none is left, or where
-    the system has no such call; then nothing has changed.
-    """
-    if not supported():
-        raise Unsupported(
-            "threads cannot be bound to CPUs on this system", expected="Linux with /proc"
-        )
-    with _lock:
-        usable = _anywhere or os.sched_getaffinity(0)
-        wanted = frozenset(cpus) & usable
-        if not wanted:
-            raise Unsupported(
-                f"cannot run on CPUs {sorted(set(cpus))}",
-                expected=f"some of the CPUs this process may use: {sorted(usable)}",
-            )
-        if not _grants:
-            _anywhere.clear()
-            _anywhere.update(usable)
-            _before.update(_masks())
-        grant = Grant(wanted, 0)
-        _grants.append(grant)
-        try:
-            grant.bound_threads = _apply()
-        except BaseException:
-            _grants.remove(grant)
-            _apply()
-            raise
-        return grant
+    """A grant for `cpus` that is bound; see `Grant.bind`."""
+    grant = Grant(cpus)
+    try:
+        grant.bind()
+    except BaseException:
+        grant.give_back()
+        raise
+    return grant
 
 
 def _apply() -> int:

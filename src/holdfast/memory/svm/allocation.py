@@ -48,7 +48,9 @@ class Allocation(contextlib.AbstractContextManager["Allocation"]):
     @property
     def exports(self) -> int:
         """How many arrays, tensors and memoryviews look at it."""
-        return self.provider.ledger.record(self).views
+        record = self.provider.ledger.record(self)
+        with record.lock:
+            return record.views
 
     @property
     def domains(self) -> dict[int, int]:
@@ -68,7 +70,7 @@ class Allocation(contextlib.AbstractContextManager["Allocation"]):
             if not record.mapped:
                 record.backing.map()
                 record.mapped = True
-            window = views.window(self, self.address, self.size)
+            window = views.window(self, record.backing.address, record.size)
             record.looked_at_by(window)
         return memoryview(window).cast("B")
 

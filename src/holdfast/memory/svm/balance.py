@@ -24,6 +24,7 @@ from holdfast.memory.svm.allocation import Allocation
 from holdfast.memory.svm.interface import Provider, Stop
 from holdfast.memory.svm.model import Migration
 from holdfast.memory.svm.policy import Proposal, State, low_bytes, propose
+from holdfast.topology.render import words
 
 REST_ROUNDS = 3  # an allocation that was moved, or could not be, is left alone for so many
 HISTORY = 1024
@@ -61,7 +62,7 @@ class Round:
 def look(provider: Provider) -> tuple[State, ...]:
     """The allocations of a provider that somebody refers to and nothing is being done to."""
     found = []
-    for handle in provider.ledger.handles():
+    for handle in provider.ledger.handles() if provider.balances else ():
         with contextlib.suppress(UseAfterFree):  # another thread gave it back just now
             record = provider.ledger.record(handle)
             if record.busy is None:
@@ -78,7 +79,7 @@ def _state(provider: Provider, handle: Allocation, bound: Collection[int] | None
         size=handle.size,
         pages=where.pages,
         placement=handle.placement,
-        cpus=tuple(sorted(provider._running_on() if bound is None else bound)),
+        cpus=tuple(sorted(provider.running_on() if bound is None else bound)),
         page_bytes=where.page_bytes,
     )
 
@@ -109,6 +110,7 @@ class Autobalance(contextlib.AbstractContextManager["Autobalance"]):
 
     A look asks for the place of every page. Of many GB that takes a while, so look seldom.
     While an allocation is moved it cannot be freed: that raises InUse, as for any migration.
+    A thread that was started lasts until `stop`, or until the main thread is over.
     """
 
     def __init__(
@@ -120,9 +122,9 @@ class Autobalance(contextlib.AbstractContextManager["Autobalance"]):
         limit_bytes: int | str | None = None,
     ) -> None:
         """Raises BadInput for a pause or a limit that is none, and as `svm.provider` does."""
-        if every_s is not None and not 0 < every_s < threading.TIMEOUT_MAX:
+        if every_s is not None and not _is_pause(every_s):
             raise BadInput(
-                f"cannot look every {every_s} s", expected="a number of seconds above 0, or None"
+                f"cannot look every {every_s!r} s", expected="a number of seconds above 0, or None"
             )
         self.limit_bytes = None if limit_bytes is None else parse_bytes(limit_bytes)
         self.provider = provider if isinstance(provider, Provider) else choice.provider(provider)
@@ -298,9 +300,9 @@ class Autobalance(contextlib.AbstractContextManager["Autobalance"]):
     def text(self) -> str:
         """What was seen and done, for people."""
         made_up = ", a machine that is made up" if self.provider.simulated else ""
-        moves = f"{_count(self._moves, 'move')} of {format_bytes(self._moved_bytes)}"
+        moves = f"{words.count(self._moves, 'move')} of {format_bytes(self._moved_bytes)}"
         does = moves if self.apply else "moves are only proposed"
-        lines = [f"{self.provider.name}{made_up}: {_count(self._number, 'round')}, {does}"]
+        lines = [f"{self.provider.name}{made_up}: {words.count(self._number, 'round')}, {does}"]
         last = self._rounds[-1] if self._rounds else None
         if last is not None and last.error:
             lines.append(f"the last round broke off: {last.error}")
@@ -337,5 +339,5 @@ def _line(proposal: Proposal, outcome: Outcome | None) -> str:
     )
 
 
-def _count(number: int, what: str) -> str:
-    return f"1 {what}" if number == 1 else f"{number} {what}s"
+def _is_pause(seconds: object) -> bool:
+    return isinstance(seconds, int | float) and 0 < seconds < threading.TIMEOUT_MAX

@@ -14,9 +14,11 @@ from typing import Any, Literal
 from holdfast.base.config import Config
 from holdfast.base.errors import ForeignPointer, HoldfastError
 from holdfast.base.registry import Entry, Registry
+from holdfast.memory.svm.affinity import Grant
 from holdfast.memory.svm.allocation import Allocation
 from holdfast.memory.svm.interface import Progress, Provider, Stop
-from holdfast.memory.svm.model import Metrics, Migration, Statistics, Where
+from holdfast.memory.svm.ledger import owner_of, shown
+from holdfast.memory.svm.model import Layout, Metrics, Migration, Statistics, Where
 
 _HERE = __package__
 
@@ -56,7 +58,10 @@ def provider(name: str | None = None, *, config: Config | None = None) -> Provid
     name; Unsupported, Absent or MissingDependency where a named one cannot work.
     """
     config = config or Config.load()
-    name = name or config.svm_provider or ("simulated" if config.simulate is not None else None)
+    if name is None:
+        name = config.svm_provider
+    if name is None and config.simulate is not None:
+        name = "simulated"
     if name is not None:
         return _make(name, config)
     for candidate in PROVIDERS:
@@ -76,7 +81,7 @@ def reports(*, config: Config | None = None) -> tuple[Report, ...]:
 
 def alloc(size: int | str, *, provider: str | None = None, **options: Any) -> Allocation:
     """Memory from a provider; see `Provider.alloc` for the options."""
-    return _named(provider).alloc(size, **options)
+    return _provider(provider).alloc(size, **options)
 
 
 def free(handle: Allocation) -> None:
@@ -104,34 +109,37 @@ def migrate(
 
 def metrics(handle: Allocation | None = None, *, provider: str | None = None) -> Metrics:
     """How memory lies: of one allocation, or of all that a provider handed out."""
-    return (owner(handle) if handle is not None else _named(provider)).metrics(handle)
+    return (owner(handle) if handle is not None else _provider(provider)).metrics(handle)
 
 
 def statistics(*, provider: str | None = None) -> Statistics:
     """What a provider handed out, took back and moved."""
-    return _named(provider).statistics()
+    return _provider(provider).statistics()
+
+
+def discover(refresh: bool = False, *, provider: str | None = None) -> Layout:
+    """The domains of a provider and what is free in them now."""
+    return _provider(provider).discover(refresh)
+
+
+def set_affinity(handle: Allocation) -> Grant | None:
+    """Have the threads of this process run beside the memory until it is freed."""
+    return owner(handle).set_affinity(handle)
 
 
 def owner(handle: object) -> Provider:
     """Who made a handle. Raises ForeignPointer for what is none."""
-    if isinstance(handle, Allocation):
-        return handle.provider
-    shown = f"{handle:#x}" if isinstance(handle, int) else repr(handle)
-    raise ForeignPointer(
-        f"{shown} is no allocation of this process",
-        expected="the handle that alloc() returned; a number from elsewhere, such as a file, is "
-        "never taken for an address",
-    )
+    made_by = owner_of(handle)
+    if made_by is None:
+        raise ForeignPointer(
+            f"{shown(handle)} is no allocation of this process",
+            expected="the handle that alloc() returned; a number from elsewhere, such as a file, "
+            "is never taken for an address",
+        )
+    return made_by
 
 
-def live_providers() -> list[Provider]:
-    """Those that were used in this process."""
-    with _lock:
-        return list(_made.values())
-
-
-def _named(name: str | None) -> Provider:
-    return provider(name)
+_provider = provider  # where an argument has the name
 
 
 def _make(name: str, config: Config) -> Provider:

@@ -3,18 +3,22 @@
 Covers: layouts, allocations, where pages are, migrations, metrics, other processes.
 Leaves to others: the figures (model), printing them (nodes, cli).
 Promise: only reads its arguments; every figure has its unit, and what is made up begins with
-SIMULATED. MB and GB are powers of ten, MiB and GiB powers of two.
+SIMULATED; the name of a file cannot steer a terminal. MB and GB are powers of ten, MiB and GiB
+powers of two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
+from holdfast.base.errors import HoldfastError
 from holdfast.base.units import format_bytes
 from holdfast.memory.svm.allocation import Allocation
 from holdfast.memory.svm.choice import Report
+from holdfast.memory.svm.interface import Provider
 from holdfast.memory.svm.model import Domain, Layout, Metrics, Migration, Statistics, Where
 from holdfast.memory.svm.process import Region
+from holdfast.topology.render import words
 
 SIMULATED = "SIMULATED: the machine is made up; nothing was measured or moved in hardware"
 
@@ -22,7 +26,7 @@ SIMULATED = "SIMULATED: the machine is made up; nothing was measured or moved in
 def layout_text(layout: Layout, reports: Sequence[Report] = ()) -> str:
     """The domains of a provider, and how the other providers answered."""
     count = len(layout.domains)
-    lines = [f"provider {layout.provider}: {_count(count, 'domain')}"]
+    lines = [f"provider {layout.provider}: {words.count(count, 'domain')}"]
     lines += _domains(layout)
     if reports:
         width = max(len(report.name) for report in reports)
@@ -51,11 +55,11 @@ def allocation_text(handle: Allocation, *, threads: str | None = None) -> str:
 
 
 def freed_text(handle: Allocation) -> str:
-    """What was given back, and what its provider still has handed out."""
+    """What was given back, and what its provider still has handed out, as far as it can tell."""
     size = format_bytes(handle.size, exact=True)
     lines = [
         f"gave {size} at {handle.address:#x} back to provider {handle.provider.name}",
-        f"  in use now: {statistics_text(handle.provider.statistics())}",
+        f"  in use now: {_in_use(handle.provider)}",
     ]
     return _text(lines, handle.provider.simulated)
 
@@ -75,7 +79,7 @@ def migration_text(migration: Migration) -> str:
     """What a migration did: pages, bytes, time, bandwidth, what was left and what to do then."""
     lines = [_moved(migration)]
     if migration.pages_elsewhere:
-        left = _count(migration.pages_elsewhere, "page")
+        left = words.count(migration.pages_elsewhere, "page")
         lines.append(f"  left alone: {left} outside of domain {migration.from_domain}")
     lines += [f"  not moved: {line}" for line in _left(migration.not_moved)]
     if migration.interrupted:
@@ -98,7 +102,7 @@ def metrics_text(metrics: Metrics) -> str:
         f"  free: {_free(metrics)}",
         f"  bandwidth: {_bandwidth(metrics)}",
         f"  migrated: {format_bytes(metrics.statistics.migrated_bytes)} in "
-        f"{_count(metrics.statistics.migrations, 'migration')}",
+        f"{words.count(metrics.statistics.migrations, 'migration')}",
     ]
     return _text(lines, metrics.simulated)
 
@@ -108,7 +112,7 @@ def statistics_text(statistics: Statistics) -> str:
     refused = f", {statistics.refused_count} refused" if statistics.refused_count else ""
     return (
         f"{format_bytes(statistics.current_bytes)} in "
-        f"{_count(statistics.current_count, 'allocation')}; "
+        f"{words.count(statistics.current_count, 'allocation')}; "
         f"peak {format_bytes(statistics.peak_bytes)}, "
         f"total {format_bytes(statistics.total_bytes)}{refused}"
     )
@@ -121,7 +125,7 @@ def process_text(
     lines = [f"process {pid}: {format_bytes(where.total * where.page_bytes)} in memory"]
     lines += [
         f"  node {node}: {format_bytes(count * where.page_bytes)} ({count / where.total:.0%}), "
-        f"{_count(count, 'page')} of {format_bytes(where.page_bytes, exact=True)}"
+        f"{words.count(count, 'page')} of {format_bytes(where.page_bytes, exact=True)}"
         for node, count in where.pages.items()
     ]
     if not where.verified:
@@ -135,15 +139,14 @@ def process_text(
     return "\n".join(lines)
 
 
-def cpu_list(cpus: Iterable[int]) -> str:
-    """CPUs as the kernel writes them: "0-3,8"."""
-    runs: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if runs and cpu == runs[-1][1] + 1:
-            runs[-1][1] = cpu
-        else:
-            runs.append([cpu, cpu])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+def printable(text: str) -> str:
+    """Text from outside, such as a file's name, with nothing in it that a terminal obeys.
+
+    What cannot be shown is escaped (\\x1b); printable letters of any alphabet stay.
+    """
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
+    )
 
 
 # ---- parts
@@ -153,14 +156,10 @@ def _text(lines: list[str], simulated: bool) -> str:
     return "\n".join([SIMULATED, *lines] if simulated else lines)
 
 
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 def _domains(layout: Layout) -> Iterator[str]:
     for domain in layout.domains:
         parts = [_room(domain)]
-        parts.append(f"CPUs {cpu_list(domain.cpus)}" if domain.cpus else "no CPUs")
+        parts.append(f"CPUs {words.ranges(domain.cpus)}" if domain.cpus else "no CPUs")
         if any(distance is not None for distance in domain.distances) and len(layout.domains) > 1:
             shown = ("?" if d is None else str(d) for d in domain.distances)
             parts.append(f"distances {' '.join(shown)} (10 is local)")
@@ -186,14 +185,22 @@ def _region(region: Region) -> str:
         for node, count in region.pages.items()
     )
     policy = "" if region.policy == "default" else f"  [{region.policy}]"
-    return f"  {region.address:#014x}  {nodes}  {region.name}{policy}"
+    return f"  {region.address:#014x}  {nodes}  {printable(region.name)}{policy}"
+
+
+def _in_use(provider: Provider) -> str:
+    try:
+        return statistics_text(provider.statistics())
+    except HoldfastError as exc:  # a library that cannot count; the memory is back all the same
+        return f"unknown: {exc.what}"
 
 
 def _threads(handle: Allocation) -> str:
     grant = handle.provider.ledger.record(handle).grant
     if grant is None:
         return "not bound"
-    return f"{grant.bound_threads} bound to CPUs {cpu_list(grant.cpus)} until it is freed"
+    count = "" if grant.bound_threads is None else f"{grant.bound_threads} "
+    return f"{count}bound to CPUs {words.ranges(sorted(grant.cpus))} until it is freed"
 
 
 def _moved(migration: Migration) -> str:
@@ -203,7 +210,7 @@ def _moved(migration: Migration) -> str:
         return f"nothing to move: domain {source} is where it came from and where it goes ({by})"
     if not migration.pages_moved and not migration.not_moved and not migration.interrupted:
         return f"nothing to move: no page was in domain {source} ({by})"
-    moved = f"moved {_count(migration.pages_moved, 'page')}"
+    moved = f"moved {words.count(migration.pages_moved, 'page')}"
     size = format_bytes(migration.bytes_moved)
     return f"{moved} ({size}) from domain {source} to domain {target} by {by}{_speed(migration)}"
 
@@ -221,7 +228,7 @@ def _speed(migration: Migration) -> str:
 def _left(not_moved: dict[str, int]) -> Iterator[str]:
     for reason, count in not_moved.items():
         which = "it is whole where it was" if count == 1 else "they are whole where they were"
-        yield f"{_count(count, 'page')}, {reason}; {which}"
+        yield f"{words.count(count, 'page')}, {reason}; {which}"
 
 
 def _advice(migration: Migration) -> str | None:
@@ -253,7 +260,7 @@ def _local(metrics: Metrics) -> str:
         return "no page is in use"
     return (
         f"{metrics.local_ratio:.0%} ({metrics.local_pages} pages local, "
-        f"{metrics.remote_pages} remote) for CPUs {cpu_list(metrics.cpus)}"
+        f"{metrics.remote_pages} remote) for CPUs {words.ranges(metrics.cpus)}"
     )
 
 

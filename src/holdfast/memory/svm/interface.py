@@ -11,9 +11,10 @@ from __future__ import annotations
 import abc
 import contextlib
 import os
-import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from holdfast.base.config import Config
@@ -47,12 +48,13 @@ class Provider(abc.ABC):
 
     name: ClassVar[str]
     simulated: ClassVar[bool] = False
+    balances: ClassVar[bool] = True  # whether autobalance has a say in where its memory is
 
     def __init__(self, config: Config | None = None) -> None:
         """Raises Unsupported, Absent or MissingDependency with the reason where it cannot work."""
         self.config = config or Config.load()
         self.ledger = Ledger(self.name)
-        self._placing = threading.Lock()  # what is free is looked up and taken in one go
+        self._taken: weakref.WeakSet[_Taken] = weakref.WeakSet()
 
     def __repr__(self) -> str:
         return f"<{self.name} provider>"
@@ -77,7 +79,7 @@ class Provider(abc.ABC):
             hint="svm.provider('opencl').alloc(...), or the array() of this one",
         )
 
-    def _running_on(self) -> tuple[int, ...]:
+    def running_on(self) -> tuple[int, ...]:
         """The CPUs that the work runs on, as far as that is known."""
         return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
 
@@ -98,27 +100,50 @@ class Provider(abc.ABC):
         `placement`. With `set_affinity` the threads of this process run beside it until it is
         freed. Raises BadInput or OutOfMemory, and nothing has changed.
         """
-        count = _size(size)
         self.ledger.sweep()
         try:
-            with self._placing:
-                layout = self.discover()
-                cpus = self._running_on()
-                placement = place(
-                    layout, count, domain=domain, near=near, mode=mode, running_on=cpus
-                )
-                backing = self._obtain(count, placement)
+            handle = self._alloc(_size(size), domain, near, mode)
         except OutOfMemory:
             self.ledger.count_refusal()
-            raise
-        try:
-            handle = self.ledger.add(backing, count, placement, self._handle)
-        except BaseException:
-            backing.close()
             raise
         if set_affinity:
             self._bind(handle)
         return handle
+
+    def _alloc(
+        self, size: int, domain: int | Sequence[int] | None, near: str | None, mode: str | None
+    ) -> Allocation:
+        with self.ledger.placing:  # what is free is looked up and taken in one go
+            layout, cpus = self._layout(), self.running_on()
+            placement = place(layout, size, domain=domain, near=near, mode=mode, running_on=cpus)
+            taken = self._take(_shares(placement, size))
+        backing = self._obtain(size, placement)
+        try:
+            handle = self.ledger.add(backing, size, placement, self._handle)
+        except BaseException:
+            backing.close()
+            raise
+        del taken  # it is there, and counted
+        return handle
+
+    def _layout(self) -> Layout:
+        """The domains, less what others are about to take."""
+        layout, taken = self.discover(), [t.shares for t in self._taken]
+        if not taken:
+            return layout
+        domains = (
+            replace(d, free_bytes=max(0, d.free_bytes - sum(t.get(d.id, 0) for t in taken)))
+            if d.free_bytes is not None
+            else d
+            for d in layout.domains
+        )
+        return replace(layout, domains=tuple(domains))
+
+    def _take(self, shares: dict[int, int]) -> _Taken:
+        """So many bytes of each domain are as good as taken, as long as the result lives."""
+        taken = _Taken(shares)
+        self._taken.add(taken)
+        return taken
 
     def _handle(self, record: Record) -> Allocation:
         return Allocation(self, record)
@@ -138,9 +163,16 @@ class Provider(abc.ABC):
         """
         record = self.ledger.record(handle)
         with record.lock:
+            self.ledger.record(handle)  # another thread may have given it back
             cpus = () if self.simulated else record.placement.cpus
             if record.grant is None and cpus and affinity.supported():
-                record.grant = affinity.bind(cpus)
+                grant = affinity.Grant(cpus)
+                record.grant = grant  # first: what Ctrl-C leaves in the middle goes with it
+                try:
+                    grant.bind()
+                except Unsupported:
+                    record.grant = None
+                    raise
             return record.grant
 
     def free(self, handle: Allocation) -> None:
@@ -180,11 +212,25 @@ class Provider(abc.ABC):
         source, target = domain_of(layout, from_domain), domain_of(layout, to_domain)
         alone = not record.backing.moves_under_views
         with self.ledger.doing(record, "migrated", alone=alone):
-            if source is not target and not fits(target, record.size):
-                # Not all of it may be there; looking at every page takes its time.
-                there = record.backing.where().pages.get(source.id, 0)
-                check_room(layout, self._room_needed(there), target, "migrate")
-            return self._migrate(record, source.id, target.id, progress, stop)
+            if source.id == target.id:
+                return self._migrate(record, source.id, target.id, progress, stop)
+            with self.ledger.placing:
+                needed = self._room_for(record, source.id, target.id)
+                taken = self._take({target.id: needed})
+            done = self._migrate(record, source.id, target.id, progress, stop)
+            del taken
+            return done
+
+    def _room_for(self, record: Record, source: int, target: int) -> int:
+        """Bytes that a migration needs at its target. Raises OutOfMemory where it has less."""
+        layout = self._layout()
+        place = domain_of(layout, target)
+        needed = self._room_needed(-(-record.size // PAGE_BYTES))
+        if not fits(place, needed):
+            # Not all of it may be in the source; to look at every page takes its time.
+            needed = self._room_needed(record.backing.where().pages.get(source, 0))
+            check_room(layout, needed, place, "migrate")
+        return needed
 
     def _migrate(
         self,
@@ -195,19 +241,20 @@ class Provider(abc.ABC):
         stop: Stop | None,
     ) -> Migration:
         total = record.size if source != target else 0
+        at_once = total if record.backing.moves_whole else CHUNK_BYTES
         done, interrupted, chunk = 0, False, Chunk()
         began = time.perf_counter()
         try:
-            for offset in range(0, total, CHUNK_BYTES):
+            for offset in range(0, total, at_once or 1):
                 if stop is not None and stop():
                     interrupted = True
                     break
-                length = min(CHUNK_BYTES, total - offset)
+                length = min(at_once, total - offset)
                 chunk += record.backing.move(offset, length, source, target)
                 done += length
                 if progress is not None:
                     progress(done, total)
-            if total and not interrupted and not chunk.not_moved:
+            if total and not (interrupted or chunk.not_moved or chunk.elsewhere):
                 record.backing.moved(target)
         finally:
             seconds = time.perf_counter() - began
@@ -239,9 +286,8 @@ class Provider(abc.ABC):
 
     def statistics(self) -> Statistics:
         """What was handed out, taken back and moved."""
-        self.ledger.sweep()
         return Statistics.of(
-            self.ledger.counter,
+            self.ledger.counter(),
             provider=self.name,
             refused_count=self.ledger.refused,
             migrations=self.ledger.migrations,
@@ -252,6 +298,15 @@ class Provider(abc.ABC):
     def metrics(self, handle: Allocation | None = None) -> Metrics:
         """How the memory lies: of one allocation, or of all."""
         return locality.metrics(self, handle)
+
+
+@dataclass(frozen=True, eq=False)
+class _Taken:
+    """Room for pages that are to come: bytes by domain. Gone with the call that is to bring them,
+    however that ends.
+    """
+
+    shares: dict[int, int]
 
 
 def _size(size: int | str) -> int:
@@ -265,3 +320,9 @@ def _size(size: int | str) -> int:
             f"cannot allocate {format_bytes(count)}", expected="a size that fits an address space"
         )
     return count
+
+
+def _shares(placement: Placement, size: int) -> dict[int, int]:
+    """What an allocation may take of each domain."""
+    among = len(placement.domains) if placement.mode == "interleave" else 1
+    return dict.fromkeys(placement.domains, -(-size // among))

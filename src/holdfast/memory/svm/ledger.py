@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import sys
+import os
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.base.errors import (
@@ -32,15 +32,20 @@ from holdfast.memory.svm.model import Chunk, Placement, Sample, Where
 if TYPE_CHECKING:
     from holdfast.memory.svm.affinity import Grant
     from holdfast.memory.svm.allocation import Allocation
+    from holdfast.memory.svm.interface import Provider
 
 HISTORY = 1024
 
 
 class Backing(Protocol):
-    """The memory behind one allocation, as its provider got it. Calls come one at a time."""
+    """The memory behind one allocation, as its provider got it.
+
+    Calls come one at a time, but for `where`, which may come in the middle of `move`.
+    """
 
     address: int  # where the host finds it
     moves_under_views: bool  # whether it may be moved while the host looks at it
+    moves_whole: bool  # whether it can only be moved as a whole
 
     def map(self) -> None:
         """Let the host look: before the first view."""
@@ -63,7 +68,7 @@ class Backing(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Give the memory back. A second time does nothing, whoever has the address by then."""
         ...
 
 
@@ -84,43 +89,63 @@ class Record:
         self.backing, self.size = backing, size
         self.generation, self.placement = generation, placement
         self.lock = threading.RLock()
-        self.busy: str | None = None  # what is being done to it
+        self.doing: weakref.ref[_Doing] | None = None
         self.freed = False
+        self.closing = False  # by a thread that is at it
         self.mapped = False
         self.grant: Grant | None = None  # threads that were bound for it
         self.tie: _Tie | None = None
         self._looking: list[weakref.ref[Any]] = []
 
     @property
+    def busy(self) -> str | None:
+        """What is being done to it."""
+        doing = self.doing() if self.doing is not None else None
+        return doing.what if doing is not None else None
+
+    @property
     def views(self) -> int:
         """How many arrays, tensors and memoryviews look at it."""
-        self._looking = [ref for ref in self._looking if ref() is not None]
-        return len(self._looking)
+        return sum(ref() is not None for ref in self._looking)
 
     def looked_at_by(self, window: object) -> None:
-        """One more view; it counts until it is gone."""
+        """One more view; it counts until it is gone. With the lock held."""
+        self._looking = [ref for ref in self._looking if ref() is not None]
         self._looking.append(weakref.ref(window))
 
     def settle(self) -> None:
-        """Take the memory from the host, if nothing looks at it any more."""
+        """Take the memory from the host, if nothing looks at it any more. With the lock held."""
         if self.mapped and not self.views:
             self.backing.unmap()
             self.mapped = False
 
 
+@dataclass(frozen=True, eq=False)
+class _Doing:
+    """That somebody does something to an allocation. Gone with who does it, however that ends."""
+
+    what: str
+
+
 class Ledger:
-    """Every allocation of one provider."""
+    """Every allocation of one provider.
+
+    Ctrl-C may come between any two lines. So each step of giving back can be done a second time,
+    and what was not finished is found by the next call; figures of the moment are counted anew.
+    """
 
     def __init__(self, provider: str) -> None:
         self.provider = provider
-        self.counter = Counter()
         self.refused = self.migrations = self.migrated_bytes = 0
         self.history: deque[Sample] = deque(maxlen=HISTORY)
-        self._live: dict[int, Record] = {}
+        self._counter = Counter()
+        self._live: dict[int, Record] = {}  # by generation
         self._generations = itertools.count(1)
-        self._gone: deque[_Tie] = deque()
+        self._to_do: deque[object] = deque()  # handles that went, records that are being closed
         self._lock = threading.Lock()
+        self.placing = threading.Lock()  # for the provider: one looks for room at a time
         self._began = time.monotonic()
+        _ledgers.add(self)
 
     # ---- in and out
 
@@ -133,22 +158,26 @@ class Ledger:
     ) -> Allocation:
         """Count an allocation; its handle is `handle(record)`."""
         record = Record(backing, size, next(self._generations), placement)
-        with self._lock:
-            made = handle(record)
-            # Of two callbacks the later one is called first. Where Ctrl-C breaks the sweep off,
-            # the next call here does the work.
-            weakref.finalize(made, self._sweep_if_idle).atexit = False
-            record.tie = _Tie(made, self._gone.append)
-            record.tie.record = record
-            self._live[backing.address] = record
-            self.counter.add(size)
-            self._sample("alloc")
+        try:
+            with self._lock:
+                made = handle(record)
+                # Of two callbacks the later one is called first. Where Ctrl-C breaks the sweep
+                # off, the next call here does the work.
+                weakref.finalize(made, self._sweep_if_idle).atexit = False
+                record.tie = _Tie(made, self._to_do.append)
+                record.tie.record = record
+                self._live[record.generation] = record
+                self._count("alloc", size)
+        except BaseException:
+            record.freed = True
+            self._forget(record)
+            raise
         return made
 
     def live(self) -> list[Record]:
         """Every allocation that was not given back, oldest first."""
         with self._lock:
-            return sorted(self._live.values(), key=lambda record: record.generation)
+            return [record for record in self._live.values() if not record.freed]
 
     def handles(self) -> list[Allocation]:
         """The handles of those that somebody still refers to."""
@@ -160,20 +189,19 @@ class Ledger:
 
         The address alone would not do: another allocation may have it by now.
         """
-        from holdfast.memory.svm.allocation import Allocation
-
         self.sweep()
-        if not isinstance(handle, Allocation):
+        owner = owner_of(handle)
+        if owner is None:
             raise ForeignPointer(
-                f"{_shown(handle)} is no allocation of {self.provider!r}",
+                f"{shown(handle)} is no allocation of {self.provider!r}",
                 expected="the handle that alloc() returned; a bare number does not tell which of "
                 "the allocations that were at that address it means",
             )
-        if handle.provider.ledger is not self:
+        if owner.ledger is not self:
             raise ForeignPointer(
                 f"{handle!r} was not made by {self.provider!r}",
                 expected=f"a handle of {self.provider!r}",
-                hint=f"use the provider that made it: {handle.provider.name!r}, or handle.free()",
+                hint=f"use the provider that made it: {owner.name!r}, or handle.free()",
             )
         record = self._find(handle)
         if record is None:
@@ -184,10 +212,12 @@ class Ledger:
         """Whether an allocation of this ledger was not given back."""
         return self._find(handle) is not None
 
-    def _find(self, handle: Allocation) -> Record | None:
+    def _find(self, handle: Any) -> Record | None:
         with self._lock:
-            record = self._live.get(handle.address)
-        return record if record and record.generation == handle.generation else None
+            record = self._live.get(handle.generation)
+        if record is None or record.freed or record.tie is None:
+            return None
+        return record if record.tie() is handle else None  # and no copy of it
 
     def free(self, record: Record) -> None:
         """Close an allocation. Raises InUse where somebody looks at it or moves it."""
@@ -203,61 +233,70 @@ class Ledger:
                 )
             if record.views:
                 raise looked_at(record, "given back")
-            record.settle()
             self._close(record)
 
     def _close(self, record: Record) -> None:
-        """With the record's lock held. It is forgotten first: the address may come again.
+        """With the record's lock held; may be done a second time.
 
-        Only a provider's own error means that the memory is still there. Ctrl-C may come out when
-        it is gone already, and to free it again would be to free what somebody else got since.
+        Only a provider's own error means that the memory is still there. After Ctrl-C nobody knows,
+        and from then on nobody can use it.
         """
-        address = record.backing.address
-        with self._lock:
-            self._live.pop(address)
-            record.freed = True
+        record.settle()
+        self._to_do.append(record)
         try:
+            record.closing = record.freed = True
             record.backing.close()
+            if record.grant is not None:
+                record.grant.give_back()
+            self._forget(record)
         except HoldfastError:
-            with self._lock:
-                self._live[address] = record
-                record.freed = False
+            record.freed = False
             raise
-        except BaseException:
-            self._closed(record)
-            raise
-        self._closed(record)
+        finally:
+            record.closing = False
+        self._done([record])
 
-    def _closed(self, record: Record) -> None:
+    def _forget(self, record: Record) -> None:
         with self._lock:
-            self.counter.remove(record.size)
-            self._sample("free")
-        if record.grant is not None:
-            record.grant.give_back()
+            if self._live.pop(record.generation, None) is not None:
+                self._count("free")
 
     def sweep(self) -> None:
-        """Give back what nobody refers to any more.
+        """Give back what nobody refers to any more, and what Ctrl-C left in the middle.
 
         What its provider will not take stays counted; nobody is there to be told, so the error
         goes where Python tells of errors in destructors.
         """
-        while True:
-            try:
-                record = self._gone.popleft().record
-            except IndexError:
-                return
-            try:
-                with record.lock:
-                    if not record.freed and not record.busy:
-                        record.settle()
-                        self._close(record)
-            except HoldfastError as exc:
-                _tell_nobody(exc, record)
+        if not self._to_do:
+            return
+        seen = list(self._to_do)
+        with self._lock:
+            over = [r for r in self._live.values() if r.freed or r.tie is None or r.tie() is None]
+        for record in over:
+            # By something that was left in the middle and goes too, or by another thread. That one
+            # may wait for what this thread holds, so nobody waits for it here.
+            if record.busy or record.closing:
+                self._to_do.append(record)
+            else:
+                self._finish(record)
+        self._done(seen)
+
+    def _finish(self, record: Record) -> None:
+        try:
+            with record.lock:
+                if self._live.get(record.generation) is record:
+                    self._close(record)
+        except HoldfastError as exc:
+            _Told(exc)
+
+    def _done(self, things: list[object]) -> None:
+        for thing in things:
+            with contextlib.suppress(ValueError):  # another thread was quicker
+                self._to_do.remove(thing)
 
     def _sweep_if_idle(self) -> None:
         """For finalizers: they may come in the middle of anything, also of what holds the lock."""
-        if self._lock.acquire(blocking=False):
-            self._lock.release()
+        if not self._lock.locked():
             self.sweep()
 
     # ---- states
@@ -268,46 +307,97 @@ class Ledger:
 
         With `alone` nobody may look at it either. Raises InUse, or UseAfterFree.
         """
-        with record.lock:
-            if record.freed:
-                raise _given_back("this allocation", freeing=False)
-            if record.busy:
-                raise InUse(
-                    f"the allocation at {record.backing.address:#x} cannot be {what}: "
-                    f"it is being {record.busy}",
-                    expected="one thing at a time",
-                )
-            if alone and record.views:
-                raise looked_at(record, what)
-            record.settle()
-            record.busy = what
+        doing = _Doing(what)
         try:
+            with record.lock:
+                self._check_idle(record, what, alone)
+                record.settle()
+                record.doing = weakref.ref(doing)
             yield
         finally:
-            record.busy = None
+            del doing
+
+    def _check_idle(self, record: Record, what: str, alone: bool) -> None:
+        if record.freed:
+            raise _given_back("this allocation", freeing=False)
+        if record.busy:
+            raise InUse(
+                f"the allocation at {record.backing.address:#x} cannot be {what}: "
+                f"it is being {record.busy}",
+                expected="one thing at a time",
+            )
+        if alone and record.views:
+            raise looked_at(record, what)
+
+    # ---- figures
+
+    def counter(self) -> Counter:
+        """Current, peak and total, of bytes and allocations."""
+        self.sweep()
+        with self._lock:
+            self._recount()
+            return replace(self._counter)
 
     def count_migration(self, moved_bytes: int) -> None:
         """A migration is over, or was broken off."""
         with self._lock:
             self.migrations += 1
             self.migrated_bytes += moved_bytes
-            self._sample("migrate")
+            self._count("migrate")
 
     def count_refusal(self) -> None:
         """An allocation could not be had."""
         with self._lock:
             self.refused += 1
 
-    def _sample(self, event: str) -> None:
+    def _recount(self) -> None:
+        c = self._counter
+        c.current_bytes = sum(record.size for record in self._live.values())
+        c.current_count = len(self._live)
+        c.peak_bytes = max(c.peak_bytes, c.current_bytes)
+        c.peak_count = max(c.peak_count, c.current_count)
+
+    def _count(self, event: str, size: int | None = None) -> None:
+        """With the lock held: one more event, an allocation of `size` bytes where that is given."""
+        if size is not None:
+            self._counter.total_bytes += size
+            self._counter.total_count += 1
+        self._recount()
         self.history.append(
             Sample(
                 seconds=round(time.monotonic() - self._began, 6),
                 event=event,
-                current_bytes=self.counter.current_bytes,
-                current_count=self.counter.current_count,
+                current_bytes=self._counter.current_bytes,
+                current_count=self._counter.current_count,
                 migrated_bytes=self.migrated_bytes,
             )
         )
+
+    def renew_locks(self) -> None:
+        """In the child of a fork: whoever held them is not here."""
+        self._lock, self.placing = threading.Lock(), threading.Lock()
+        for record in self._live.values():
+            record.lock = threading.RLock()
+            record.doing, record.closing = None, False
+
+
+_ledgers: weakref.WeakSet[Ledger] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    for ledger in list(_ledgers):
+        ledger.renew_locks()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
+
+
+def owner_of(handle: object) -> Provider | None:
+    """The provider that made a handle; None for what is no handle."""
+    from holdfast.memory.svm.allocation import Allocation
+
+    return getattr(handle, "provider", None) if isinstance(handle, Allocation) else None
 
 
 def looked_at(record: Record, what: str) -> InUse:
@@ -335,17 +425,18 @@ def _given_back(what: str, *, freeing: bool) -> Misuse:
     )
 
 
-def _tell_nobody(exc: HoldfastError, record: Record) -> None:
-    told = SimpleNamespace(
-        exc_type=type(exc),
-        exc_value=exc,
-        exc_traceback=exc.__traceback__,
-        err_msg="an allocation that nobody refers to was not taken back",
-        object=record,
-    )
-    hook: Callable[[Any], object] = sys.unraisablehook
-    hook(told)
+class _Told:
+    """Python tells of an error in a destructor where it tells of all of them."""
+
+    def __init__(self, exc: HoldfastError) -> None:
+        self.exc = exc
+
+    def __del__(self) -> None:
+        raise self.exc
 
 
-def _shown(handle: object) -> str:
+def shown(handle: object) -> str:
+    """What somebody took for a handle; a forged one may not even be able to tell what it is."""
+    if not isinstance(handle, int | float | str | None):
+        return f"an object of type {type(handle).__name__}"
     return f"{handle:#x}" if isinstance(handle, int) else repr(handle)

@@ -5,7 +5,6 @@ Promise: only looks; a figure nobody knows is None or not there.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ def metrics(provider: Provider, handle: Allocation | None) -> Metrics:
     layout = provider.discover()
     places = list(_places(provider, handles, named=handle is not None))
     pages = sum((Counter(place.pages) for place in places), Counter[int]())
-    cpus = _cpus(layout, handle)
+    cpus = _cpus(provider, layout, handle)
     local = _local(layout, pages, cpus)
     return Metrics(
         provider=provider.name,
@@ -55,15 +54,13 @@ def _places(provider: Provider, handles: list[Allocation], *, named: bool) -> It
                 raise
 
 
-def _cpus(layout: Layout, handle: Allocation | None) -> tuple[int, ...]:
+def _cpus(provider: Provider, layout: Layout, handle: Allocation | None) -> tuple[int, ...]:
     """The CPUs that run the work; those of a made-up machine run none, so its plan counts."""
-    if layout.simulated:
-        if handle is not None:
-            return handle.placement.cpus
-        return next((d.cpus for d in layout.domains if d.cpus), ())
-    if not hasattr(os, "sched_getaffinity"):
-        return ()
-    return tuple(sorted(os.sched_getaffinity(0)))
+    if not layout.simulated:
+        return provider.running_on()
+    if handle is not None:
+        return handle.placement.cpus
+    return next((d.cpus for d in layout.domains if d.cpus), ())
 
 
 def _local(layout: Layout, pages: Counter[int], cpus: Sequence[int]) -> int | None:

@@ -41,6 +41,7 @@ class Layout:
     provider: str
     domains: tuple[Domain, ...]
     simulated: bool = False
+    free_bytes: int | None = None  # what this process may take in all, where that is limited
     topology: Topology | None = None  # the machine around them, where it is known
     remarks: tuple[str, ...] = ()
     document: dict[str, Any] | None = None  # what a vendor's library said, word for word
@@ -71,6 +72,7 @@ class Placement:
     reason: str
     cpus: tuple[int, ...] = ()  # those the work should run on
     near: str | None = None  # what it was asked to be near: "gpu:0"
+    pinned: bool = False  # the domains were named: only who named them moves it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

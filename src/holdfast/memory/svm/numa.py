@@ -20,9 +20,11 @@ from holdfast.base.units import format_bytes
 from holdfast.memory import system
 from holdfast.memory.svm.interface import Provider
 from holdfast.memory.svm.model import PAGE_BYTES, Chunk, Domain, Layout, Mode, Placement, Where
-from holdfast.memory.svm.pages import Pages, host_free, touch, within_limit
+from holdfast.memory.svm.pages import Pages, host_free, touch
 from holdfast.topology import Node, Topology, discover, numa
-from holdfast.topology.sysfs import read_memory
+from holdfast.topology.control_groups import memory_left
+from holdfast.topology.probes import QUICK
+from holdfast.topology.sysfs import parse_list, read_memory, read_table
 
 METHOD = "move_pages, page by page"
 _MODES: dict[Mode, int] = {
@@ -43,7 +45,7 @@ REASONS = {
     errno.ENOMEM: "no memory left on the target",
 }
 _UNTOUCHED = -errno.ENOENT
-_FROM_FILES = ("linux", "pci", "kfd", "nvml")  # milliseconds; no driver gets a process of its own
+_LOOKED_UP_AT_ONCE = 256 << 20  # a terabyte has more pages than fit into one list
 
 
 class NumaProvider(Provider):
@@ -60,19 +62,19 @@ class NumaProvider(Provider):
                 hint="the provider 'simulated'",
             )
         numa.nodes_of(0, PAGE_BYTES)  # a kernel without NUMA, or a sandbox, says so here
-        self._asking = replace(
-            self.config, probes=self.config.probes or _FROM_FILES, svm_provider=None
-        )
+        self._asking = replace(self.config, probes=QUICK, svm_provider=None)
 
     def discover(self, refresh: bool = False) -> Layout:
-        """The nodes that have memory; what is free is read again every time."""
+        """The nodes that have memory this process may use; what is free is read every time."""
         machine = discover(refresh, config=self._asking)
-        nodes = [n for n in machine.nodes if n.total_bytes]
+        allowed = parse_list(read_table(Path("/proc/self/status")).get("Mems_allowed_list", ""))
+        nodes = [n for n in machine.nodes if n.total_bytes and (not allowed or n.id in allowed)]
         order = [machine.nodes.index(n) for n in nodes]
-        alone = len(nodes) == 1
+        alone = len(machine.nodes) == 1
         return Layout(
             provider=self.name,
             domains=tuple(_domain(n, machine, order, alone) for n in nodes),
+            free_bytes=memory_left(),
             topology=machine,
         )
 
@@ -96,6 +98,7 @@ class NumaBacking:
     """Private pages bound to nodes."""
 
     moves_under_views = True  # the kernel moves a page under whoever looks at it
+    moves_whole = False
 
     def __init__(self, size: int) -> None:
         self.pages = Pages(size)
@@ -135,7 +138,10 @@ class NumaBacking:
 
 def where_is(address: int, length: int, *, pid: int = 0) -> Where:
     """In which node the pages of a range are, of this process or another."""
-    found = Counter(numa.nodes_of(address, length, pid=pid))
+    found: Counter[int] = Counter()
+    for offset in range(0, length, _LOOKED_UP_AT_ONCE):
+        part = min(_LOOKED_UP_AT_ONCE, length - offset)
+        found.update(numa.nodes_of(address + offset, part, pid=pid))
     untouched = found.pop(_UNTOUCHED, 0)
     return Where(
         pages={node: count for node, count in sorted(found.items()) if node >= 0},
@@ -177,7 +183,7 @@ def _domain(node: Node, machine: Topology, order: list[int], alone: bool) -> Dom
         kind=node.memory_kind,
         # Of a single node the machine knows more: its memory may come on demand.
         total_bytes=machine.memory_bytes if alone else node.total_bytes,
-        free_bytes=host_free(machine) if alone else within_limit(machine, _node_free(node.id)),
+        free_bytes=host_free(machine) if alone else _node_free(node.id),
         cpus=node.cpus,
         distances=tuple(node.distances[i] for i in order if i < len(node.distances)),
     )

@@ -34,9 +34,10 @@ from holdfast.memory.svm.opencl_tiers import DEVICE, HOST, TIERS, OpenclBacking,
 from holdfast.memory.svm.pages import host_free, touch
 from holdfast.memory.svm.placement import KEPT_BYTES
 from holdfast.topology import OpenclDevice, Topology, discover
+from holdfast.topology.control_groups import memory_left
+from holdfast.topology.probes import QUICK
 from holdfast.topology.probes.opencl import probe
 
-_FROM_FILES = ("linux", "pci", "kfd", "nvml")  # the OpenCL devices are asked here
 _PLACES_ARE_TOLD = (
     "OpenCL does not tell where pages are: they count as where they were last sent, by a mapping, "
     "a kernel or a migration"
@@ -47,6 +48,7 @@ class OpenclProvider(Provider):
     """One OpenCL device and the host."""
 
     name = "opencl"
+    balances = False  # kernels and views take memory where they need it
 
     def __init__(
         self, config: Config | None = None, *, device: str | None = None, tier: str | None = None
@@ -63,7 +65,7 @@ class OpenclProvider(Provider):
                 expected="no simulated machine in the settings",
                 hint="the provider 'simulated'",
             )
-        self._files = replace(self.config, probes=self.config.probes or _FROM_FILES)
+        self._files = replace(self.config, probes=QUICK)
         chosen = _device(probe(self.config).opencl, device)
         self.tier = _tier(chosen, tier)
         self.runtime = start(chosen)
@@ -108,6 +110,7 @@ class OpenclProvider(Provider):
         return Layout(
             provider=self.name,
             domains=(host, device),
+            free_bytes=memory_left(),
             topology=machine,
             remarks=(_about(self.device, self.tier), self._about_free(), _PLACES_ARE_TOLD),
         )
@@ -147,7 +150,7 @@ class OpenclProvider(Provider):
         return handle
 
     def _gpu_address(self, near: str) -> str | None:
-        match = re.fullmatch(r"gpu(?::(\d+))?", near)
+        match = re.fullmatch(r"gpu(?::(\d+))?", str(near))
         number = int(match[1] or 0) if match else None
         return next((g.pci_address for g in self._machine().gpus if g.id == number), None)
 

@@ -8,7 +8,7 @@ Promise: no error of pyopencl leaves a `said` block; ours gives the status by it
 from __future__ import annotations
 
 import contextlib
-import threading
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,9 +34,12 @@ class Runtime:
     device: OpenclDevice
     context: Any
     queue: Any
-    held_bytes: int = 0  # taken from the device by allocations that are there
-    # Held again by the same thread where its garbage is collected inside, an allocation with it.
-    lock: threading.RLock = field(default_factory=threading.RLock)
+    _held: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
+
+    @property
+    def held_bytes(self) -> int:
+        """What allocations that are there took from the device."""
+        return sum(backing.length for backing in list(self._held))
 
     @property
     def is_host(self) -> bool:
@@ -48,10 +51,13 @@ class Runtime:
         """Whether it has the call; the version reads "OpenCL 3.0 vendor's words"."""
         return version_of(self.device) >= (2, 1)
 
-    def hold(self, count: int) -> None:
-        """So many more bytes are taken; fewer, where it is negative."""
-        with self.lock:
-            self.held_bytes += count
+    def hold(self, backing: Any) -> None:
+        """Its `length` more bytes are taken."""
+        self._held.add(backing)
+
+    def release(self, backing: Any) -> None:
+        """They are not any more. A second time does nothing."""
+        self._held.discard(backing)
 
 
 def version_of(device: OpenclDevice) -> tuple[int, int]:

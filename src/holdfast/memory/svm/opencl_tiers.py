@@ -44,6 +44,7 @@ class OpenclBacking:
 
     tier: ClassVar[str]
     moves_under_views = False
+    moves_whole = False
     on_host_pages: ClassVar[bool] = False  # whether it takes memory of the host in any case
     address: int
     argument: Any  # what a kernel takes
@@ -55,7 +56,7 @@ class OpenclBacking:
         with said(f"allocate {format_bytes(size)} on {runtime.device.id}", size=size):
             self._obtain(size)
         self._places = bytearray(self.length // PAGE_BYTES)  # a domain for each page: the host
-        runtime.hold(self.length)
+        runtime.hold(self)
 
     # ---- what the ledger asks
 
@@ -103,12 +104,12 @@ class OpenclBacking:
         """Nothing to do: no page is still to come."""
 
     def close(self) -> None:
-        """Give the memory back, once nothing works on it any more."""
+        """Give the memory back, once nothing works on it any more. A second time does nothing."""
         with said("give the memory back"):
             self._wait()
             self.runtime.queue.finish()
             self._release()
-        self.runtime.hold(-self.length)
+        self.runtime.release(self)
 
     # ---- what the provider asks
 
@@ -197,9 +198,9 @@ class CoarseBacking(OpenclBacking):
         self.runtime.queue.finish()
 
     def _release(self) -> None:
-        memory, self._memory = self._memory, None
-        if memory is not None:
-            memory.release()
+        if self._memory is not None:
+            self._memory.release()
+            self._memory = None
 
 
 class FineBacking(CoarseBacking):
@@ -221,7 +222,7 @@ class _OnPages(OpenclBacking):
     on_host_pages = True
 
     def _obtain(self, size: int) -> None:
-        self._pages: Pages | None = Pages(self.length)
+        self._pages = Pages(self.length)
         self.address = self._pages.address
         try:
             self.argument = self._introduce(size)
@@ -234,12 +235,10 @@ class _OnPages(OpenclBacking):
         raise NotImplementedError
 
     def _release(self) -> None:
-        argument, self.argument = self.argument, None
-        if isinstance(argument, cl.Buffer):
-            argument.release()
-        pages, self._pages = self._pages, None
-        if pages is not None:
-            pages.close()
+        if isinstance(self.argument, cl.Buffer):
+            self.argument.release()
+        self.argument = None
+        self._pages.close()
 
 
 class SystemBacking(_OnPages):
@@ -256,6 +255,7 @@ class HostPointerBacking(_OnPages):
     """A buffer over pages of the host: its addresses on the device are others."""
 
     tier = "host_pointer"
+    moves_whole = True  # a buffer is sent as a whole
 
     def _introduce(self, size: int) -> Any:
         self._mapping: Any = None
@@ -283,10 +283,6 @@ class HostPointerBacking(_OnPages):
         if mapping is not None:
             mapping.release(self.runtime.queue)
         self.runtime.queue.finish()
-
-    def move(self, offset: int, length: int, source: int, target: int) -> Chunk:
-        """A buffer is sent as a whole, with its first part."""
-        return super().move(0, self.length, source, target) if offset == 0 else Chunk()
 
     def _send(self, offset: int, length: int, target: int) -> None:
         cl.enqueue_migrate_mem_objects(self.runtime.queue, [self.argument], _TO[target]).wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
 from holdfast.base.errors import OutOfMemory
@@ -9,7 +10,7 @@ from holdfast.base.units import format_bytes
 from holdfast.memory import system
 from holdfast.memory.svm.model import PAGE_BYTES
 from holdfast.topology import Topology
-from holdfast.topology.sysfs import read, read_memory
+from holdfast.topology.sysfs import read_memory
 
 _TOUCHED_AT_ONCE = 64 << 20  # Ctrl-C gets through between these
 
@@ -20,6 +21,9 @@ class Pages:
     def __init__(self, size: int) -> None:
         self.length = -(-size // PAGE_BYTES) * PAGE_BYTES
         self.address = system.reserve(self.length)
+        # Whoever drops it, by Ctrl-C in the middle of something, gives it back.
+        self.close = weakref.finalize(self, system.release, self.address, self.length)
+        self.close.atexit = False
         if not system.make_usable(self.address, self.length):
             self.close()
             raise OutOfMemory(
@@ -32,11 +36,6 @@ class Pages:
         """How many pages."""
         return self.length // PAGE_BYTES
 
-    def close(self) -> None:
-        """Give the range back. A second time does nothing."""
-        length, self.length = self.length, 0
-        system.release(self.address, length)
-
 
 def touch(address: int, length: int) -> None:
     """Have every page of a range come now; where that is broken off the caller gives it back."""
@@ -46,13 +45,4 @@ def touch(address: int, length: int) -> None:
 
 def host_free(machine: Topology) -> int | None:
     """What programs can still get of the whole machine, caches included."""
-    available = read_memory(Path("/proc/meminfo")).get("MemAvailable", machine.available_bytes)
-    return within_limit(machine, available)
-
-
-def within_limit(machine: Topology, free: int | None) -> int | None:
-    """No more than the control group lets this process have beside what it has."""
-    if machine.memory_limit_bytes is None or free is None:
-        return free
-    resident = int((read(Path("/proc/self/statm")) or "0 0").split()[1]) * PAGE_BYTES
-    return max(0, min(free, machine.memory_limit_bytes - resident))
+    return read_memory(Path("/proc/meminfo")).get("MemAvailable", machine.available_bytes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from holdfast.base.errors import BadInput, OutOfMemory, Unsupported
 from holdfast.base.units import format_bytes
@@ -35,15 +36,16 @@ def place(
     it does not fit; nothing was changed then.
     """
     wanted = _mode(mode)
+    _check_limit(layout, size)
     if domain is not None:
         return _named(layout, size, domain, wanted)
     home, why = _home(layout, near, running_on)
     order = _by_distance(layout, home)
     if wanted == "interleave":
-        return _interleaved(layout, size, order, "interleaving was asked for")
+        return _widest(layout, size, order)
     chosen = next((d for d in order if fits(d, size)), None)
     if chosen is None:
-        return _spread(layout, size, order, home)
+        return _spread(layout, size, order, wanted)
     if chosen is not home:
         why = f"{home.name} ({why}) has {_free(home)} free; {chosen.name} is the nearest with room"
     return Placement(
@@ -69,11 +71,8 @@ def fits(domain: Domain, size: int) -> bool:
 
 def domain_of(layout: Layout, number: object) -> Domain:
     """The domain with that number. Raises BadInput that lists those there are."""
-    found = (
-        None
-        if isinstance(number, bool)
-        else next((d for d in layout.domains if d.id == number), None)
-    )
+    whole = hasattr(number, "__index__") and not isinstance(number, bool)
+    found = next((d for d in layout.domains if whole and d.id == number), None)
     if found is None:
         raise BadInput(
             f"{layout.provider!r} has no domain {number!r}",
@@ -103,15 +102,16 @@ def _named(layout: Layout, size: int, domain: int | Sequence[int], mode: Mode | 
     names = " and ".join(d.name for d in named)
     why = f"{names} was asked for" if len(named) == 1 else f"{names} were asked for"
     if mode == "interleave" or (mode is None and len(named) > 1):
-        return _interleaved(layout, size, named, why)
-    rooms = [_room(d) for d in named]
-    if mode != "preferred" and None not in rooms and size > sum(r or 0 for r in rooms):
-        raise _full("allocate", size, named, layout)
+        return replace(_interleaved(layout, size, named, why), pinned=True)
+    if mode == "preferred" and len(named) > 1:
+        raise BadInput("only one domain can be preferred", expected="one domain, or another mode")
+    _check_sum(size, named if mode != "preferred" else layout.domains, layout)
     return Placement(
         domains=tuple(d.id for d in named),
         mode=mode or "bind",
         reason=why,
         cpus=_cpus(layout, named),
+        pinned=True,
     )
 
 
@@ -144,11 +144,25 @@ def _near(layout: Layout, near: str) -> tuple[Domain, str]:
         )
     kind, number = match[1], int(match[2] or 0)
     if kind == "node":
-        domain = domain_of(layout, number)
-        return domain, f"{domain.name} was asked for"
+        return _near_node(layout, number)
     if kind == "cpu":
         return _near_cpu(layout, number)
     return _near_gpu(layout, number)
+
+
+def _node(layout: Layout, number: int | None) -> Domain | None:
+    """The domain that is a NUMA node; of some providers none is."""
+    return next((d for d in layout.domains if d.name == f"node:{number}"), None)
+
+
+def _near_node(layout: Layout, number: int) -> tuple[Domain, str]:
+    domain = _node(layout, number)
+    if domain is None:
+        raise BadInput(
+            f"{layout.provider!r} has no domain that is node {number}",
+            expected="one of " + ", ".join(d.name for d in layout.domains),
+        )
+    return domain, f"{domain.name} was asked for"
 
 
 def _near_cpu(layout: Layout, number: int) -> tuple[Domain, str]:
@@ -171,7 +185,7 @@ def _near_gpu(layout: Layout, number: int) -> tuple[Domain, str]:
             expected=f"one of {', '.join(f'gpu:{g.id}' for g in gpus)}" if gpus else "a GPU",
             hint="holdfast topo lists what is there",
         )
-    domain = layout.domain(gpu.numa_node) if gpu.numa_node is not None else None
+    domain = _node(layout, gpu.numa_node)
     if domain is None:
         if len(layout.domains) == 1:
             return layout.domains[0], f"{layout.domains[0].name} is the only one"
@@ -188,7 +202,7 @@ def _gpu_homes(layout: Layout) -> dict[int, tuple[Domain, str]]:
     gpus = layout.topology.gpus if layout.topology else ()
     found: dict[int, tuple[Domain, str]] = {}
     for gpu in gpus:
-        domain = layout.domain(gpu.numa_node) if gpu.numa_node is not None else None
+        domain = _node(layout, gpu.numa_node)
         computes = gpu.kind != "display" and (gpu.kind != "virtual" or gpu.memory_bytes)
         if domain is not None and computes:
             found.setdefault(domain.id, (domain, f"gpu:{gpu.id}"))
@@ -198,34 +212,58 @@ def _gpu_homes(layout: Layout) -> dict[int, tuple[Domain, str]]:
 # ---- what does not fit one domain
 
 
-def _spread(layout: Layout, size: int, order: list[Domain], home: Domain) -> Placement:
-    """Over as few of the nearest domains as do; in equal parts where that is possible."""
-    for count in range(2, len(order) + 1):
-        some = order[:count]
-        if size <= min(_room(d) or 0 for d in some) * count:
-            names = ", ".join(d.name for d in some)
-            why = f"{format_bytes(size)} is more than {home.name} has free ({_free(home)}): "
-            return _interleaved(layout, size, some, why + f"over {names}")
-    if size <= sum(_room(d) or 0 for d in order):
-        return Placement(
-            domains=tuple(d.id for d in order),
-            mode="bind",
-            reason=f"{format_bytes(size)} takes what all domains have free",
-            cpus=_cpus(layout, order),
-        )
-    raise _full("allocate", size, order, layout)
+def _spread(layout: Layout, size: int, order: Sequence[Domain], mode: Mode | None) -> Placement:
+    """What is more than any domain has free: interleaved over as few of the nearest as can take
+    equal parts, unless somebody wants it otherwise; else it takes what they have, nearest first.
+    """
+    _check_sum(size, order, layout)
+    more = f"{format_bytes(size)} is more than any domain has free"
+    if mode == "preferred":
+        why = f"{more}; {order[0].name} comes first"
+        return _over(layout, order[:1], "preferred", why)
+    for count in range(2, len(order) + 1) if mode is None else ():
+        able = [d for d in order if fits(d, -(-size // count))]
+        if len(able) >= count:
+            names = ", ".join(d.name for d in able[:count])
+            return _over(layout, able[:count], "interleave", f"{more}: over {names}")
+    return _over(layout, order, "bind", f"{more}: what each of them has, nearest first")
+
+
+def _widest(layout: Layout, size: int, order: Sequence[Domain]) -> Placement:
+    """Interleaved over as many domains as can take equal parts."""
+    for count in range(len(order), 0, -1):
+        able = [d for d in order if fits(d, -(-size // count))]
+        if len(able) >= count:
+            return _over(layout, able[:count], "interleave", "interleaving was asked for")
+    raise _full("interleave", size, order, layout)
 
 
 def _interleaved(layout: Layout, size: int, over: Sequence[Domain], why: str) -> Placement:
-    rooms = [_room(d) for d in over]
-    if None not in rooms and size > min(r or 0 for r in rooms) * len(over):
+    if not all(fits(d, -(-size // len(over))) for d in over):
         raise _full("interleave", size, over, layout)
-    return Placement(
-        domains=tuple(d.id for d in over),
-        mode="interleave",
-        reason=why,
-        cpus=_cpus(layout, over),
-    )
+    return _over(layout, over, "interleave", why)
+
+
+def _over(layout: Layout, over: Sequence[Domain], mode: Mode, why: str) -> Placement:
+    domains = tuple(d.id for d in over)
+    return Placement(domains=domains, mode=mode, reason=why, cpus=_cpus(layout, over))
+
+
+def _check_sum(size: int, over: Sequence[Domain], layout: Layout) -> None:
+    rooms = [_room(d) for d in over]
+    if None not in rooms and size > sum(r or 0 for r in rooms):
+        raise _full("allocate", size, over, layout)
+
+
+def _check_limit(layout: Layout, size: int) -> None:
+    if layout.free_bytes is not None and size > max(0, layout.free_bytes - KEPT_BYTES):
+        raise OutOfMemory(
+            f"cannot allocate {format_bytes(size)}: this process may take "
+            f"{format_bytes(layout.free_bytes)} more",
+            expected="less than the limit on its memory (control group) leaves, with "
+            f"{format_bytes(KEPT_BYTES)} to spare",
+            hint="a smaller size, freeing something first, or a higher limit",
+        )
 
 
 def _room(domain: Domain) -> int | None:
@@ -236,13 +274,16 @@ def _room(domain: Domain) -> int | None:
 
 
 def _by_distance(layout: Layout, home: Domain) -> list[Domain]:
-    """Nearest first; of those equally near, the one with most free memory."""
+    """Nearest first; of those equally near, the one with most free memory.
+
+    Memory of a GPU is no place for what nobody asked to have there.
+    """
 
     def key(domain: Domain) -> tuple[bool, int, int]:
         distance = layout.distance(home.id, domain.id)
         return domain is not home, distance or 255, -(domain.free_bytes or 0)
 
-    return sorted(layout.domains, key=key)
+    return sorted((d for d in layout.domains if d is home or d.kind != "gpu"), key=key)
 
 
 def _cpus(layout: Layout, domains: Sequence[Domain]) -> tuple[int, ...]:

@@ -62,10 +62,11 @@ def propose(
     """Moves that would help, in the order to do them; none of an allocation that is `resting`.
 
     First pages that are far from what uses their allocation, largest first; then one allocation
-    out of each domain that is nearly full. Each counts on those before it.
+    out of each domain that is nearly full. Each counts on those before it. What somebody put into
+    a domain by its number stays there.
     """
     books = _Books(layout, states)
-    movable = [state for state in states if state.key not in resting]
+    movable = [s for s in states if s.key not in resting and not s.placement.pinned]
     found = list(_homewards(books, movable))
     taken = {proposal.key for proposal in found}
     found += _relief(books, [state for state in movable if state.key not in taken])

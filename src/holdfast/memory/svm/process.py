@@ -8,6 +8,7 @@ moved stays whole where it is.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections import Counter
@@ -124,9 +125,10 @@ def parse_numa_maps(text: str, maps: str) -> Iterator[Region]:
 
     What is in one of them alone came or went in between, and is left out.
     """
-    ends = {int(m[1], 16): m for m in map(_MAP.match, maps.splitlines()) if m}
-    for line in text.splitlines():
-        start, policy, *words = line.split()
+    # A file's name may hold any character that ends a line or a word, but "\n" and " " itself.
+    ends = {int(m[1], 16): m for m in map(_MAP.match, maps.split("\n")) if m}
+    for line in filter(None, text.split("\n")):
+        start, policy, *words = line.split(" ")
         where = ends.get(int(start, 16))
         if where is None:
             continue
@@ -176,12 +178,12 @@ def _folder(pid: int, proc: Path) -> Path:
 
 def _read(path: Path, pid: int) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return path.read_bytes().decode("utf-8", errors="backslashreplace")
     except PermissionError as exc:
         raise Unsupported(
             f"this user may not look at the memory of process {pid}",
             expected="a process of the same user, or the right to trace it",
-            hint="sudo",
+            hint=None if os.geteuid() == 0 else "sudo",
         ) from exc
     except (FileNotFoundError, ProcessLookupError) as exc:
         raise _gone(pid) from exc

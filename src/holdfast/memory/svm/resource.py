@@ -13,6 +13,7 @@ from typing import Any
 
 from holdfast.base.errors import Unsupported
 from holdfast.memory.resource import Blocks, checked
+from holdfast.memory.svm import choice
 from holdfast.memory.svm.allocation import Allocation
 from holdfast.memory.svm.interface import Provider
 
@@ -23,8 +24,10 @@ class Svm:
     device = "cpu"
     pinned = False
 
-    def __init__(self, provider: Provider, **placement: Any) -> None:
+    def __init__(self, provider: Provider | str, **placement: Any) -> None:
         """Raises Unsupported for memory that the host may not look at whenever it likes."""
+        if not isinstance(provider, Provider):
+            provider = choice.provider(provider)
         self.provider = provider
         self._placement = placement
         self._blocks: Blocks[Allocation] = Blocks(self)

@@ -19,15 +19,13 @@ from holdfast.base.errors import Absent, BadInput, OutOfMemory, Unsupported, Use
 from holdfast.base.units import format_bytes
 from holdfast.memory.svm import affinity
 from holdfast.memory.svm.allocation import Allocation
-from holdfast.memory.svm.interface import Progress, Provider, Stop
-from holdfast.memory.svm.ledger import Record
+from holdfast.memory.svm.interface import Provider
 from holdfast.memory.svm.model import (
     PAGE_BYTES,
     Chunk,
     Domain,
     Layout,
     Metrics,
-    Migration,
     Placement,
     Statistics,
     Where,
@@ -76,7 +74,14 @@ class RetryixProvider(Provider):
         )
 
     def _obtain(self, size: int, placement: Placement) -> RetryixBacking:
-        backing = RetryixBacking(self.library, size, placement.domains[0])  # it takes one
+        first, *more = placement.domains
+        if more:
+            raise Unsupported(
+                "memory of 'retryix' cannot be spread over several domains",
+                expected="one domain, which is what the library takes",
+                hint=f"domain={first}, or a smaller size",
+            )
+        backing = RetryixBacking(self.library, size, first)
         try:
             backing.obtain()
         except BaseException:
@@ -103,35 +108,6 @@ class RetryixProvider(Provider):
                     raise
             return record.grant
 
-    def free(self, handle: Allocation) -> None:
-        """Give memory back. Raises as every provider's, and Unsupported where the library refuses;
-        then it is still there.
-        """
-        try:
-            super().free(handle)
-        except KeyboardInterrupt:
-            # It comes out of the library's call when that is over: the books are to be done.
-            if self.ledger.holds(handle) and not self.library.holds(handle.address):
-                super().free(handle)
-            raise
-
-    def _migrate(
-        self,
-        record: Record,
-        source: int,
-        target: int,
-        progress: Progress | None,
-        stop: Stop | None,
-    ) -> Migration:
-        """The library moves everything in one call, so `stop` is asked before it alone."""
-        answers = iter([stop] if stop is not None else [])
-
-        def stop_at_first() -> bool:
-            ask = next(answers, None)
-            return ask is not None and ask()
-
-        return super()._migrate(record, source, target, progress, stop_at_first)
-
     def statistics(self) -> Statistics:
         """What was handed out, taken back and moved; `document` is what the library counts."""
         return dataclasses.replace(super().statistics(), document=self.library.document(STATISTICS))
@@ -152,9 +128,7 @@ class LibraryGrant(affinity.Grant):
     """That the work runs beside some memory of a library, until it is given back."""
 
     def __init__(self, library: Library, cpus: Iterable[int]) -> None:
-        super().__init__(
-            frozenset(cpus), 0
-        )  # how many threads it binds the library keeps to itself
+        super().__init__(frozenset(cpus), None)  # how many threads, the library does not say
         self._library = library
 
     def give_back(self) -> None:
@@ -166,9 +140,12 @@ class RetryixBacking:
     """One allocation of a library."""
 
     moves_under_views = False  # retryix.h promises a library that nobody looks
+    moves_whole = True
 
     def __init__(self, library: Library, size: int, domain: int) -> None:
         self.address = 0
+        self._held: list[int] = []  # its address, while the library has it handed out
+        self._freed: list[int] = []  # what the library returned when it freed it
         self.domain = domain  # where it was put, or moved to
         self._library = library
         self._size = size
@@ -176,12 +153,9 @@ class RetryixBacking:
 
     def obtain(self) -> None:
         """Have the library allocate. Raises OutOfMemory, and Unsupported for memory of others."""
-        found: list[int] = []
-        try:
-            self._library.obtain(found, self._size, self.domain)
-        finally:
-            self.address = found[0] if found else 0
-        if not self.address:
+        self._library.obtain(self._held, self._size, self.domain)
+        self.address = next(iter(self._held), 0)
+        if not self._held:
             raise OutOfMemory(
                 f"{self._library.path} has no {format_bytes(self._size)} on domain {self.domain}",
                 expected="that much memory there",
@@ -205,9 +179,7 @@ class RetryixBacking:
         return Where(pages=pages, method=SAID)
 
     def move(self, offset: int, length: int, source: int, target: int) -> Chunk:
-        """Have the library move all of it with the first part; nothing is left for the others."""
-        if offset:
-            return Chunk()
+        """Have the library move it."""
         before = self.where()
         count = before.pages.get(source, 0)
         elsewhere = before.total - count
@@ -237,11 +209,11 @@ class RetryixBacking:
 
     def close(self) -> None:
         """Have the library free it. Raises Unsupported where it does not."""
-        self._library.release(self.address)
+        self._library.release(self._held, self._freed)
 
     def _check(self) -> None:
         # Ctrl-C while the library frees memory comes out when the memory is gone.
-        if not self._library.holds(self.address):
+        if not self._held:
             raise UseAfterFree(
                 f"the memory at {self.address:#x} was given back and cannot be used",
                 expected="an allocation that was not given back yet",

@@ -138,27 +138,30 @@ class Library:
                 hint="tell who made the library; both allocations would write to the same bytes",
             )
 
-    def release(self, address: int) -> None:
-        """Have the library free memory that it was not asked to free before.
+    def release(self, held: list[int], codes: list[int]) -> None:
+        """Have the library free the memory at `held[0]`, which is empty then.
 
-        Raises Unsupported where it does not; then the memory is still there.
+        `codes` gets what the library returned. Where Ctrl-C comes out of this, it may be called
+        again with both: nothing is freed twice, though somebody else may have the address by now.
+        Raises Unsupported where the library does not free it; then the memory is still there.
         """
-        codes: list[int] = []
         with self.lock:
-            if address not in self._held:
+            if not held:
                 return
-            try:
+            [address] = held
+            if codes != [0]:
+                codes.clear()
                 self._call(codes, FREE, address)
-            finally:
-                if codes == [0]:
-                    del self._held[address]
-        if codes != [0]:
-            raise Unsupported(
-                f"the memory at {address:#x} was not given back: {self.called(FREE)} "
-                f"returned {error(codes[0])}",
-                expected="0",
-                hint="free it again; until then it is there, and counted",
-            )
+            if codes == [0]:
+                self._held.pop(address, None)
+                held.clear()
+                return
+        raise Unsupported(
+            f"the memory at {address:#x} was not given back: {self.called(FREE)} "
+            f"returned {error(codes[0])}",
+            expected="0",
+            hint="free it again; until then it is there, and counted",
+        )
 
     def holds(self, address: int) -> bool:
         """Whether memory was handed out and not freed."""

@@ -6,7 +6,6 @@ result says that it is simulated, and no time or bandwidth is claimed.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 
 from holdfast.base.config import Config
@@ -27,12 +26,14 @@ class SimulatedProvider(Provider):
 
     def __init__(self, config: Config | None = None) -> None:
         super().__init__(config)
-        self.machine = simulate(self.config.simulate or EXAMPLE)
-        self._used: Counter[int] = Counter()  # bytes by node
-        self._lock = threading.Lock()
+        text = self.config.simulate
+        self.machine = simulate(EXAMPLE if text is None else text)
 
     def discover(self, refresh: bool = False) -> Layout:
         """The made-up nodes, less what was allocated on them."""
+        used: Counter[int] = Counter()
+        for record in self.ledger.live():
+            used.update(record.backing.where().pages)
         return Layout(
             provider=self.name,
             simulated=True,
@@ -44,7 +45,7 @@ class SimulatedProvider(Provider):
                     name=f"node:{node.id}",
                     kind=node.memory_kind,
                     total_bytes=node.total_bytes,
-                    free_bytes=(node.total_bytes or 0) - self._used[node.id],
+                    free_bytes=max(0, (node.total_bytes or 0) - used[node.id] * PAGE_BYTES),
                     cpus=node.cpus,
                     distances=node.distances,
                 )
@@ -52,37 +53,29 @@ class SimulatedProvider(Provider):
             ),
         )
 
-    def _running_on(self) -> tuple[int, ...]:
-        return ()  # the work runs on CPUs that are not part of this machine
+    def running_on(self) -> tuple[int, ...]:
+        """None: the work runs on CPUs that are not part of this machine."""
+        return ()
 
     def set_affinity(self, handle: Allocation) -> None:
         """Nothing is bound: the CPUs beside the memory are made up."""
         self.ledger.record(handle)
 
-    def use(self, pages: Counter[int]) -> None:
-        """So many more pages of each node are in use; fewer, where a number is negative."""
-        with self._lock:
-            for node, count in pages.items():
-                self._used[node] += count * PAGE_BYTES
-
     def _obtain(self, size: int, placement: Placement) -> SimulatedBacking:
         rooms = {d.id: (d.free_bytes or 0) // PAGE_BYTES for d in self.discover().domains}
-        return SimulatedBacking(self, size, placement, rooms)
+        return SimulatedBacking(size, placement, rooms)
 
 
 class SimulatedBacking:
     """Pages of the host, and a node written down for each."""
 
     moves_under_views = True
+    moves_whole = False
 
-    def __init__(
-        self, provider: SimulatedProvider, size: int, placement: Placement, rooms: dict[int, int]
-    ) -> None:
+    def __init__(self, size: int, placement: Placement, rooms: dict[int, int]) -> None:
         self.pages = Pages(size)
         self.address = self.pages.address
-        self._provider = provider
         self._nodes = _assign(self.pages.count, placement, rooms)
-        provider.use(Counter(self._nodes))
 
     def map(self) -> None:
         """The host always sees it."""
@@ -92,7 +85,7 @@ class SimulatedBacking:
 
     def where(self) -> Where:
         """What is written down."""
-        pages = dict(sorted(Counter(self._nodes).items()))
+        pages = {node: self._nodes.count(node) for node in sorted(set(self._nodes))}
         return Where(pages=pages, method=METHOD, simulated=True)
 
     def move(self, offset: int, length: int, source: int, target: int) -> Chunk:
@@ -101,7 +94,6 @@ class SimulatedBacking:
         part = self._nodes[first:last]
         count = part.count(source)
         self._nodes[first:last] = part.replace(bytes([source]), bytes([target]))
-        self._provider.use(Counter({source: -count, target: count}))
         return Chunk(moved=count, elsewhere=len(part) - count)
 
     def moved(self, target: int) -> None:
@@ -109,7 +101,6 @@ class SimulatedBacking:
 
     def close(self) -> None:
         """Give the pages back."""
-        self._provider.use(Counter({n: -c for n, c in Counter(self._nodes).items()}))
         self.pages.close()
 
 
@@ -122,4 +113,4 @@ def _assign(count: int, placement: Placement, rooms: dict[int, int]) -> bytearra
     assigned = bytearray()
     for node in order:
         assigned += bytes([node]) * min(rooms[node], count - len(assigned))
-    return assigned
+    return assigned + bytes([order[-1]]) * (count - len(assigned))

@@ -42,6 +42,9 @@ PROBES: Registry[Probe] = Registry(
 # These read files below Config.root, so they can describe a recorded machine as well.
 FROM_FILES = ("linux", "pci", "kfd")
 
+# Nodes and GPUs in milliseconds: nothing that starts a process.
+QUICK = (*FROM_FILES, "nvml")
+
 # Vendor drivers run in these: they may crash, hang, or leave a context behind, so each gets a
 # process of its own. The value is the package without which there is no point in starting one.
 IN_A_CHILD = {"opencl": "pyopencl", "torch": "torch"}

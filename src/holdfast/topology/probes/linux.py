@@ -16,6 +16,7 @@ from pathlib import Path
 
 from holdfast.base.config import Config
 from holdfast.base.errors import Absent
+from holdfast.topology.control_groups import memory_limit
 from holdfast.topology.model import (
     Cache,
     CacheKind,
@@ -64,7 +65,7 @@ def probe(config: Config) -> Topology:
         page_bytes=os.sysconf("SC_PAGE_SIZE") if here else None,
         memory_bytes=memory.get("MemTotal"),
         available_bytes=memory.get("MemAvailable"),
-        memory_limit_bytes=_memory_limit(root),
+        memory_limit_bytes=memory_limit(root),
         usable_cpus=tuple(sorted(os.sched_getaffinity(0))) if here else None,
         nodes=nodes,
         cpus=cpus or tuple(Cpu(id=i, node=n) for i, n in sorted(node_of_cpu.items())),
@@ -263,27 +264,3 @@ def _cpu_model(root: Path) -> str | None:
 def _machine_id(root: Path) -> str | None:
     text = read(root / "etc/machine-id") or read(root / "var/lib/dbus/machine-id")
     return hidden_id(text) if text else None
-
-
-def _memory_limit(root: Path) -> int | None:
-    """The smallest memory limit on the way up from this process's control group."""
-    limits: list[int] = []
-    for line in (read(root / "proc/self/cgroup") or "").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, group = rest.partition(":")
-        if controllers == "":
-            base, name = root / "sys/fs/cgroup", "memory.max"
-        elif "memory" in controllers.split(","):
-            base, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
-        else:
-            continue
-        folder = base / group.strip("/")
-        for place in (folder, *folder.parents):
-            if place.is_relative_to(base):
-                limits.append(read_natural(place / name) or _NO_LIMIT)
-    smallest = min(limits, default=_NO_LIMIT)
-    return smallest if smallest < _NO_LIMIT else None
-
-
-# Version 1 groups say "no limit" with the largest multiple of a page below 2**63.
-_NO_LIMIT = 2**62

@@ -1,0 +1,53 @@
+"""Limits on memory that Linux control groups put on this process.
+
+Promise: reads files below `root` alone; where there is no limit there is None.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.topology.sysfs import read, read_natural
+
+# Version 1 groups say "no limit" with the largest multiple of a page below 2**63.
+_NO_LIMIT = 2**62
+_VERSIONS = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
+
+
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """The smallest limit on the way up from this process's group."""
+    return min((limit for limit, _ in _groups(root)), default=None)
+
+
+def memory_left(root: Path = Path("/")) -> int | None:
+    """What the groups of this process may still take; caches that can be dropped count as free."""
+    return min((max(0, limit - used) for limit, used in _groups(root)), default=None)
+
+
+def _groups(root: Path) -> Iterator[tuple[int, int]]:
+    """Limit and use of each group that limits this process."""
+    for line in (read(root / "proc/self/cgroup") or "").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, group = rest.partition(":")
+        if controllers == "":
+            base, version = root / "sys/fs/cgroup", 2
+        elif "memory" in controllers.split(","):
+            base, version = root / "sys/fs/cgroup/memory", 1
+        else:
+            continue
+        folder = base / group.strip("/")
+        for place in (folder, *folder.parents):
+            limit = read_natural(place / _VERSIONS[version][0])
+            if place.is_relative_to(base) and limit is not None and limit < _NO_LIMIT:
+                yield limit, _used(place, version)
+
+
+def _used(folder: Path, version: int) -> int:
+    _, use, cached = _VERSIONS[version]
+    found = re.search(rf"^{cached} (\d+)$", read(folder / "memory.stat") or "", re.MULTILINE)
+    return max(0, (read_natural(folder / use) or 0) - int(found[1] if found else 0))
