@@ -5,6 +5,7 @@ Promise: reads files below `root` alone; where there is no limit there is None.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,16 @@ def memory_left(root: Path = Path("/")) -> int | None:
 
 def _groups(root: Path) -> Iterator[tuple[int, int]]:
     """Limit and use of each group that limits this process."""
+    for folder, version in _folders(root):
+        limit = read_natural(folder / _VERSIONS[version][0])
+        if limit is not None and limit < _NO_LIMIT:
+            yield limit, _used(folder, version)
+
+
+@functools.cache
+def _folders(root: Path) -> tuple[tuple[Path, int], ...]:
+    """Where a limit may stand: this process's group and those around it. They stay the same."""
+    found: list[tuple[Path, int]] = []
     for line in (read(root / "proc/self/cgroup") or "").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
@@ -41,10 +52,9 @@ def _groups(root: Path) -> Iterator[tuple[int, int]]:
         else:
             continue
         folder = base / group.strip("/")
-        for place in (folder, *folder.parents):
-            limit = read_natural(place / _VERSIONS[version][0])
-            if place.is_relative_to(base) and limit is not None and limit < _NO_LIMIT:
-                yield limit, _used(place, version)
+        places = (p for p in (folder, *folder.parents) if p.is_relative_to(base))
+        found += [(place, version) for place in places if (place / _VERSIONS[version][0]).exists()]
+    return tuple(found)
 
 
 def _used(folder: Path, version: int) -> int:

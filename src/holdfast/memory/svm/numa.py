@@ -67,7 +67,7 @@ class NumaProvider(Provider):
     def discover(self, refresh: bool = False) -> Layout:
         """The nodes that have memory this process may use; what is free is read every time."""
         machine = discover(refresh, config=self._asking)
-        allowed = parse_list(read_table(Path("/proc/self/status")).get("Mems_allowed_list", ""))
+        allowed = _allowed_nodes() if len(machine.nodes) > 1 else None
         nodes = [n for n in machine.nodes if n.total_bytes and (not allowed or n.id in allowed)]
         order = [machine.nodes.index(n) for n in nodes]
         alone = len(machine.nodes) == 1
@@ -187,6 +187,11 @@ def _domain(node: Node, machine: Topology, order: list[int], alone: bool) -> Dom
         cpus=node.cpus,
         distances=tuple(node.distances[i] for i in order if i < len(node.distances)),
     )
+
+
+def _allowed_nodes() -> tuple[int, ...] | None:
+    """Those that the cpuset of this process leaves it."""
+    return parse_list(read_table(Path("/proc/self/status")).get("Mems_allowed_list", ""))
 
 
 def _node_free(node: int) -> int | None:
