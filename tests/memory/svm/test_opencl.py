@@ -25,7 +25,11 @@ cl = pytest.importorskip("pyopencl")
 from holdfast.memory.svm import opencl, opencl_tiers  # noqa: E402
 from holdfast.memory.svm.opencl import OpenclProvider  # noqa: E402
 
-pytestmark = [pytest.mark.opencl, needs(_no_opencl())]
+pytestmark = [
+    pytest.mark.opencl,
+    needs(_no_opencl()),
+    pytest.mark.filterwarnings("ignore::pyopencl.CompilerWarning"),  # remarks of NVIDIA's compiler
+]
 
 TIERS = list(opencl_tiers.TIERS)
 FINE = ["fine_system", "fine_buffer"]
@@ -640,7 +644,8 @@ def test_tiers_go_by_what_the_device_says_of_itself() -> None:
 
 
 def test_the_best_tier_of_the_device_is_taken(make: Make) -> None:
-    assert make().tier == "fine_buffer"
+    provider = make()
+    assert provider.tier == opencl_tiers.tiers_of(provider.device)[0] != "copy"
     assert make(svm=()).tier == "host_pointer"
     assert make(svm=("coarse_buffer",)).tier == "coarse"
 
