@@ -18,7 +18,7 @@ class Tie(weakref.ref["Block"]):
     address: int
 
 
-class Block:
+class Block(views.Viewed):
     """A piece of memory: an address with a size, given back when the last reference goes.
 
     It is a buffer, a NumPy array (`array()`, `np.asarray`) and a torch tensor (`tensor()`, DLPack)
@@ -26,6 +26,7 @@ class Block:
     """
 
     __slots__ = ("__weakref__", "_looking", "_owner", "address", "entry", "size")
+    public_name = "holdfast.memory.Block"
     host = True
     pinned = False
 
@@ -38,9 +39,6 @@ class Block:
     def of(self, owner: object) -> bool:
         """Whether `owner` takes it back."""
         return self._owner is owner and self.entry is not None
-
-    def __bool__(self) -> bool:
-        return True  # also where it has no bytes
 
     @property
     def ptr(self) -> int:
@@ -77,27 +75,6 @@ class Block:
         self._looking = [*looking, weakref.ref(bytes_of)]
         return memoryview(bytes_of).cast("B")
 
-    def __buffer__(self, flags: int) -> memoryview:  # read by Python 3.12 and newer
-        return self.view()
-
-    def __index__(self) -> int:
-        return self.address
-
-    __int__ = __index__
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        # A copy would give the memory back a second time.
-        raise TypeError("cannot pickle 'holdfast.memory.Block' object")
-
-    __bytes__ = views.content
-    array = views.array
-    tensor = views.tensor
-    __dlpack__ = views.dlpack
-    __dlpack_device__ = views.dlpack_device
-    __array_interface__ = property(views.array_interface)
     __cuda_array_interface__ = property(views.cuda_array_interface)
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from holdfast.base.errors import BadInput, MissingDependency
 from holdfast.base.units import format_bytes
@@ -129,6 +129,46 @@ def _torch_type(torch: Any, dtype: Any) -> Any:
             f"torch has no type {dtype!r}", expected='a type such as "uint8" or torch.float32'
         )
     return kind
+
+
+class Viewed:
+    """What memory offers to Python, NumPy, torch and DLPack; it has `view()`, `address`, `size`
+    and `host`.
+    """
+
+    __slots__ = ()
+    public_name: ClassVar[str]
+    address: int
+    size: int
+
+    def view(self) -> memoryview:
+        """The bytes."""
+        raise NotImplementedError
+
+    def __buffer__(self, flags: int) -> memoryview:  # read by Python 3.12 and newer
+        return self.view()
+
+    def __index__(self) -> int:
+        return self.address
+
+    __int__ = __index__
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __bool__(self) -> bool:
+        return True  # also where it has no bytes
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # A copy would give the memory back a second time.
+        raise TypeError(f"cannot pickle '{self.public_name}' object")
+
+    __bytes__ = content
+    array = array
+    tensor = tensor
+    __dlpack__ = dlpack
+    __dlpack_device__ = dlpack_device
+    __array_interface__ = property(array_interface)
 
 
 def _shape(

@@ -16,11 +16,11 @@ from holdfast.memory import views
 
 if TYPE_CHECKING:
     from holdfast.memory.svm.interface import Progress, Provider, Stop
-    from holdfast.memory.svm.ledger import Record
     from holdfast.memory.svm.model import Migration, Placement, Where
+    from holdfast.memory.svm.record import Record
 
 
-class Allocation(contextlib.AbstractContextManager["Allocation"]):
+class Allocation(views.Viewed, contextlib.AbstractContextManager["Allocation"]):
     """Memory of a provider, given back by `free()`, at the end of a `with` block, or when the last
     reference to it and to its views goes.
 
@@ -30,6 +30,7 @@ class Allocation(contextlib.AbstractContextManager["Allocation"]):
             del array                                           # a view would keep the memory
     """
 
+    public_name = "holdfast.memory.svm.Allocation"
     host = True
     pinned = False
 
@@ -105,31 +106,6 @@ class Allocation(contextlib.AbstractContextManager["Allocation"]):
         except InUse:
             if exc_type is None:  # else the views are those of the error's own frames
                 raise
-
-    def __buffer__(self, flags: int) -> memoryview:  # read by Python 3.12 and newer
-        return self.view()
-
-    def __index__(self) -> int:
-        return self.address
-
-    __int__ = __index__
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __bool__(self) -> bool:
-        return True
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        # A copy would be a second owner of the same memory.
-        raise TypeError("cannot pickle 'holdfast.memory.svm.Allocation' object")
-
-    __bytes__ = views.content
-    array = views.array
-    tensor = views.tensor
-    __dlpack__ = views.dlpack
-    __dlpack_device__ = views.dlpack_device
-    __array_interface__ = property(views.array_interface)
 
     def __repr__(self) -> str:
         state = ", given back" if self.freed else ""

@@ -22,7 +22,7 @@ from holdfast.base.errors import BadInput, OutOfMemory, Unsupported
 from holdfast.base.units import format_bytes, parse_bytes
 from holdfast.memory.svm import affinity, locality
 from holdfast.memory.svm.allocation import Allocation
-from holdfast.memory.svm.ledger import Backing, Ledger, Record
+from holdfast.memory.svm.ledger import Ledger
 from holdfast.memory.svm.model import (
     PAGE_BYTES,
     Chunk,
@@ -34,6 +34,7 @@ from holdfast.memory.svm.model import (
     Where,
 )
 from holdfast.memory.svm.placement import check_room, domain_of, fits, place
+from holdfast.memory.svm.record import Backing, Record
 
 # (bytes done, bytes in all)
 Progress = Callable[[int, int], object]

@@ -1,4 +1,4 @@
-"""Who holds what: every allocation of one provider, by address and generation.
+"""Who holds what: every allocation of one provider, by its generation.
 
 Covers: handles that are stale or foreign, the states of an allocation, counters and their history,
 what nobody refers to any more.  Leaves to others: memory itself (a provider's backing).
@@ -15,116 +15,19 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from holdfast.base.errors import (
-    DoubleFree,
-    ForeignPointer,
-    HoldfastError,
-    InUse,
-    Misuse,
-    UseAfterFree,
-)
+from holdfast.base.errors import ForeignPointer, HoldfastError, InUse
 from holdfast.memory.stats import Counter
-from holdfast.memory.svm.model import Chunk, Placement, Sample, Where
+from holdfast.memory.svm.model import Placement, Sample
+from holdfast.memory.svm.record import Backing, Doing, Record, Tie, given_back, looked_at
 
 if TYPE_CHECKING:
-    from holdfast.memory.svm.affinity import Grant
     from holdfast.memory.svm.allocation import Allocation
     from holdfast.memory.svm.interface import Provider
 
 HISTORY = 1024
-
-
-class Backing(Protocol):
-    """The memory behind one allocation, as its provider got it.
-
-    Calls come one at a time, but for `where`, which may come in the middle of `move`.
-    """
-
-    address: int  # where the host finds it
-    moves_under_views: bool  # whether it may be moved while the host looks at it
-    moves_whole: bool  # whether it can only be moved as a whole
-
-    def map(self) -> None:
-        """Let the host look: before the first view."""
-        ...
-
-    def unmap(self) -> None:
-        """The host looks no more: after the last view, before a device or a migration."""
-        ...
-
-    def where(self) -> Where:
-        """In which domain the pages are."""
-        ...
-
-    def move(self, offset: int, length: int, source: int, target: int) -> Chunk:
-        """Move the pages of a part that are in `source`; those that cannot be stay whole."""
-        ...
-
-    def moved(self, target: int) -> None:
-        """All was moved: pages that are still to come belong there too."""
-        ...
-
-    def close(self) -> None:
-        """Give the memory back. A second time does nothing, whoever has the address by then."""
-        ...
-
-
-class _Tie(weakref.ref["Allocation"]):
-    """What is kept of a handle: its end puts this, by one call in C, where the ledger looks.
-
-    A `__del__` can be broken off by Ctrl-C before it did anything; this cannot.
-    """
-
-    __slots__ = ("record",)
-    record: Record
-
-
-class Record:
-    """One allocation: its memory, who looks at it and what is being done to it."""
-
-    def __init__(self, backing: Backing, size: int, generation: int, placement: Placement) -> None:
-        self.backing, self.size = backing, size
-        self.generation, self.placement = generation, placement
-        self.lock = threading.RLock()
-        self.doing: weakref.ref[_Doing] | None = None
-        self.freed = False
-        self.closing = False  # by a thread that is at it
-        self.mapped = False
-        self.grant: Grant | None = None  # threads that were bound for it
-        self.tie: _Tie | None = None
-        self._looking: list[weakref.ref[Any]] = []
-
-    @property
-    def busy(self) -> str | None:
-        """What is being done to it."""
-        doing = self.doing() if self.doing is not None else None
-        return doing.what if doing is not None else None
-
-    @property
-    def views(self) -> int:
-        """How many arrays, tensors and memoryviews look at it."""
-        return sum(ref() is not None for ref in self._looking)
-
-    def looked_at_by(self, window: object) -> None:
-        """One more view; it counts until it is gone. With the lock held."""
-        self._looking = [ref for ref in self._looking if ref() is not None]
-        self._looking.append(weakref.ref(window))
-
-    def settle(self) -> None:
-        """Take the memory from the host, if nothing looks at it any more. With the lock held."""
-        if self.mapped and not self.views:
-            self.backing.unmap()
-            self.mapped = False
-
-
-@dataclass(frozen=True, eq=False)
-class _Doing:
-    """That somebody does something to an allocation. Gone with who does it, however that ends."""
-
-    what: str
 
 
 class Ledger:
@@ -164,7 +67,7 @@ class Ledger:
                 # Of two callbacks the later one is called first. Where Ctrl-C breaks the sweep
                 # off, the next call here does the work.
                 weakref.finalize(made, self._sweep_if_idle).atexit = False
-                record.tie = _Tie(made, self._to_do.append)
+                record.tie = Tie(made, self._to_do.append)
                 record.tie.record = record
                 self._live[record.generation] = record
                 self._count("alloc", size)
@@ -205,7 +108,7 @@ class Ledger:
             )
         record = self._find(handle)
         if record is None:
-            raise _given_back(repr(handle), freeing=freeing)
+            raise given_back(repr(handle), freeing=freeing)
         return record
 
     def holds(self, handle: Allocation) -> bool:
@@ -223,7 +126,7 @@ class Ledger:
         """Close an allocation. Raises InUse where somebody looks at it or moves it."""
         with record.lock:
             if record.freed:
-                raise _given_back("this allocation", freeing=True)
+                raise given_back("this allocation", freeing=True)
             if record.busy:
                 raise InUse(
                     f"the allocation at {record.backing.address:#x} cannot be given back: "
@@ -307,7 +210,7 @@ class Ledger:
 
         With `alone` nobody may look at it either. Raises InUse, or UseAfterFree.
         """
-        doing = _Doing(what)
+        doing = Doing(what)
         try:
             with record.lock:
                 self._check_idle(record, what, alone)
@@ -319,7 +222,7 @@ class Ledger:
 
     def _check_idle(self, record: Record, what: str, alone: bool) -> None:
         if record.freed:
-            raise _given_back("this allocation", freeing=False)
+            raise given_back("this allocation", freeing=False)
         if record.busy:
             raise InUse(
                 f"the allocation at {record.backing.address:#x} cannot be {what}: "
@@ -398,31 +301,6 @@ def owner_of(handle: object) -> Provider | None:
     from holdfast.memory.svm.allocation import Allocation
 
     return getattr(handle, "provider", None) if isinstance(handle, Allocation) else None
-
-
-def looked_at(record: Record, what: str) -> InUse:
-    """The error for an allocation that somebody looks at."""
-    count = record.views
-    who = "1 view looks" if count == 1 else f"{count} views look"
-    return InUse(
-        f"the allocation at {record.backing.address:#x} cannot be {what}: {who} at it",
-        expected="no array, tensor or memoryview over it",
-        hint="del the arrays and tensors first; the memory follows with the last of them",
-    )
-
-
-def _given_back(what: str, *, freeing: bool) -> Misuse:
-    if freeing:
-        return DoubleFree(
-            f"{what} was given back before",
-            expected="an allocation that was not given back yet",
-            hint="free each allocation once, or use it as a context manager",
-        )
-    return UseAfterFree(
-        f"{what} was given back and cannot be used",
-        expected="an allocation that was not given back yet",
-        hint="allocate again; what was in it is gone",
-    )
 
 
 class _Told:

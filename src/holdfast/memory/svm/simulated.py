@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 
 from holdfast.base.config import Config
-from holdfast.memory.svm.allocation import Allocation
 from holdfast.memory.svm.interface import Provider
 from holdfast.memory.svm.model import PAGE_BYTES, Chunk, Domain, Layout, Placement, Where
 from holdfast.memory.svm.pages import Pages
@@ -56,10 +55,6 @@ class SimulatedProvider(Provider):
     def running_on(self) -> tuple[int, ...]:
         """None: the work runs on CPUs that are not part of this machine."""
         return ()
-
-    def set_affinity(self, handle: Allocation) -> None:
-        """Nothing is bound: the CPUs beside the memory are made up."""
-        self.ledger.record(handle)
 
     def _obtain(self, size: int, placement: Placement) -> SimulatedBacking:
         rooms = {d.id: (d.free_bytes or 0) // PAGE_BYTES for d in self.discover().domains}
