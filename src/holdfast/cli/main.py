@@ -15,7 +15,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 import holdfast
 from holdfast.base.config import Config
@@ -144,9 +144,18 @@ def _run(arguments: list[str]) -> int:
     return COMMANDS[args.command].run(args)
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Tell what is wrong with the arguments, where that can be written; status 2."""
+        try:
+            super().error(message)
+        except OSError:  # older versions of argparse let it out
+            sys.exit(2)
+
+
 def _parser(arguments: list[str]) -> argparse.ArgumentParser:
     """The parser; only the sub-command that is called is imported."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="holdfast",
         description="Run diffusion models on the hardware people actually have.",
         epilog=EXAMPLE,

@@ -96,7 +96,7 @@ def test_ctrl_c_at_any_line_leaves_nothing_behind(
     life(provider)
     lines = lines_of(lambda: life(provider))
     assert lines > 100
-    for at in range(0, lines, 1 if name in ("numa", "simulated") else 3):
+    for at in range(lines):
         with CtrlC(at) as ctrl_c, contextlib.suppress(KeyboardInterrupt):
             life(provider)
         where = f"after Ctrl-C in {ctrl_c.raised_in}"

@@ -198,9 +198,13 @@ class CoarseBacking(OpenclBacking):
         self.runtime.queue.finish()
 
     def _release(self) -> None:
-        if self._memory is not None:
-            self._memory.release()
-            self._memory = None
+        memory, self._memory = self._memory, None
+        try:
+            if memory is not None:
+                memory.release()  # where Ctrl-C comes before, it goes and does this itself
+        except cl.Error:
+            self._memory = memory
+            raise
 
 
 class FineBacking(CoarseBacking):
@@ -235,9 +239,13 @@ class _OnPages(OpenclBacking):
         raise NotImplementedError
 
     def _release(self) -> None:
-        if isinstance(self.argument, cl.Buffer):
-            self.argument.release()
-        self.argument = None
+        argument, self.argument = self.argument, None
+        try:
+            if isinstance(argument, cl.Buffer):
+                argument.release()
+        except cl.Error:
+            self.argument = argument
+            raise
         self._pages.close()
 
 
