@@ -147,7 +147,7 @@ def test_a_machine_without_memory_is_broken() -> None:
                 name="shared memory",
                 state="broken",
                 found="there is no file /nowhere.so",
-                advice="HOLDFAST_RETRYIX_LIBRARY names it",
+                advice="HOLDFAST_RETRYIX_LIBRARY, or --library, names it",
             ),
         ),
     ],

@@ -87,6 +87,23 @@ def test_the_demo_as_json(capsys) -> None:
     assert document["free"]["current_bytes"] == 0
 
 
+def test_the_demo_with_a_library(capsys, retryix_library) -> None:
+    assert main(["svm", "demo", "--library", str(retryix_library("whole")), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["allocate"]["provider"] == "retryix"
+    assert document["migrate"]["complete"] is True
+    assert document["free"]["current_bytes"] == 0
+
+
+def test_a_library_that_is_not_there_is_refused(capsys, tmp_path: Path) -> None:
+    assert main(["svm", "demo", "--library", str(tmp_path / "none.so")]) == 2
+    assert capsys.readouterr().err == (
+        f"holdfast: error: there is no file {tmp_path / 'none.so'}\n"
+        "  expected: the shared library of the provider 'retryix'\n"
+        "  try: HOLDFAST_RETRYIX_LIBRARY, or --library, names it\n"
+    )
+
+
 @needs(_no_numa())
 def test_the_demo_on_this_machine(capsys) -> None:
     assert main(["svm", "demo", "--provider", "numa", "--size", "2MiB"]) == 0

@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _provider_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--provider", metavar="NAME", help=f"one of {', '.join(svm.PROVIDERS)}")
+    add("--library", metavar="FILE", help="the shared library of the provider retryix")
     add("--simulate", metavar="TEXT", help=f"a made-up machine, such as {EXAMPLE}")
     add("--json", action="store_true", help="print JSON instead of text")
 
@@ -107,9 +108,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> Config:
-    if args.provider is not None:
-        svm.PROVIDERS.entry(args.provider)  # "" is a name too, and an unknown one
-    return Config.load(svm_provider=args.provider, simulate=args.simulate)
+    name = args.provider
+    if name is None and args.library is not None:
+        name = "retryix"  # it is a library for that one
+    if name is not None:
+        svm.PROVIDERS.entry(name)  # "" is a name too, and an unknown one
+    return Config.load(svm_provider=name, simulate=args.simulate, retryix_library=args.library)
 
 
 def _print_json(document: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ Promise: whatever is made here keeps its block alive, and the block knows that i
 
 from __future__ import annotations
 
+import abc
 import ctypes
 import functools
 import math
@@ -131,7 +132,7 @@ def _torch_type(torch: Any, dtype: Any) -> Any:
     return kind
 
 
-class Viewed:
+class Viewed(abc.ABC):
     """What memory offers to Python, NumPy, torch and DLPack; it has `view()`, `address`, `size`
     and `host`.
     """
@@ -141,9 +142,9 @@ class Viewed:
     address: int
     size: int
 
+    @abc.abstractmethod
     def view(self) -> memoryview:
         """The bytes."""
-        raise NotImplementedError
 
     def __buffer__(self, flags: int) -> memoryview:  # read by Python 3.12 and newer
         return self.view()
@@ -189,10 +190,8 @@ def _shape(
 
 def _dimensions(shape: Any) -> tuple[int, ...]:
     try:
-        return (operator.index(shape),)
-    except TypeError:
-        pass  # several, then
-    try:
+        if hasattr(shape, "__index__"):
+            return (operator.index(shape),)
         return tuple(operator.index(n) for n in shape)
     except TypeError as exc:
         raise BadInput(

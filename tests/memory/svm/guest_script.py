@@ -123,6 +123,42 @@ with (
         "checksum": zlib.crc32(memory.view()),
     }
 
+# ---- against the rules
+
+memory = provider.alloc(40 * MIB, domain=0)
+before = fill(memory)
+refused: list[str] = []
+
+
+def meddle(done: int, total: int) -> None:
+    for work in (memory.free, lambda: memory.migrate(0, 2)):
+        try:
+            work()
+        except HoldfastError as exc:
+            refused.append(f"{type(exc).__name__}: {exc.what.partition(' cannot ')[2]}")
+
+
+def interrupt(done: int, total: int) -> None:
+    raise KeyboardInterrupt
+
+
+try:
+    memory.migrate(0, 1, progress=interrupt)
+except KeyboardInterrupt:
+    found["interrupted"] = {
+        "pages": kernel(memory),
+        "checksum": zlib.crc32(memory.view()) == before,
+    }
+view = memory.view()  # the kernel moves it under who looks
+found["meddled"] = {
+    "complete": memory.migrate(0, 1, progress=meddle).complete,
+    "refused": sorted(set(refused)),
+    "pages": kernel(memory),
+    "checksum": zlib.crc32(view) == before,
+}
+del view
+memory.free()
+
 # ---- threads
 
 

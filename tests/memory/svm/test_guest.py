@@ -79,6 +79,26 @@ def test_pages_for_which_the_target_has_no_memory_stay_and_say_so(guest: dict[st
     assert full["checksum"] == full["checksum before"]
 
 
+def test_ctrl_c_in_a_migration_leaves_every_page_whole(guest: dict[str, Any]) -> None:
+    part = 16 * MIB // PAGE
+    pages = {"0": 40 * MIB // PAGE - part, "1": part}
+    assert guest["interrupted"] == {"pages": pages, "checksum": True}
+
+
+def test_memory_that_moves_under_a_view_is_neither_freed_nor_moved_twice(
+    guest: dict[str, Any],
+) -> None:
+    assert guest["meddled"] == {
+        "complete": True,
+        "refused": [
+            "InUse: be given back: it is being migrated",
+            "InUse: be migrated: it is being migrated",
+        ],
+        "pages": {"1": 40 * MIB // PAGE},
+        "checksum": True,
+    }
+
+
 def test_a_migration_that_cannot_fit_is_refused_before_it_begins(guest: dict[str, Any]) -> None:
     assert guest["refused"]["error"] == "OutOfMemory"
     assert guest["refused"]["text"].startswith("cannot migrate 201 MB on node:2: free are node:0 ")

@@ -121,7 +121,7 @@ def test_a_library_that_is_not_there_is_named(tmp_path: Path) -> None:
         assert refused(Absent, lambda path=path: RetryixProvider(library=path)) == (
             f"there is no file {path}\n"
             "  expected: the shared library of the provider 'retryix'\n"
-            "  try: HOLDFAST_RETRYIX_LIBRARY names it"
+            "  try: HOLDFAST_RETRYIX_LIBRARY, or --library, names it"
         )
 
 

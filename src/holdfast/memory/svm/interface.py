@@ -115,8 +115,7 @@ class Provider(abc.ABC):
         self, size: int, domain: int | Sequence[int] | None, near: str | None, mode: str | None
     ) -> Allocation:
         with self.ledger.placing:  # what is free is looked up and taken in one go
-            layout, cpus = self._layout(), self.running_on()
-            placement = place(layout, size, domain=domain, near=near, mode=mode, running_on=cpus)
+            placement = self._place(self._layout(), size, domain, near, mode)
             taken = self._take(_shares(placement, size))
         backing = self._obtain(size, placement)
         try:
@@ -126,6 +125,18 @@ class Provider(abc.ABC):
             raise
         del taken  # it is there, and counted
         return handle
+
+    def _place(
+        self,
+        layout: Layout,
+        size: int,
+        domain: int | Sequence[int] | None,
+        near: str | None,
+        mode: str | None,
+    ) -> Placement:
+        """Where the memory goes."""
+        cpus = self.running_on()
+        return place(layout, size, domain=domain, near=near, mode=mode, running_on=cpus)
 
     def _layout(self) -> Layout:
         """The domains, less what others are about to take."""

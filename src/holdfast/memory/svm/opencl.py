@@ -125,29 +125,22 @@ class OpenclProvider(Provider):
 
     # ---- allocations
 
-    def alloc(
+    def _place(
         self,
-        size: int | str,
-        *,
-        domain: int | Sequence[int] | None = None,
-        near: str | None = None,
-        mode: str | None = None,
-        set_affinity: bool = False,
-    ) -> Allocation:
-        """As `Provider.alloc`; near the GPU that is this device means in its memory."""
+        layout: Layout,
+        size: int,
+        domain: int | Sequence[int] | None,
+        near: str | None,
+        mode: str | None,
+    ) -> Placement:
+        """As everywhere; but near the GPU that is this device means in its memory."""
         address = self._gpu_address(near) if domain is None and near is not None else None
         if address is None:
-            return super().alloc(
-                size, domain=domain, near=near, mode=mode, set_affinity=set_affinity
-            )
+            return super()._place(layout, size, domain, near, mode)
         here = address == self.device.pci_address
-        handle = super().alloc(
-            size, domain=DEVICE if here else HOST, mode=mode, set_affinity=set_affinity
-        )
+        placement = super()._place(layout, size, DEVICE if here else HOST, None, mode)
         what = f"is {self.device.id}" if here else f"is not {self.device.id}: the host feeds both"
-        placement = replace(handle.placement, near=near, reason=f"{near} {what}")
-        self.ledger.record(handle).placement = handle.placement = placement
-        return handle
+        return replace(placement, near=near, reason=f"{near} {what}")
 
     def _gpu_address(self, near: str) -> str | None:
         match = re.fullmatch(r"gpu(?::(\d+))?", str(near))

@@ -12,6 +12,7 @@ either by a migration. Pages of the kind `copy` are exactly there.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import ctypes
 from collections.abc import Iterator
@@ -39,7 +40,7 @@ def bytes_at(address: int, length: int) -> Any:
     return (ctypes.c_ubyte * length).from_address(address)
 
 
-class OpenclBacking:
+class OpenclBacking(abc.ABC):
     """Memory behind one allocation; each tier fills in the lower half."""
 
     tier: ClassVar[str]
@@ -100,7 +101,7 @@ class OpenclBacking:
             not_moved={reason: left} if left else {},
         )
 
-    def moved(self, target: int) -> None:
+    def moved(self, target: int) -> None:  # noqa: B027  most tiers need none
         """Nothing to do: no page is still to come."""
 
     def close(self) -> None:
@@ -145,14 +146,14 @@ class OpenclBacking:
 
     # ---- what a tier does its own way
 
+    @abc.abstractmethod
     def _obtain(self, size: int) -> None:
         """Get the memory; set `address` and `argument`."""
-        raise NotImplementedError
 
-    def _map(self) -> None:
+    def _map(self) -> None:  # noqa: B027  most tiers need none
         """Let the host look."""
 
-    def _unmap(self) -> None:
+    def _unmap(self) -> None:  # noqa: B027  most tiers need none
         """Take that back. Comes again where it was broken off."""
 
     def _lend(self) -> None:
@@ -167,9 +168,9 @@ class OpenclBacking:
         part: Any = cl.SVM(bytes_at(self.address + offset, length))
         cl.enqueue_svm_migrate_mem(self.runtime.queue, [part], _TO[target]).wait()
 
+    @abc.abstractmethod
     def _release(self) -> None:
         """Give it back. Comes again where it was broken off."""
-        raise NotImplementedError
 
 
 class CoarseBacking(OpenclBacking):
@@ -234,9 +235,9 @@ class _OnPages(OpenclBacking):
             self._pages.close()
             raise
 
+    @abc.abstractmethod
     def _introduce(self, size: int) -> Any:
         """Make the pages known to the device; returns what a kernel takes."""
-        raise NotImplementedError
 
     def _release(self) -> None:
         argument, self.argument = self.argument, None

@@ -163,10 +163,6 @@ class Library:
             hint="free it again; until then it is there, and counted",
         )
 
-    def holds(self, address: int) -> bool:
-        """Whether memory was handed out and not freed."""
-        return address in self._held
-
     def migrate(self, codes: list[int], address: int, size: int, source: int, target: int) -> None:
         """Have the library move memory; what it returned is in `codes`, also where this raises."""
         with self.lock:
@@ -229,7 +225,7 @@ def open_library(path: Path) -> Library:
         raise Absent(
             f"there is no file {path}",
             expected="the shared library of the provider 'retryix'",
-            hint="HOLDFAST_RETRYIX_LIBRARY names it",
+            hint="HOLDFAST_RETRYIX_LIBRARY, or --library, names it",
         )
     with _opening:
         try:
