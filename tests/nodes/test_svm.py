@@ -25,8 +25,10 @@ from holdfast.base.errors import (
     UseAfterFree,
 )
 from holdfast.memory import svm
-from holdfast.nodes import EXAMPLE_WORKFLOWS, NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
+from holdfast.nodes import EXAMPLE_WORKFLOWS
 from holdfast.nodes.svm import (
+    NODE_CLASS_MAPPINGS,
+    NODE_DISPLAY_NAME_MAPPINGS,
     SVMMemoryCleanupNode,
     SVMMemoryMigrationNode,
     SVMTologyDiscoveryNode,

@@ -66,6 +66,9 @@ class Config:
     retryix_library: Path | None = about(
         "the shared library of the retryix provider (memory.svm)", default=None
     )
+    engine: str = about(
+        "which engine computes on devices that name none: numpy (compute)", default="numpy"
+    )
     debug: bool = about("show Python tracebacks for errors (command line)", default=False)
 
     @classmethod

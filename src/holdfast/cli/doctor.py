@@ -42,6 +42,7 @@ class Extra:
 
 
 EXTRAS = (
+    Extra("compute", "tensors that learn, without torch", "ml-dtypes", "ml_dtypes"),
     Extra("torch", "devices PyTorch can use: CUDA, ROCm, XPU, MPS", "torch", "torch", "torch"),
     Extra("run", "`holdfast run`: FLUX, SDXL and Wan", "diffusers", "diffusers"),
     Extra("video", "MP4 files", "av", "av"),

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from holdfast.memory.stats import DetailedStats, MemoryStats
     from holdfast.memory.svm.balance import autobalance
     from holdfast.memory.tags import tag
-    from holdfast.memory.tensors import Tensor, empty, matmul, tensor
     from holdfast.memory.torch_cpu import install_torch_pool, uninstall_torch_pool
     from holdfast.memory.torch_cuda import Cuda, CUDAMemoryPool
 
@@ -62,7 +61,6 @@ _HOME = {
     "stats": ("DetailedStats", "MemoryStats"),
     "svm.balance": ("autobalance",),
     "tags": ("tag",),
-    "tensors": ("Tensor", "empty", "matmul", "tensor"),
     "torch_cpu": ("install_torch_pool", "uninstall_torch_pool"),
     "torch_cuda": ("CUDAMemoryPool", "Cuda"),
 }
@@ -87,7 +85,6 @@ __all__ = [
     "Recording",
     "Resource",
     "Statistics",
-    "Tensor",
     "Tracking",
     "Virtual",
     "autobalance",
@@ -97,13 +94,11 @@ __all__ = [
     "cuda",
     "detailed_memory_stats",
     "diff",
-    "empty",
     "empty_cache",
     "enable_memory_debugging",
     "enable_memory_profiling",
     "install_torch_pool",
     "mark",
-    "matmul",
     "memory_manager",
     "memory_profiler",
     "memory_stats",
@@ -112,7 +107,6 @@ __all__ = [
     "on_pressure",
     "svm",
     "tag",
-    "tensor",
     "uninstall_torch_pool",
 ]
 

@@ -23,7 +23,7 @@ from holdfast.memory import compiled, tags
 from holdfast.memory.core import FREE, QUICK, USED
 from holdfast.memory.movable import Movable, Movables
 from holdfast.memory.planned import Planned
-from holdfast.memory.pool import Pool, misfreed
+from holdfast.memory.pool import Pool, misfreed, recorded
 from holdfast.memory.protocols import Block, BlockInfo, Watcher
 from holdfast.memory.resource import Host, Pinned, Resource
 from holdfast.memory.stats import LargeAllocation, MemoryStats
@@ -352,6 +352,11 @@ def memory_pools() -> list[MemoryPool]:
     with _lock:
         found = list(_all)
     return sorted(found, key=lambda pool: pool.pool.number)
+
+
+def watched() -> bool:
+    """Whether a recording or the leak finder looks at every block of the pools just now."""
+    return _watch is not None or recorded()
 
 
 def watch_all(watch: Callable[[MemoryPool], Watcher] | None) -> None:

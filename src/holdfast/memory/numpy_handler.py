@@ -70,6 +70,15 @@ def watcher(log: Any, place: int, least: int = 0) -> Any:
     return _make_capsule("holdfast watch", log.functions(place, least), log)
 
 
+def handler_of(pool: Pool | MemoryPool) -> Any:
+    """A handler that takes arrays from `pool`, for `set_handler`.
+
+    Raises Unsupported without the compiled core.
+    """
+    chosen: Any = getattr(pool, "pool", pool)
+    return _capsule_of(chosen.core)
+
+
 def set_handler(handler: Any) -> Any:
     """Use a handler in this context from now on; returns the one before."""
     return _set_handler()(handler)

@@ -343,6 +343,11 @@ def watch_pools(log: Any, place_of: Callable[[Pool], int] = lambda pool: 0) -> N
                 pool.core.watch(log, place_of(pool))
 
 
+def recorded() -> bool:
+    """Whether events of pools are written to a log just now."""
+    return _watcher is not None
+
+
 def _renew_lock() -> None:
     """In the child of a fork: another thread may have held the lock, and is not here."""
     global _watch_lock

@@ -2,7 +2,8 @@
 
 Covers: taking the stack of a caller, files and lines for it.  Leaves to others: stacks of a
 recording (record), what they are good for (debug).
-Promise: frames of this layer are left out at the inner end, so a stack begins in a user's code.
+Promise: frames of this layer, and of layers that ask for it, are left out at the inner end, so a
+stack begins in a user's code.
 """
 
 from __future__ import annotations
@@ -16,13 +17,19 @@ from typing import Any
 from holdfast.memory.recording import Frame
 
 Stack = tuple[Any, ...]  # (code, instruction, code, instruction, ...), innermost first
-_OURS = str(Path(__file__).parent) + os.sep
+_ours = (str(Path(__file__).parent) + os.sep,)
+
+
+def leave_out(folder: Path) -> None:
+    """Take the files of `folder` for this layer's own: a layer above that hands memory on."""
+    global _ours
+    _ours = (*_ours, str(folder) + os.sep)
 
 
 def take(depth: int) -> Stack:
     """The innermost `depth` frames outside of this layer."""
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
+    while frame is not None and frame.f_code.co_filename.startswith(_ours):
         frame = frame.f_back
     found = []
     while frame is not None and depth:

@@ -1,0 +1,547 @@
+"""Gradients: what was computed is noted, and gone through backwards.
+
+Covers: the tape (`Node`), `backward`, `grad`, `no_grad`, reading the table's gradient lines.
+Leaves to others: the lines themselves (`ops`), tensors.
+Promise: only what a gradient line mentions is kept alive; a tensor changed in place since is
+noticed; after `backward` the notes are gone unless `retain_graph` asks for them.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from holdfast.base.errors import BadInput, Misuse, Unsupported
+from holdfast.compute import dtype as formats
+from holdfast.compute.ops.rules import Meta
+from holdfast.compute.ops.table import PACKETS, Op
+from holdfast.compute.schema import described
+
+if TYPE_CHECKING:
+    from holdfast.compute.tensors import CustomTensor
+
+
+class _Mode(threading.local):
+    enabled = True
+
+
+mode = _Mode()
+
+
+class set_grad_enabled(contextlib.ContextDecorator):
+    """Within the block, or the decorated function, gradients are noted or not."""
+
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled
+        self._before: list[bool] = []
+
+    def __enter__(self) -> None:
+        self._before.append(mode.enabled)
+        mode.enabled = self.enabled
+
+    def __exit__(self, *_: object) -> None:
+        mode.enabled = self._before.pop()
+
+
+def no_grad() -> set_grad_enabled:
+    """Nothing in the block is noted for gradients."""
+    return set_grad_enabled(False)
+
+
+def enable_grad() -> set_grad_enabled:
+    """Gradients are noted again, inside of a `no_grad`."""
+    return set_grad_enabled(True)
+
+
+def is_grad_enabled() -> bool:
+    """Whether ops are noted at present, in this thread."""
+    return mode.enabled
+
+
+# ---- gradient lines
+
+_META = {"shape", "dtype", "ndim"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One gradient line, ready to run: for which inputs, and what must be kept for it."""
+
+    inputs: tuple[str, ...]
+    code: CodeType
+    text: str
+    whole: frozenset[str]
+    meta: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """All gradient lines of an op, and what they need: tensors, shapes, the op's own results."""
+
+    lines: tuple[Line, ...]
+    inputs: tuple[str, ...]
+    whole: frozenset[str]
+    meta: frozenset[str]
+    results: bool
+
+
+@functools.cache
+def recipe(op: Op, tracked: tuple[str, ...] | None = None) -> Recipe:
+    """The gradient lines of an op, read; only those for `tracked` inputs where that is given."""
+    if tracked is None:
+        found = tuple(_read(op, names, text) for names, text in op.gradient.items())
+    else:
+        found = tuple(r for r in recipe(op).lines if set(tracked).intersection(r.inputs))
+    whole: frozenset[str] = frozenset().union(*(line.whole for line in found))
+    meta = frozenset().union(*(line.meta for line in found)) - whole
+    inputs = tuple(name for line in found for name in line.inputs)
+    results = any(name.startswith("result") for name in whole | meta)
+    return Recipe(found, inputs, whole, meta, results)
+
+
+def differentiable(op: Op, place: int, result: Any) -> bool:
+    """Whether a result has a gradient: lines say so by `grad`, `grads[1]`, or `grads` for all."""
+    if result is None or formats.category(result.dtype) < formats.FLOATING:
+        return False
+    places = _places(op)
+    return places is None or place in places
+
+
+@functools.cache
+def _places(op: Op) -> frozenset[int] | None:
+    """The results whose gradients the lines mention; None for all of them."""
+    found: set[int] = set()
+    for text in op.gradient.values():
+        tree = ast.parse(text, mode="eval")
+        single = {
+            id(n.value): n.slice.value
+            for n in ast.walk(tree)
+            if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Constant)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and node.id == "grads":
+                place = single.get(id(node))
+                if not isinstance(place, int):
+                    return None
+                found.add(place)
+            elif isinstance(node, ast.Name) and node.id == "grad":
+                found.add(0)
+    return frozenset(found or {0})
+
+
+def _read(op: Op, names: str, text: str) -> Line:
+    tree = ast.parse(text, f"<gradient of {op.name}>", "eval")
+    used, light = set(), set()
+    attributes = {
+        id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr in _META
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            (light if id(node) in attributes else used).add(node.id)
+    inputs = tuple(name.strip() for name in names.split(","))
+    code = compile(tree, f"<gradient of {op.name}>", "eval")
+    return Line(inputs, code, text, frozenset(used), frozenset(light - used))
+
+
+@functools.cache
+def _words() -> dict[str, Any]:
+    """What a gradient line can call: longer formulas, and every op of the table."""
+    from holdfast.compute import functional, gradients
+
+    words = {name: functional.packet(name) for name in PACKETS if name.isidentifier()}
+    words.update(gradients.words())
+    return words
+
+
+# ---- the tape
+
+
+class Node:
+    """A call that was noted: how gradients of its results become gradients of its inputs."""
+
+    __slots__ = ("_owners", "_saved", "_versions", "edges", "hooks", "metas", "op", "results")
+
+    def __init__(self, op: Op, bound: Mapping[str, Any], results: Sequence[CustomTensor]) -> None:
+        self.op = op
+        self.metas: list[Any] = [
+            None if r is None else (tuple(r.shape), r.dtype, r.device) for r in results
+        ]
+        self.edges: dict[str, Any] = {}
+        self._saved: dict[str, Any] | None
+        saved: dict[str, Any] = {}
+        self._versions: list[tuple[str, CustomTensor, int]] = []
+        self.results: tuple[Any, ...] | None = None
+        self.hooks: dict[int, list[Callable[[Any], Any]]] | None = None
+        # Whose memory the results lie in: not kept alive, for they have this call in `grad_fn`.
+        self._owners: list[tuple[Any, int]] = []
+        for name in recipe(op).inputs:
+            value = bound[name]
+            if any(t.requires_grad for t in _tensors_of(value)):
+                many = isinstance(value, list | tuple)
+                self.edges[name] = [_edge(t) for t in value] if many else _edge(value)
+        needs = recipe(op, tuple(self.edges))
+        for name, value in bound.items():
+            tensors = _tensors_of(value)
+            if not tensors:
+                saved[name] = value
+            elif name in needs.whole:
+                self._versions.extend((name, t, t._current_version()) for t in tensors)
+                saved[name] = value
+            elif name in needs.meta:
+                saved[name] = _light(value)
+        self._saved = saved
+        if needs.results:
+            self.results = tuple(None if r is None else r._array for r in results)
+            self._owners = [
+                (weakref.ref(r._root()), r._current_version()) for r in results if r is not None
+            ]
+
+    def __call__(self, grads: Sequence[CustomTensor | None]) -> Iterator[tuple[Any, Any]]:
+        """(edge, gradient) for every input that wants one."""
+        if self._saved is None:
+            raise Misuse(
+                f"cannot go backward through {self.op.name} a second time: what it had kept for "
+                "that was given back after the first",
+                expected="one backward for each forward",
+                hint="backward(retain_graph=True) the first time, or compute the loss again",
+            )
+        self._check_versions()
+        names = self._names(grads)
+        for line in recipe(self.op, tuple(self.edges)).lines:
+            wanted = [name in self.edges for name in line.inputs]
+            if not any(wanted):
+                continue
+            if len(line.inputs) > 1:  # elsewhere `mask` is an argument of that name
+                names["mask"] = wanted
+            found = eval(line.code, _words(), names)  # the table's own lines
+            if len(line.inputs) == 1:
+                found = (found,)
+            for name, gradient in zip(line.inputs, found, strict=True):
+                if name in self.edges and gradient is not None:
+                    yield from _to_edges(self.edges[name], gradient)
+
+    def _names(self, grads: Sequence[CustomTensor | None]) -> dict[str, Any]:
+        from holdfast.compute.tensors import CustomTensor
+
+        names: dict[str, Any] = dict(self._saved or {})
+        filled = [
+            CustomTensor._nothing(meta) if g is None and meta is not None else g
+            for g, meta in zip(grads, self.metas, strict=True)
+        ]
+        names["grads"], names["grad"] = tuple(filled), filled[0]
+        names["given"] = tuple(g is not None for g in grads)
+        if self.results is not None:
+            for place, array in enumerate(self.results):
+                if array is None:
+                    continue
+                made = CustomTensor._wrap(array, self.metas[place][2])
+                if differentiable(self.op, place, made):
+                    made.requires_grad, made.grad_fn, made._place = True, self, place
+                names[f"result{place}"] = made
+            names["result"] = names["result0"]
+        return names
+
+    def _check_versions(self) -> None:
+        for name, tensor, version in self._versions:
+            if tensor._current_version() != version:
+                raise Misuse(
+                    f"cannot go backward through {self.op.name}: its argument {name!r} "
+                    f"({described(tensor)}) was changed in place after it was used",
+                    expected="tensors that a gradient needs to stay as they were",
+                    hint="the op without the underscore, or clone() before the change",
+                )
+        for owner, version in self._owners:
+            tensor = owner()
+            if tensor is not None and tensor._version != version:
+                raise Misuse(
+                    f"cannot go backward through {self.op.name}: its result "
+                    f"({described(tensor)}) was changed in place",
+                    expected="tensors that a gradient needs to stay as they were",
+                    hint="the op without the underscore, or clone() before the change",
+                )
+
+    def keep_copy(self, target: CustomTensor) -> None:
+        """`target` is about to take in this call's result: what is kept of it becomes a copy."""
+        saved = self._saved or {}
+        names = [name for name, value in saved.items() if value is target]
+        if not names:
+            return
+        copy = target._wrap(target.device.engine.upload(target.data), target.device)
+        copy.requires_grad, copy.grad_fn = target.requires_grad, target.grad_fn
+        copy._place = target._place
+        saved.update(dict.fromkeys(names, copy))
+        self._versions = [noted for noted in self._versions if noted[1] is not target]
+
+    def watch(self, place: int, hook: Callable[[Any], Any]) -> None:
+        """Call `hook` with the gradient of a result, before it goes on; it may return another."""
+        self.hooks = self.hooks or {}
+        self.hooks.setdefault(place, []).append(hook)
+
+    def release(self) -> None:
+        """Forget what was kept."""
+        self._saved, self.results, self._versions, self._owners = None, None, [], []
+
+    def next_nodes(self) -> Iterator[Node]:
+        """The calls whose results went into this one."""
+        for edge in self.edges.values():
+            for one in edge if isinstance(edge, list) else (edge,):
+                if one is not None and one.node is not None:
+                    yield one.node
+
+    def __repr__(self) -> str:
+        return f"<backward of {self.op.name}>"
+
+
+class Unknown(Node):
+    """A call whose op has no gradient in the table: going backward through it is refused."""
+
+    __slots__ = ()
+
+    def __call__(self, grads: Sequence[CustomTensor | None]) -> Iterator[tuple[Any, Any]]:
+        raise Unsupported(
+            f"cannot go backward through {self.op.name}: the table has no gradient for it",
+            expected="ops with a gradient line, or a decomposition into such",
+            hint="detach() what goes into it, if its gradient does not matter",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Where a gradient goes: a result of an earlier call, or a leaf."""
+
+    node: Node | None
+    place: int
+    leaf: CustomTensor | None
+    meta: Meta
+
+
+def _edge(tensor: CustomTensor | None) -> Edge | None:
+    if tensor is None or not tensor.requires_grad:
+        return None
+    meta = Meta(tuple(tensor.shape), tensor.dtype)
+    if tensor.grad_fn is None:
+        return Edge(None, 0, tensor, meta)
+    if tensor._base is not None and tensor._base.grad_fn is not tensor._history:
+        raise Misuse(
+            f"cannot use {described(tensor)}, a view made by {tensor.grad_fn.op.name}: the tensor "
+            "it is a view of was changed in place since, by something that requires a gradient",
+            expected="a view made after the change",
+            hint="make the view again",
+        )
+    return Edge(tensor.grad_fn, tensor._place, None, meta)
+
+
+def _tensors_of(value: Any) -> list[CustomTensor]:
+    if hasattr(value, "_array"):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [v for v in value if hasattr(v, "_array")]
+    return []
+
+
+def _light(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_light(v) for v in value]
+    return value if value is None else Meta(tuple(value.shape), value.dtype)
+
+
+def _to_edges(edge: Any, gradient: Any) -> Iterator[tuple[Edge, CustomTensor]]:
+    if isinstance(edge, list):
+        for one, part in zip(edge, gradient, strict=True):
+            if one is not None and part is not None:
+                yield one, _fitted(part, one.meta)
+    elif edge is not None:
+        yield edge, _fitted(gradient, edge.meta)
+
+
+def _fitted(gradient: Any, meta: Meta) -> Any:
+    """A gradient in the shape and format of what it is the gradient of."""
+    if tuple(gradient.shape) != meta.shape:
+        gradient = _sum_to(gradient, meta.shape)
+    if gradient.dtype != meta.dtype:
+        if formats.is_complex(gradient.dtype) and not formats.is_complex(meta.dtype):
+            gradient = gradient.real
+        gradient = gradient.to(meta.dtype)
+    return gradient
+
+
+def _sum_to(gradient: Any, shape: tuple[int, ...]) -> Any:
+    extra = gradient.ndim - len(shape)
+    dims = list(range(extra)) + [
+        extra + d for d, size in enumerate(shape) if size == 1 and gradient.shape[extra + d] != 1
+    ]
+    if extra < 0 or not dims:
+        return gradient.expand(shape)
+    summed = gradient.sum(dims, keepdim=True)
+    return summed.reshape(shape)
+
+
+# ---- backward
+
+
+def backward(
+    outputs: Sequence[CustomTensor],
+    gradients: Sequence[Any],
+    *,
+    retain_graph: bool = False,
+    create_graph: bool = False,
+    only: Sequence[CustomTensor] | None = None,
+) -> list[CustomTensor | None]:
+    """Send gradients back from `outputs`.
+
+    They are added to the `.grad` of every leaf, or, where `only` is given, returned for those
+    tensors and left nowhere else.
+    """
+    pending: dict[Node, list[Any]] = {}
+    leaves: dict[int, tuple[Any, Any]] = {}  # a leaf and the sum of what has arrived there
+    wanted = {id(t) for t in only} if only is not None else None
+    found: dict[int, Any] = {}
+    targets = _targets(only)
+    for output, gradient in zip(outputs, gradients, strict=True):
+        _arrive(_edge(output), gradient, pending, leaves, wanted)
+    with set_grad_enabled(create_graph):
+        for node in _order(list(pending)):
+            grads = pending.pop(node, None)
+            if grads is None:
+                continue
+            for place, gradient in enumerate(grads):
+                if gradient is None:
+                    continue
+                grads[place] = _hooked((node.hooks or {}).get(place), gradient)
+                key = targets.get((id(node), place))
+                if key is not None:
+                    found[key] = grads[place]
+            for edge, gradient in node(grads):
+                _arrive(edge, gradient, pending, leaves, wanted)
+            if not (retain_graph or create_graph):
+                node.release()
+        while leaves:
+            key = next(iter(leaves))
+            leaf, gradient = leaves.pop(key)
+            gradient = _hooked(leaf._hooks, gradient)
+            if wanted is None:
+                leaf._accumulate(gradient)
+            else:
+                found[key] = gradient
+    return [found.get(id(t)) for t in only] if only is not None else []
+
+
+def _hooked(hooks: Sequence[Callable[[Any], Any]] | None, gradient: Any) -> Any:
+    for hook in hooks or ():
+        changed = hook(gradient)
+        gradient = gradient if changed is None else changed
+    return gradient
+
+
+def _targets(only: Sequence[CustomTensor] | None) -> dict[tuple[int, int], int]:
+    """Results of calls whose gradients are asked for: (call, which result) -> the tensor."""
+    return {(id(t.grad_fn), t._place): id(t) for t in only or () if t.grad_fn is not None}
+
+
+def _arrive(edge: Any, gradient: Any, pending: Any, leaves: Any, wanted: Any) -> None:
+    """Add a gradient to what has come to a call's result, or to a leaf, so far."""
+    if edge is None:
+        return
+    if edge.node is not None:
+        grads = pending.setdefault(edge.node, [None] * len(edge.node.metas))
+        before = grads[edge.place]
+        grads[edge.place] = gradient if before is None else before + gradient
+    elif wanted is None or id(edge.leaf) in wanted:
+        _, before = leaves.get(id(edge.leaf), (None, None))
+        leaves[id(edge.leaf)] = edge.leaf, gradient if before is None else before + gradient
+
+
+def _order(roots: list[Node]) -> list[Node]:
+    """Calls, each before those whose results it used."""
+    seen: set[int] = set()
+    done: list[Node] = []
+    stack: list[tuple[Node, Iterator[Node] | None]] = [(root, None) for root in roots]
+    while stack:
+        node, rest = stack.pop()
+        if rest is None:
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            rest = node.next_nodes()
+        following = next((n for n in rest if id(n) not in seen), None)
+        if following is None:
+            done.append(node)
+        else:
+            stack.append((node, rest))
+            stack.append((following, None))
+    return done[::-1]
+
+
+def grad(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    *,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool = False,
+) -> tuple[CustomTensor | None, ...]:
+    """Gradients of `outputs` for `inputs`; no `.grad` is touched.
+
+    Raises BadInput for an input the outputs do not depend on, unless `allow_unused`.
+    """
+    ends = [outputs] if hasattr(outputs, "_array") else list(outputs)
+    starts = [inputs] if hasattr(inputs, "_array") else list(inputs)
+    if grad_outputs is None or hasattr(grad_outputs, "_array"):
+        grad_outputs = [grad_outputs] * len(ends)
+    if len(grad_outputs) != len(ends):
+        raise BadInput(
+            f"grad() was given {len(ends)} outputs and {len(grad_outputs)} grad_outputs",
+            expected="one for each output, or none",
+        )
+    seeds = [seed(e, g) for e, g in zip(ends, grad_outputs, strict=True)]
+    keep = create_graph if retain_graph is None else retain_graph
+    found = backward(ends, seeds, retain_graph=keep, create_graph=create_graph, only=starts)
+    missing = [i for i, g in enumerate(found) if g is None]
+    if missing and not allow_unused:
+        raise BadInput(
+            f"the outputs do not depend on input {missing[0]}",
+            expected="inputs that require gradients and were used",
+            hint="allow_unused=True, which answers None for it",
+        )
+    return tuple(found)
+
+
+def seed(output: CustomTensor, gradient: Any) -> CustomTensor:
+    """The gradient a backward begins with: 1 for a single number. Raises BadInput."""
+    if not output.requires_grad:
+        raise BadInput(
+            f"cannot go backward from {described(output)}: it does not depend on any tensor that "
+            "requires a gradient",
+            expected="a result of tensors with requires_grad=True, computed outside of no_grad",
+        )
+    if gradient is None:
+        if output.numel() != 1:
+            raise BadInput(
+                f"cannot go backward from {described(output)} without a gradient: it is not a "
+                "single number",
+                expected="a loss of one element",
+                hint="loss.sum().backward(), or backward(gradient) of the same shape",
+            )
+        return output._filled(1, (tuple(output.shape), output.dtype, output.device))
+    given = gradient if hasattr(gradient, "_array") else output._new(gradient)
+    if tuple(given.shape) != tuple(output.shape):
+        raise BadInput(
+            f"the gradient {described(given)} does not fit the result {described(output)}",
+            expected="equal shapes",
+        )
+    if not given.device.matches(output.device):
+        raise BadInput(
+            f"the gradient {described(given)} is on {given.device}, the result "
+            f"{described(output)} on {output.device}",
+            expected="both on one device",
+            hint=f"gradient.to({str(output.device)!r})",
+        )
+    return given

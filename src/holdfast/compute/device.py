@@ -1,0 +1,84 @@
+"""Places where tensors are: `CustomDevice`.
+
+Covers: names of devices, which engine computes there.
+Promise: two devices match when the same engine computes on the same index, whatever they are
+called: "custom", "custom_gpu" and "cpu" are all this machine's memory under NumPy.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from holdfast.base.config import Config
+from holdfast.base.errors import BadInput
+from holdfast.compute.engine import ENGINES, Engine
+from holdfast.memory.manager import memory_manager
+
+
+class CustomDevice:
+    """A place for tensors. `device_type` names an engine, or is any word for the default one."""
+
+    __slots__ = ("device_type", "engine", "index")
+
+    def __init__(self, device_type: str = "custom", index: int | None = None) -> None:
+        if not isinstance(device_type, str) or not device_type:
+            raise BadInput(
+                f"{device_type!r} is no device", expected='a name such as "custom" or "numpy:0"'
+            )
+        kind, _, number = device_type.partition(":")
+        if number and not number.isdigit():
+            raise BadInput(
+                f"{device_type!r} is no device",
+                expected='a name with a number behind the colon, such as "numpy:0"',
+            )
+        if kind == "cuda":  # the CPU where there is no such device, and that is said once
+            kind, _, number = memory_manager.place(device_type).partition(":")
+        self.device_type = kind
+        self.index = int(number) if index is None and number else index or 0
+        self.engine = _engine(kind, self.index)
+
+    def matches(self, other: CustomDevice) -> bool:
+        """Whether tensors of both can meet in one op."""
+        return self.engine is other.engine and self.index == other.index
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str):
+            other = CustomDevice(other)
+        if not isinstance(other, CustomDevice):
+            return NotImplemented
+        return (self.device_type, self.index) == (other.device_type, other.index)
+
+    def __hash__(self) -> int:
+        return hash((self.device_type, self.index))
+
+    def __str__(self) -> str:
+        return f"{self.device_type}:{self.index}"
+
+    def __repr__(self) -> str:
+        return f"CustomDevice({str(self)!r})"
+
+
+@functools.cache
+def _engine(kind: str, index: int) -> Engine:
+    name = {"cuda": "torch", "cpu": "numpy"}.get(kind, kind)
+    return (ENGINES[name] if name in ENGINES else default_engine()).on(index)
+
+
+@functools.cache
+def default_engine() -> Engine:
+    """The engine for devices that name none: HOLDFAST_ENGINE, else NumPy."""
+    return ENGINES[Config.load().engine]
+
+
+@functools.cache
+def default_device() -> CustomDevice:
+    """Where tensors go that are told nothing."""
+    return CustomDevice()
+
+
+def device(of: Any) -> CustomDevice:
+    """A device from one, from its name, or from None."""
+    if of is None:
+        return default_device()
+    return of if isinstance(of, CustomDevice) else CustomDevice(str(of))

@@ -1,0 +1,172 @@
+"""Number formats, by the names torch uses, and how two of them meet.
+
+Covers: names, categories, promotion as torch does it.  Leaves to others: casting (engines).
+Promise: a format is always a `numpy.dtype`; bfloat16 and float8 are there where ml_dtypes is.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy
+
+from holdfast.base.errors import BadInput
+
+try:
+    import ml_dtypes
+except ImportError:  # without it there are no bfloat16 and float8, and that is all
+    ml_dtypes = None
+
+_EXTRA = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+_PLAIN = (
+    *("bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
+DTYPES: dict[str, numpy.dtype[Any]] = {name: numpy.dtype(name) for name in _PLAIN}
+if ml_dtypes is not None:
+    DTYPES.update({name: numpy.dtype(getattr(ml_dtypes, name)) for name in _EXTRA})
+
+BOOL, INT64 = DTYPES["bool"], DTYPES["int64"]
+FLOAT16, FLOAT32, FLOAT64 = DTYPES["float16"], DTYPES["float32"], DTYPES["float64"]
+COMPLEX64, COMPLEX128 = DTYPES["complex64"], DTYPES["complex128"]
+BFLOAT16 = DTYPES.get("bfloat16")
+
+_ALIASES = {
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+    "long": "int64",
+    "int": "int32",
+    "short": "int16",
+    "char": "int8",
+    "byte": "uint8",
+    "cfloat": "complex64",
+    "cdouble": "complex128",
+}
+_PYTHON = {bool: BOOL, int: INT64, float: FLOAT32, complex: COMPLEX64}
+_CATEGORY_OF_KIND = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
+_CATEGORIES: dict[numpy.dtype[Any], int] = {
+    kind: _CATEGORY_OF_KIND.get(kind.kind, 2) for kind in DTYPES.values()
+}
+BOOLEAN, INTEGER, FLOATING, COMPLEX = range(4)
+
+# Formats in which sums would lose too much: kernels compute in float32 and round once.
+NARROW = frozenset(DTYPES[name] for name in ("float16", *_EXTRA) if name in DTYPES)
+
+
+def dtype(of: Any) -> numpy.dtype[Any]:
+    """The format that a name, a NumPy or torch dtype, or a Python type stands for.
+
+    Raises BadInput with the names there are.
+    """
+    if isinstance(of, numpy.dtype) and of in _CATEGORIES:
+        return of
+    if isinstance(of, type) and of in _PYTHON:
+        return _PYTHON[of]
+    name = str(of).removeprefix("torch.") if not isinstance(of, type) else None
+    found = DTYPES.get(_ALIASES.get(name, name)) if name else None
+    if found is None:
+        found = _from_numpy(of)
+    if found is None:
+        missing = name in _EXTRA
+        raise BadInput(
+            f"{of!r} is no number format" if not missing else f"{name} needs ml_dtypes",
+            expected=f"one of {', '.join(DTYPES)}",
+            hint="pip install 'holdfast[compute]'" if missing else None,
+        )
+    return found
+
+
+def _from_numpy(of: Any) -> numpy.dtype[Any] | None:
+    try:
+        found = numpy.dtype(of).newbyteorder("=")
+    except TypeError:
+        return None
+    return found if found in _CATEGORIES else None
+
+
+def category(kind: numpy.dtype[Any]) -> int:
+    """BOOLEAN, INTEGER, FLOATING or COMPLEX, which are in that order."""
+    return _CATEGORIES[kind]
+
+
+def is_floating(kind: numpy.dtype[Any]) -> bool:
+    """Real numbers with a fraction."""
+    return _CATEGORIES[kind] == FLOATING
+
+
+def is_complex(kind: numpy.dtype[Any]) -> bool:
+    """Complex numbers."""
+    return _CATEGORIES[kind] == COMPLEX
+
+
+def real_of(kind: numpy.dtype[Any]) -> numpy.dtype[Any]:
+    """The format of the parts of a complex number; any other format is its own."""
+    return {COMPLEX64: FLOAT32, COMPLEX128: FLOAT64}.get(kind, kind)
+
+
+def complex_of(kind: numpy.dtype[Any]) -> numpy.dtype[Any]:
+    """The complex format whose parts have this one."""
+    return {FLOAT64: COMPLEX128, COMPLEX128: COMPLEX128}.get(kind, COMPLEX64)
+
+
+def working(kind: numpy.dtype[Any]) -> numpy.dtype[Any]:
+    """What a kernel computes in for numbers of this format: float32 for the narrow ones."""
+    return FLOAT32 if kind in NARROW else kind
+
+
+@functools.cache
+def promote(one: numpy.dtype[Any], other: numpy.dtype[Any]) -> numpy.dtype[Any]:
+    """The format that holds both, as torch decides it (int64 and float16 meet in float16)."""
+    if one == other:
+        return one
+    low, high = sorted((one, other), key=category)
+    if category(low) != category(high):
+        if category(high) == COMPLEX and low == FLOAT64:
+            return COMPLEX128
+        return high
+    if category(one) == FLOATING and (one in NARROW and other in NARROW):
+        return FLOAT32
+    if one in NARROW or other in NARROW:
+        return other if one in NARROW else one
+    return numpy.promote_types(one, other)
+
+
+def of_scalar(value: Any) -> numpy.dtype[Any]:
+    """The format a Python number has when nothing else decides."""
+    return _PYTHON[type(value)] if type(value) in _PYTHON else dtype(numpy.asarray(value).dtype)
+
+
+def result_type(*operands: Any) -> numpy.dtype[Any]:
+    """The format of a result, as torch decides it.
+
+    Arrays with dimensions count most, then arrays without, then Python numbers: one that counts
+    less decides only if its category is higher.
+    """
+    ranks: list[numpy.dtype[Any] | None] = [None, None, None]
+    for operand in operands:
+        if operand is None:
+            continue
+        if hasattr(operand, "ndim"):
+            rank, kind = (0 if operand.ndim else 1), operand.dtype
+        else:
+            rank, kind = 2, of_scalar(operand)
+        found = ranks[rank]
+        ranks[rank] = kind if found is None else promote(found, kind)
+    result = None
+    for kind in ranks:
+        if kind is None:
+            continue
+        if result is None:
+            result = kind
+        elif category(kind) > category(result):
+            result = _lift(result, kind)
+    return FLOAT32 if result is None else result
+
+
+def _lift(kind: numpy.dtype[Any], by: numpy.dtype[Any]) -> numpy.dtype[Any]:
+    """`kind` raised into the category of `by`, where `by` itself counts less."""
+    if category(by) == COMPLEX and category(kind) == FLOATING:
+        return complex_of(kind)
+    return by

@@ -1,0 +1,188 @@
+"""Engines: who computes.
+
+Covers: the protocol, the registry, resolving an op to a kernel, counting what could not be.
+Leaves to others: kernels (`engines/`), tensors and gradients.
+Promise: an op runs as the engine's own kernel, else as its decomposition into other ops, else on
+the host's NumPy engine; the last is counted for each op, and `strict` refuses it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy
+
+from holdfast.base.errors import BadInput, HoldfastError, Unsupported
+from holdfast.base.registry import Entry, Registry
+from holdfast.compute import dtype as formats
+from holdfast.compute.ops import rules
+from holdfast.compute.ops.table import Op
+from holdfast.compute.schema import described
+
+Array = Any  # an engine's own array: it has shape, dtype and ndim
+
+
+class Engine(Protocol):
+    """What an engine has: arrays of its own, and kernels by ATen name.
+
+    A kernel takes the op's arguments in the order of its schema, with arrays where the schema says
+    Tensor, all of one format where the op is pointwise; it returns fresh arrays, or views where
+    the schema says so, and never changes its arguments.
+    """
+
+    name: str
+    kernels: Mapping[str, Callable[..., Any]]
+
+    def on(self, index: int) -> Engine:
+        """The engine of another device of its kind; itself where there is one device."""
+        ...
+
+    def alloc(self, shape: tuple[int, ...], dtype: numpy.dtype[Any]) -> Array:
+        """An array whose content is whatever was there before."""
+        ...
+
+    def upload(self, array: numpy.ndarray[Any, Any]) -> Array:
+        """A copy of an array of the host."""
+        ...
+
+    def download(self, array: Array) -> numpy.ndarray[Any, Any]:
+        """The numbers as an array of the host: itself if it is there already."""
+        ...
+
+    def cast(self, array: Array, dtype: numpy.dtype[Any]) -> Array:
+        """In another format; the same array if it has that already."""
+        ...
+
+    def write(self, array: Array, value: Array) -> None:
+        """Copy numbers into an array, which may be a view; both are of this engine."""
+        ...
+
+    def call(self, kernel: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run a kernel of this engine: the place for memory pools, queues and streams."""
+        ...
+
+
+ENGINES: Registry[Engine] = Registry(
+    "engine",
+    {
+        "numpy": Entry(
+            "holdfast.compute.engines.numpy:engine", "NumPy, on any CPU", extra="compute"
+        ),
+        "torch": Entry(
+            "holdfast.compute.engines.torch:engine", "torch, on CUDA devices", extra="torch"
+        ),
+    },
+)
+
+fallbacks: Counter[tuple[str, str]] = Counter()  # (engine, op) -> calls that ran on the host
+
+
+class _Strict(threading.local):
+    on = False
+
+
+strict = _Strict()
+
+
+def run(op: Op, engine: Engine, args: Any, kwargs: Any) -> Any:
+    """Compute an op on arrays of `engine`. Raises BadInput that names the op and the shapes."""
+    kernel = engine.kernels.get(op.name)
+    try:
+        if kernel is None:
+            return _without_kernel(op, engine, args, kwargs)
+        if op.rule.kind is None:
+            return engine.call(kernel, args, kwargs)
+        return _pointwise(op, engine, kernel, args, kwargs)
+    except HoldfastError:
+        raise
+    except (ValueError, TypeError, IndexError, ArithmeticError, AttributeError) as exc:
+        raise refused(op, args, kwargs, exc) from exc
+
+
+_READY = frozenset((formats.FLOAT32, formats.FLOAT64))
+
+
+def _ready(op: Op, args: Any, kwargs: Any) -> bool:
+    """Whether arguments need no promotion: arrays of one wide float format, and real numbers."""
+    kind = None
+    for value, parameter in zip(args, op.schema.parameters, strict=False):
+        if hasattr(value, "ndim"):
+            if kind is None:
+                kind = value.dtype
+            elif value.dtype != kind:
+                return False
+        elif type(value) is complex or (parameter.type == "Tensor" and value is not None):
+            return False
+    # A positional argument given by name has to be put into its place first.
+    keywords = {p.name for p in op.schema.parameters if p.keyword} if kwargs else ()
+    return kind in _READY and all(
+        name in keywords and not hasattr(value, "ndim") for name, value in kwargs.items()
+    )
+
+
+def _pointwise(op: Op, engine: Engine, kernel: Any, args: Any, kwargs: Any) -> Any:
+    if _ready(op, args, kwargs):
+        return engine.call(kernel, args, kwargs)
+    bound = op.schema.bind(args, kwargs)
+    among, computed = rules.promoted(op, bound)
+    working = formats.working(computed) if op.rule.widen else computed
+    for name in among:
+        value = bound[name]
+        if value is None:
+            continue
+        if hasattr(value, "ndim"):
+            bound[name] = engine.cast(value, working)
+        elif _is_tensor(op, name):
+            bound[name] = engine.upload(numpy.asarray(value).astype(working))
+    positional = [bound.pop(p.name) for p in op.schema.parameters if not p.keyword]
+    out = engine.call(kernel, positional, bound)
+    wanted = rules.result_format(op.rule.kind, computed)
+    return out if isinstance(out, tuple) else engine.cast(out, wanted)
+
+
+def _is_tensor(op: Op, name: str) -> bool:
+    return any(p.name == name and p.tensor for p in op.schema.parameters)
+
+
+def _without_kernel(op: Op, engine: Engine, args: Any, kwargs: Any) -> Any:
+    if op.decomposition is not None:
+        from holdfast.compute import tensors
+
+        return tensors.decomposed(op, engine, args, kwargs)
+    host = ENGINES["numpy"]
+    if engine is host or op.name not in host.kernels:
+        raise Unsupported(
+            f"engine {engine.name!r} has no kernel for {op.name} and the op has no decomposition",
+            expected="an op that `holdfast.compute.ops.OPS` has a kernel or a decomposition for",
+        )
+    if strict.on:
+        raise Unsupported(
+            f"engine {engine.name!r} has no kernel for {op.name}, and falling back is forbidden",
+            expected="a native kernel, or a decomposition into ops that have one",
+            hint="HOLDFAST_STRICT=0",
+        )
+    fallbacks[engine.name, op.name] += 1
+    down = lambda v: each(v, engine.download)  # noqa: E731
+    out = run(op, host, [down(a) for a in args], {k: down(v) for k, v in kwargs.items()})
+    return each(out, engine.upload)
+
+
+def each(value: Any, function: Callable[[Any], Any]) -> Any:
+    """`function` of every array in an argument or a result, which may be a list of them."""
+    if hasattr(value, "ndim") and hasattr(value, "dtype"):
+        return function(value)
+    if isinstance(value, list | tuple):
+        return type(value)([each(v, function) for v in value])
+    return value
+
+
+def refused(op: Op, args: Any, kwargs: Any, exc: Exception) -> BadInput:
+    """The error of a call that an op could not make sense of."""
+    shown = [described(a) for a in args] + [f"{k}={described(v)}" for k, v in kwargs.items()]
+    return BadInput(
+        f"cannot compute {op.name}({', '.join(shown)}): {exc}",
+        expected=op.rule.expects or op.schema.text,
+    )

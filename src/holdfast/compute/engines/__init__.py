@@ -1,0 +1,1 @@
+"""Engines, one folder or file each; `holdfast.compute.engine` has their registry."""

@@ -1,0 +1,191 @@
+"""Convolutions with NumPy alone: windows are copied into columns, and those multiplied.
+
+Covers: any format and number of dimensions; forward (`gather`), back to the input (`spread`), back
+to the weight (`correlate`).  Leaves to others: checking arguments, the C loop (`windows`).
+Promise: columns are made for a part of an image at a time, so that they stay in the cache.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import numpy
+
+from holdfast.compute import threads
+
+_COLUMNS = 1 << 18  # numbers of columns at a time: they stay in the L2 cache
+_TOGETHER = 1 << 22  # for the weight's gradient, where one large product is faster than many
+
+
+class Window(NamedTuple):
+    """How a window goes over an input: settings of a convolution, one number per dimension."""
+
+    sizes: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    @property
+    def plain(self) -> bool:
+        """One number of each channel, at every place."""
+        return max(*self.sizes, *self.stride) == 1 and not any(self.padding)
+
+    def reach(self, sizes: tuple[int, ...]) -> list[int]:
+        """How far windows go for so many results."""
+        return [
+            (size - 1) * s + d * (k - 1) + 1 if size else 0
+            for size, k, s, d in zip(sizes, self.sizes, self.stride, self.dilation, strict=True)
+        ]
+
+    def steps(self, offset: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[slice, ...]:
+        """The places that one number of the window passes over, for so many results."""
+        return tuple(
+            slice(o * d, o * d + (size - 1) * s + 1 if size else 0, s)
+            for o, size, s, d in zip(offset, sizes, self.stride, self.dilation, strict=True)
+        )
+
+
+def product(x: Any, w: Any, b: Any) -> Any:
+    """A window of one number, which is a product of matrices."""
+    many, places = x.shape[0], math.prod(x.shape[2:])
+    flat, rows = x.reshape(many, x.shape[1], places), w.reshape(w.shape[:2])
+    out = numpy.empty((many, w.shape[0], places), x.dtype)
+
+    def work(n: int) -> None:
+        numpy.matmul(rows, flat[n], out=out[n])
+        if b is not None:
+            numpy.add(out[n], b[:, None], out=out[n])
+
+    _each(work, many, many >= threads.get_num_threads())
+    return out.reshape(many, w.shape[0], *x.shape[2:])
+
+
+def gather(x: Any, w: Any, b: Any, sizes: tuple[int, ...], window: Window) -> Any:
+    """Each result is the sum of a window of `x` times the weight."""
+    many, groups, places = x.shape[0], window.groups, math.prod(sizes)
+    out = numpy.empty((many, groups, w.shape[0] // groups, places), x.dtype)
+    wide = padded(x, sizes, window)
+    rows = w.reshape(groups, w.shape[0] // groups, math.prod(w.shape[1:]))
+    line = math.prod(sizes[1:])
+    step = max(1, _COLUMNS // max(rows.shape[2] * groups * line, 1))
+    parts = list(itertools.product(range(many), range(0, sizes[0], step)))
+
+    def work(number: int) -> None:
+        n, first = parts[number]
+        last = min(first + step, sizes[0])
+        if w.shape[1] == 1 and rows.shape[1] == 1:
+            target = out[n, :, 0].reshape(groups, *sizes)[:, first:last]
+            _one_by_one(wide[n], w, target, first, window)
+        else:
+            target = out[n, :, :, first * line : last * line]
+            columns = _columns(wide[n : n + 1], (last - first, *sizes[1:]), window, first)
+            numpy.matmul(rows, columns[:, :, 0], out=target)
+        if b is not None:
+            part = out[n, :, :, first * line : last * line]
+            numpy.add(part, b.reshape(groups, -1, 1), out=part)
+
+    _each(work, len(parts))
+    return out.reshape(many, w.shape[0], *sizes)
+
+
+def spread(g: Any, w: Any, shape: tuple[int, ...], window: Window) -> Any:
+    """Each number of `g` times the weight is added to a window of the result: gather's transpose.
+
+    `shape` is the result's, without the batch.
+    """
+    many, groups, sizes = g.shape[0], window.groups, g.shape[2:]
+    rows = w.reshape(groups, w.shape[0] // groups, math.prod(w.shape[1:])).swapaxes(1, 2)
+    flat = g.reshape(many, groups, w.shape[0] // groups, math.prod(sizes))
+    wide = [
+        max(s + 2 * p, r)
+        for s, p, r in zip(shape[1:], window.padding, window.reach(sizes), strict=True)
+    ]
+    out = numpy.zeros((many, shape[0], *wide), g.dtype)
+
+    def work(n: int) -> None:
+        parts = numpy.matmul(rows, flat[n]).reshape(shape[0], *window.sizes, *sizes)
+        for offset in itertools.product(*map(range, window.sizes)):
+            out[(n, slice(None), *window.steps(offset, sizes))] += parts[(slice(None), *offset)]
+
+    _each(work, many)
+    inner = tuple(slice(p, p + s) for s, p in zip(shape[1:], window.padding, strict=True))
+    return numpy.ascontiguousarray(out[(..., *inner)])
+
+
+def correlate(x: Any, g: Any, shape: tuple[int, ...], window: Window) -> Any:
+    """The weight's gradient: windows of `x` times what came of them."""
+    many, groups, sizes = x.shape[0], window.groups, g.shape[2:]
+    places = math.prod(sizes)
+    depth = math.prod(shape[1:])
+    out = numpy.zeros((groups, shape[0] // groups, depth), x.dtype)
+    wide = padded(x, sizes, window)
+    step = max(1, _TOGETHER // max(groups * depth * places, 1))
+    for n in range(0, many if places else 0, step):
+        part = g[n : n + step]
+        rows = part.reshape(len(part), groups, shape[0] // groups, places).transpose(1, 2, 0, 3)
+        columns = _columns(wide[n : n + step], sizes, window)
+        flat = (groups, -1, len(part) * places)
+        out += numpy.matmul(rows.reshape(flat), columns.reshape(groups, depth, -1).swapaxes(1, 2))
+    return out.reshape(shape)
+
+
+def padded(x: Any, sizes: tuple[int, ...], window: Window) -> Any:
+    """`x` with zeros around, at least as far as windows for `sizes` results go."""
+    wide = [
+        max(s + 2 * p, r)
+        for s, p, r in zip(x.shape[2:], window.padding, window.reach(sizes), strict=True)
+    ]
+    if tuple(wide) == x.shape[2:]:
+        return x
+    out = numpy.zeros((*x.shape[:2], *wide), x.dtype)
+    inner = tuple(slice(p, p + s) for s, p in zip(x.shape[2:], window.padding, strict=True))
+    out[(..., *inner)] = x
+    return out
+
+
+def _columns(wide: Any, sizes: tuple[int, ...], window: Window, first: int = 0) -> Any:
+    """[groups, channels x window, N, results]: each column is what one result is made of.
+
+    `first`: the line of results, in the first dimension, that the columns begin with.
+    """
+    many, channels = wide.shape[:2]
+    begin = wide[:, :, first * window.stride[0] :]
+    outer, inner = begin.strides[:2], begin.strides[2:]
+    view = numpy.lib.stride_tricks.as_strided(
+        begin,
+        (channels, *window.sizes, many, *sizes),
+        (
+            outer[1],
+            *(step * d for step, d in zip(inner, window.dilation, strict=True)),
+            outer[0],
+            *(step * s for step, s in zip(inner, window.stride, strict=True)),
+        ),
+        writeable=False,
+    )
+    depth = channels // window.groups * math.prod(window.sizes)
+    return view.reshape(window.groups, depth, many, math.prod(sizes))
+
+
+def _one_by_one(wide: Any, w: Any, out: Any, first: int, window: Window) -> None:
+    """Every channel for itself: the sum over the window, one number of it at a time."""
+    sizes = out.shape[1:]
+    begin = wide[:, first * window.stride[0] :]
+    buffer = numpy.empty(out.shape, out.dtype)
+    for number, offset in enumerate(itertools.product(*map(range, window.sizes))):
+        factor = w[(slice(None), 0, *offset)].reshape(-1, *[1] * len(sizes))
+        part = begin[(slice(None), *window.steps(offset, sizes))]
+        if number:
+            out += numpy.multiply(part, factor, out=buffer)
+        else:
+            numpy.multiply(part, factor, out=out)
+
+
+def _each(work: Any, count: int, shared: bool = True) -> None:
+    if shared:
+        threads.share_out(work, count)
+    else:
+        for number in range(count):
+            work(number)

@@ -1,0 +1,193 @@
+"""Kernels of norms and distances.
+
+Promise: differences are taken before they are squared, except where torch itself expands the
+square; blocks of pairs stay in the cache.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy
+
+from holdfast.compute import dtype as formats
+from holdfast.compute.engines.numpy.kernels import kernel
+from holdfast.compute.engines.numpy.reducing import axes, cast, floating, spans, total, widened
+
+# ---- norms
+
+
+def _norm(values: Any, p: float, over: tuple[int, ...], keepdim: bool = False) -> Any:
+    """The p-norm of real or complex numbers over axes."""
+    if p == 0:
+        found = numpy.count_nonzero(values, axis=over, keepdims=keepdim) if over else values != 0
+        return numpy.asarray(found, values.real.dtype)
+    if p == 2 and over == (values.ndim - 1,) and values.dtype.kind == "f":
+        found = numpy.sqrt(numpy.vecdot(values, values))
+        return found[..., None] if keepdim else found
+    size = numpy.abs(values)
+    if math.isinf(p):
+        ufunc, start = (numpy.maximum, 0) if p > 0 else (numpy.minimum, numpy.inf)
+        return ufunc.reduce(size, axis=over, keepdims=keepdim, initial=start)
+    if p == 1:
+        return total(size, over, keepdim)
+    if p == 2:
+        return numpy.sqrt(total(numpy.multiply(size, size), over, keepdim))
+    with numpy.errstate(divide="ignore"):
+        power = numpy.power(size, size.dtype.type(p))
+        return numpy.power(total(power, over, keepdim), size.dtype.type(1 / p))
+
+
+def _needs_fractions(kind: Any) -> None:
+    if formats.category(kind) < formats.FLOATING:
+        raise TypeError(f"a norm of {kind} needs floating-point or complex numbers")
+
+
+@kernel("norm.ScalarOpt_dim")
+def norm_dim(self: Any, p: Any, dim: Any, keepdim: bool = False) -> Any:
+    _needs_fractions(self.dtype)
+    found = _norm(widened(self), 2.0 if p is None else float(p), axes(dim, self), keepdim)
+    return cast(found, formats.real_of(self.dtype))
+
+
+@kernel("norm.Scalar")
+def norm(self: Any, p: Any = 2) -> Any:
+    return norm_dim(self, p, None)
+
+
+@kernel("norm.ScalarOpt_dim_dtype")
+def norm_dim_dtype(self: Any, p: Any, dim: Any, keepdim: bool, *, dtype: Any) -> Any:
+    return norm_dim(cast(self, formats.dtype(dtype)), p, dim, keepdim)
+
+
+@kernel("norm.ScalarOpt_dtype")
+def norm_dtype(self: Any, p: Any, *, dtype: Any) -> Any:
+    return norm_dim(cast(self, formats.dtype(dtype)), p, None)
+
+
+@kernel("dist")
+def dist(self: Any, other: Any, p: Any = 2) -> Any:
+    kind = formats.result_type(self, other)
+    _needs_fractions(kind)
+    apart = numpy.asarray(numpy.subtract(widened(self), widened(other)))
+    return cast(_norm(apart, float(p), axes(None, apart)), formats.real_of(kind))
+
+
+@kernel("renorm")
+def renorm(self: Any, p: Any, dim: int, maxnorm: Any) -> Any:
+    if self.ndim < 2:
+        raise ValueError("renorm takes at least 2 dimensions")
+    if p <= 0 or maxnorm < 0:
+        raise ValueError(f"p is positive and maxnorm not negative; they are {p} and {maxnorm}")
+    axis = axes([dim], self)[0]
+    values = widened(self)
+    sizes = _norm(values, float(p), tuple(d for d in range(self.ndim) if d != axis), True)
+    limit = sizes.dtype.type(maxnorm)
+    factor = numpy.where(sizes > limit, limit / (sizes + sizes.dtype.type(1e-7)), 1)
+    return cast(values * factor.astype(sizes.dtype), self.dtype)
+
+
+# ---- all pairs
+
+_MANY = 25  # rows from which torch expands the square
+
+
+def _euclidean(x1: Any, x2: Any) -> Any:
+    one = numpy.add.reduce(x1 * x1, axis=-1)[..., :, None]
+    other = numpy.add.reduce(x2 * x2, axis=-1)[..., None, :]
+    found = numpy.matmul(x1 * x1.dtype.type(-2), numpy.swapaxes(x2, -1, -2))
+    found = found + one + other
+    return numpy.sqrt(numpy.maximum(found, 0, out=found), out=found)
+
+
+@kernel("_euclidean_dist")
+def euclidean_dist(x1: Any, x2: Any) -> Any:
+    kind = formats.result_type(x1, x2)
+    return cast(_euclidean(floating(x1), floating(x2)), kind)
+
+
+def _pairs(x1: Any, x2: Any) -> tuple[Any, Any, tuple[int, ...]]:
+    """Both with one flat batch dimension, and what it was."""
+    if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-1]:
+        raise ValueError("distances are between rows of equal length, in at least 2 dimensions")
+    batch = numpy.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
+    one, other = (numpy.broadcast_to(x, batch + x.shape[-2:]) for x in (x1, x2))
+    count = math.prod(batch)
+    return one.reshape(count, *x1.shape[-2:]), other.reshape(count, *x2.shape[-2:]), batch
+
+
+@kernel("_cdist_forward")
+def cdist(x1: Any, x2: Any, p: float, compute_mode: Any) -> Any:
+    if p < 0:
+        raise ValueError(f"p is not negative; it is {p}")
+    one, other, batch = _pairs(floating(x1), floating(x2))
+    rows, columns, width = one.shape[1], other.shape[1], one.shape[2]
+    many = rows > _MANY or columns > _MANY
+    if p == 2 and (compute_mode == 1 or (compute_mode in (None, 0) and many)) and width:
+        made = _euclidean(one, other)
+    else:
+        made = numpy.zeros((one.shape[0], rows, columns), one.dtype)
+        for sheet in range(one.shape[0]):
+            for part in spans(rows, columns * width) if width and columns else ():
+                apart = one[sheet, part, None, :] - other[sheet, None]
+                made[sheet, part] = _norm(apart, p, (2,))
+    return cast(made.reshape(*batch, rows, columns), x1.dtype)
+
+
+def _slope(apart: Any, size: Any, grad: Any, p: float) -> Any:
+    """The gradients of distances for the differences, which are (…, pair, width)."""
+    if p == 0:
+        return numpy.zeros_like(apart)
+    if p == 1:
+        return numpy.sign(apart) * grad
+    if math.isinf(p):
+        return numpy.sign(apart) * (numpy.abs(apart) == size) * grad
+    with numpy.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        if p == 2:
+            return apart * numpy.where(size == 0, 0, grad / size)
+        scale = numpy.where(size == 0, 0, grad / numpy.power(size, size.dtype.type(p - 1)))
+        inner = numpy.sign(apart) * numpy.power(numpy.abs(apart), apart.dtype.type(p - 1))
+        return numpy.where(apart == 0, apart.dtype.type(0), inner) * scale
+
+
+@kernel("_cdist_backward")
+def cdist_backward(grad: Any, x1: Any, x2: Any, p: float, cdist: Any) -> Any:
+    one, other, batch = _pairs(floating(x1), floating(x2))
+    rows, columns, width = one.shape[1], other.shape[1], one.shape[2]
+    grads = numpy.broadcast_to(widened(grad), (*batch, rows, columns))
+    grads = grads.reshape(one.shape[0], rows, columns, 1)
+    sizes = numpy.broadcast_to(widened(cdist), (*batch, rows, columns)).reshape(grads.shape)
+    made = numpy.zeros(one.shape, one.dtype)
+    for sheet in range(one.shape[0]):
+        for part in spans(rows, columns * width) if width and columns else ():
+            apart = one[sheet, part, None, :] - other[sheet, None]
+            slopes = _slope(apart, sizes[sheet, part], grads[sheet, part], p)
+            made[sheet, part] = numpy.add.reduce(slopes, axis=1)
+    return cast(made.reshape(*batch, rows, width), x1.dtype)
+
+
+@kernel("_pdist_forward")
+def pdist(self: Any, p: float = 2.0) -> Any:
+    if self.ndim != 2:
+        raise ValueError(f"pdist takes a matrix, not {self.ndim} dimensions")
+    if p < 0:
+        raise ValueError(f"p is not negative; it is {p}")
+    one, other = numpy.triu_indices(self.shape[0], 1)
+    values = floating(self)
+    made = numpy.zeros(one.size, values.dtype)
+    for part in spans(one.size, self.shape[1]) if self.shape[1] else ():
+        made[part] = _norm(values[one[part]] - values[other[part]], p, (1,))
+    return cast(made, self.dtype)
+
+
+@kernel("_pdist_backward")
+def pdist_backward(grad: Any, self: Any, p: float, pdist: Any) -> Any:
+    values = floating(self)
+    one, other = numpy.triu_indices(self.shape[0], 1)
+    apart = values[one] - values[other]
+    slopes = _slope(apart, widened(pdist)[:, None], widened(grad)[:, None], p)
+    square = numpy.zeros((self.shape[0], self.shape[0], self.shape[1]), values.dtype)
+    square[one, other] = slopes
+    square[other, one] = -slopes
+    return cast(numpy.add.reduce(square, axis=1), self.dtype)

@@ -1,0 +1,74 @@
+"""Kernels: Fourier transforms.
+
+Promise: float32 and complex64 are transformed in their own precision.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+
+from holdfast.compute import dtype as formats
+from holdfast.compute.engines.numpy.kernels import kernel
+from holdfast.compute.ops.rules import normalized_dims
+
+# ATen's numbers for "divide by nothing, by the root of the count, by the count"; NumPy's words
+# name the direction that is divided.
+_FORWARD = ("backward", "ortho", "forward")
+_INVERSE = ("forward", "ortho", "backward")
+
+
+@kernel("_fft_c2c")
+def c2c(self: Any, dim: Any, normalization: int, forward: bool) -> Any:
+    if not formats.is_complex(self.dtype):
+        raise TypeError(f"{self.dtype} is not complex")
+    if not len(dim):
+        return self.copy()
+    axes = normalized_dims(dim, self.ndim)
+    if not self.size:
+        return self.copy()
+    if forward:
+        return numpy.fft.fftn(self, axes=axes, norm=_FORWARD[normalization])
+    return numpy.fft.ifftn(self, axes=axes, norm=_INVERSE[normalization])
+
+
+@kernel("_fft_r2c")
+def r2c(self: Any, dim: Any, normalization: int, onesided: bool) -> Any:
+    kind = formats.complex_of(self.dtype)
+    if not formats.is_floating(self.dtype):
+        raise TypeError(f"{self.dtype} is not floating-point")
+    axes = normalized_dims(dim, self.ndim)
+    if not onesided:
+        return c2c(self.astype(kind), dim, normalization, True)
+    if not self.size:
+        shape = list(self.shape)
+        shape[axes[-1]] = shape[axes[-1]] // 2 + 1
+        return numpy.zeros(shape, kind)
+    wide = self.astype(formats.working(self.dtype), copy=False)
+    return numpy.fft.rfftn(wide, axes=axes, norm=_FORWARD[normalization])
+
+
+@kernel("_fft_c2r")
+def c2r(self: Any, dim: Any, normalization: int, last_dim_size: int) -> Any:
+    if not formats.is_complex(self.dtype):
+        raise TypeError(f"{self.dtype} is not complex")
+    axes = normalized_dims(dim, self.ndim)
+    sizes = [*(self.shape[d] for d in axes[:-1]), last_dim_size]
+    if not self.size:
+        shape = list(self.shape)
+        shape[axes[-1]] = last_dim_size
+        return numpy.zeros(shape, formats.real_of(self.dtype))
+    return numpy.fft.irfftn(self, s=sizes, axes=axes, norm=_INVERSE[normalization])
+
+
+@kernel("fft_fftfreq")
+def fftfreq(n: int, d: float = 1.0, dtype: Any = None) -> Any:
+    kind = formats.FLOAT32 if dtype is None else formats.dtype(dtype)
+    return numpy.fft.fftfreq(n, d).astype(kind)
+
+
+@kernel("fft_rfftfreq")
+def rfftfreq(n: int, d: float = 1.0, dtype: Any = None) -> Any:
+    kind = formats.FLOAT32 if dtype is None else formats.dtype(dtype)
+    return numpy.fft.rfftfreq(n, d).astype(kind)

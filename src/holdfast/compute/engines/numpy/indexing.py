@@ -1,0 +1,286 @@
+"""Kernels: choosing, filling and masking.
+
+Covers: index lists as torch has them (masks become places), picks along one dimension, masks.
+Leaves to others: writing at places that may repeat (`scattering`).
+Promise: an index that is not there raises IndexError, also where NumPy would count from the end
+and torch does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+
+from holdfast.compute.engines.numpy.kernels import kernel, register
+from holdfast.compute.ops.rules import normalized_dim
+
+register("isinf", numpy.isinf)
+
+
+# ---- lists of indices
+
+
+def places(shape: Sequence[int], indices: Sequence[Any]) -> list[Any]:
+    """One entry for each dimension: whole numbers broadcast to one shape, or None for all of it.
+
+    A mask over several dimensions becomes as many entries.
+    """
+    found: list[Any] = []
+    for index in indices:
+        if index is None:
+            found.append(None)
+        elif index.dtype == numpy.bool_ or index.dtype == numpy.uint8:
+            found.extend(_masked(shape, len(found), index))
+        elif index.dtype.kind not in "iu":
+            raise IndexError(f"an index of format {index.dtype}; whole numbers or truth values are")
+        else:
+            found.append(index.astype(numpy.intp, copy=False))
+    if len(found) > len(shape):
+        raise IndexError(f"{len(found)} indices for {len(shape)} dimensions")
+    return _together(shape, found)
+
+
+def _masked(shape: Sequence[int], dim: int, mask: Any) -> tuple[Any, ...]:
+    _fitting(shape, dim, mask)
+    return numpy.nonzero(mask) if mask.ndim else numpy.nonzero(mask[None])[:0]
+
+
+def _fitting(shape: Sequence[int], dim: int, mask: Any) -> None:
+    if tuple(shape[dim : dim + mask.ndim]) != mask.shape:
+        raise IndexError(
+            f"a mask of shape {list(mask.shape)} does not fit {list(shape)} at dimension {dim}"
+        )
+
+
+def only_mask(shape: Sequence[int], indices: Sequence[Any]) -> tuple[Any, ...] | None:
+    """NumPy's index for a single mask, which needs no list of places; None for all others."""
+    given = [(d, index) for d, index in enumerate(indices) if index is not None]
+    if len(given) != 1 or given[0][1].dtype != numpy.bool_ or not given[0][1].ndim:
+        return None
+    dim, mask = given[0]
+    _fitting(shape, dim, mask)
+    return (*[slice(None)] * dim, mask)
+
+
+def _together(shape: Sequence[int], found: list[Any]) -> list[Any]:
+    size = _common([f.shape for f in found if f is not None])
+    for dim, index in enumerate(found):
+        if index is None:
+            continue
+        if math.prod(size):
+            in_range(index, shape[dim], dim, negative=True)
+        if index.shape != size:
+            found[dim] = numpy.broadcast_to(index, size)
+    return found + [None] * (len(shape) - len(found))
+
+
+def _common(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    if len(shapes) == 1:
+        return shapes[0]
+    try:
+        return numpy.broadcast_shapes(*shapes)
+    except ValueError:
+        listed = ", ".join(str(list(shape)) for shape in shapes)
+        raise IndexError(f"indices of shapes {listed} do not broadcast") from None
+
+
+def in_range(index: Any, size: int, dim: int, negative: bool = False) -> None:
+    """Raise IndexError for an index that dimension `dim` does not have."""
+    if not index.size:
+        return
+    low, high = int(index.min()), int(index.max())
+    lowest = -size if negative else 0
+    if low < lowest or high >= size:
+        wrong = low if low < lowest else high
+        raise IndexError(f"index {wrong} is out of range for dimension {dim} of size {size}")
+
+
+@kernel("index.Tensor", "_unsafe_index.Tensor")
+def index_tensor(self: Any, indices: Any) -> Any:
+    masked = only_mask(self.shape, indices)
+    if masked is not None:
+        return self[masked]
+    found = places(self.shape, indices)
+    dims = [d for d, f in enumerate(found) if f is not None]
+    if len(dims) == 1:
+        return self.take(found[dims[0]], axis=dims[0])
+    if not dims:
+        return self.copy()
+    chosen = self[tuple(slice(None) if f is None else f for f in found)]
+    return chosen.copy() if numpy.may_share_memory(chosen, self) else chosen
+
+
+# ---- along one dimension
+
+
+def flat_index(index: Any) -> Any:
+    """An index without dimensions as one of length 1. Raises ValueError for more than one."""
+    if index.ndim > 1:
+        raise ValueError(f"the index has {index.ndim} dimensions, one is expected")
+    return index.reshape(-1)
+
+
+def along(array: Any, dim: int) -> tuple[Any, int]:
+    """An array that has dimensions, and the dimension counted from 0."""
+    dim = normalized_dim(dim, array.ndim)
+    return (array if array.ndim else array.reshape(1)), dim
+
+
+@kernel("index_select")
+def index_select(self: Any, dim: int, index: Any) -> Any:
+    array, dim = along(self, dim)
+    chosen = flat_index(index)
+    in_range(chosen, array.shape[dim], dim)
+    out = array.take(chosen, axis=dim)
+    return out if self.ndim else out.reshape(())
+
+
+@kernel("gather")
+def gather(self: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:
+    array, dim = along(self, dim)
+    picks = index if index.ndim else index.reshape(1)
+    if not picks.size:
+        return numpy.empty(index.shape, self.dtype)
+    in_range(picks, array.shape[dim], dim)
+    part = corner(array, picks.shape, dim)
+    if part.flags.c_contiguous:
+        return part.reshape(-1).take(flat_places(picks, part.shape, dim)).reshape(index.shape)
+    return numpy.take_along_axis(part, picks, dim).reshape(index.shape)
+
+
+def flat_places(index: Any, shape: Sequence[int], dim: int) -> Any:
+    """Where each element of an index along `dim` lies in a flat array of that shape."""
+    steps = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+    flat = index.astype(numpy.intp, copy=False)
+    if steps[dim] != 1:
+        flat = flat * steps[dim]
+    for d, size in enumerate(index.shape):
+        if d != dim and size > 1:
+            offsets = numpy.arange(0, size * steps[d], steps[d])
+            flat = flat + offsets.reshape([-1 if e == d else 1 for e in range(len(shape))])
+    return flat
+
+
+def corner(array: Any, shape: Sequence[int], dim: int | None = None) -> Any:
+    """The beginning of every dimension but `dim`, as long as `shape` says. Raises ValueError."""
+    fits = array.ndim == len(shape) and all(
+        d == dim or size <= array.shape[d] for d, size in enumerate(shape)
+    )
+    if not fits:
+        where = "" if dim is None else f" but {dim}"
+        raise ValueError(
+            f"the index of shape {list(shape)} does not fit into {list(array.shape)} "
+            f"in every dimension{where}"
+        )
+    return array[tuple(slice(None) if d == dim else slice(size) for d, size in enumerate(shape))]
+
+
+@kernel("take")
+def take(self: Any, index: Any) -> Any:
+    in_range(index, self.size, 0, negative=True)
+    return self.reshape(-1).take(index)
+
+
+@kernel("index_fill.int_Scalar", "index_fill.int_Tensor")
+def index_fill(self: Any, dim: int, index: Any, value: Any) -> Any:
+    if getattr(value, "ndim", 0):
+        raise ValueError(f"the value has {value.ndim} dimensions, none is expected")
+    out = self.copy()
+    array, dim = along(out, dim)
+    chosen = flat_index(index)
+    in_range(chosen, array.shape[dim], dim, negative=True)
+    numpy.moveaxis(array, dim, 0)[chosen] = value
+    return out
+
+
+@kernel("index_copy")
+def index_copy(self: Any, dim: int, index: Any, source: Any) -> Any:
+    out = self.copy()
+    array, dim = along(out, dim)
+    chosen = flat_index(index)
+    in_range(chosen, array.shape[dim], dim)
+    numpy.moveaxis(array, dim, 0)[chosen] = rows(source, dim)
+    return out
+
+
+def rows(source: Any, dim: int) -> Any:
+    """`source` with `dim` in front; one without dimensions has one row."""
+    return numpy.moveaxis(source, dim, 0) if source.ndim else source
+
+
+# ---- masks
+
+
+@kernel("masked_fill.Scalar", "masked_fill.Tensor")
+def masked_fill(self: Any, mask: Any, value: Any) -> Any:
+    if getattr(value, "ndim", 0):
+        raise ValueError(f"the value has {value.ndim} dimensions, none is expected")
+    if mask.dtype != numpy.bool_:
+        raise TypeError(f"the mask has the format {mask.dtype}, bool is expected")
+    shape = numpy.broadcast_shapes(self.shape, mask.shape)
+    out = self.copy() if shape == self.shape else numpy.broadcast_to(self, shape).copy()
+    numpy.copyto(out, number(value, self.dtype), where=mask)
+    return out
+
+
+def number(value: Any, dtype: Any) -> Any:
+    """A number in a format that must have a place for it. Raises TypeError."""
+    given = numpy.asarray(value)
+    if given.dtype.kind == "c" and dtype.kind != "c":
+        raise TypeError(f"the complex number {value} does not fit into {dtype}")
+    return given.astype(dtype)
+
+
+@kernel("masked_select")
+def masked_select(self: Any, mask: Any) -> Any:
+    if self.shape != mask.shape:
+        self, mask = numpy.broadcast_arrays(self, mask)
+    return self[mask.astype(bool, copy=False)].reshape(-1)
+
+
+@kernel("masked_scatter")
+def masked_scatter(self: Any, mask: Any, source: Any) -> Any:
+    shape = numpy.broadcast_shapes(self.shape, mask.shape)
+    out = numpy.broadcast_to(self, shape).copy()
+    where = numpy.broadcast_to(mask, shape)
+    count = int(numpy.count_nonzero(where))
+    if count > source.size:
+        raise ValueError(f"the mask asks for {count} numbers, the source has {source.size}")
+    out[where] = source.reshape(-1)[:count]
+    return out
+
+
+@kernel("masked_scatter_backward")
+def masked_scatter_backward(grad_output: Any, mask: Any, sizes: Any) -> Any:
+    out = numpy.zeros(math.prod(sizes), grad_output.dtype)
+    chosen = grad_output[numpy.broadcast_to(mask, grad_output.shape)]
+    out[: chosen.size] = chosen.reshape(-1)
+    return out.reshape(tuple(sizes))
+
+
+# ---- where something is
+
+
+@kernel("nonzero")
+def nonzero(self: Any) -> Any:
+    return numpy.argwhere(self)
+
+
+@kernel("nonzero_static")
+def nonzero_static(self: Any, size: int, fill_value: int = -1) -> Any:
+    found = numpy.argwhere(self)[:size]
+    out = numpy.full((size, self.ndim), fill_value, numpy.int64)
+    out[: len(found)] = found
+    return out
+
+
+@kernel("repeat_interleave.Tensor")
+def repeat_interleave(repeats: Any, output_size: int | None = None) -> Any:
+    if repeats.ndim != 1:
+        raise ValueError(f"the repeats have {repeats.ndim} dimensions, one is expected")
+    if repeats.size and repeats.min() < 0:
+        raise ValueError("a number of repeats is negative")
+    return numpy.repeat(numpy.arange(repeats.size, dtype=repeats.dtype), repeats)

@@ -1,0 +1,262 @@
+"""Layer, group and RMS normalization, dropout's mask.
+
+Promise: rows are normalized a block at a time, so that a row is read from memory once; narrow
+floats are computed in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy
+
+from holdfast.compute import dtype as formats
+from holdfast.compute.engines.numpy.kernels import kernel
+from holdfast.compute.engines.numpy.random import bernoulli_p
+from holdfast.compute.engines.numpy.reducing import (
+    cast,
+    floating,
+    place,
+    row_moments,
+    settle,
+    spans,
+    widened,
+)
+
+
+def statistics_format(input: Any, *parameters: Any) -> Any:
+    """The format of means and deviations: float32 where narrow numbers meet wide parameters."""
+    mixed = any(p is not None and p.dtype != input.dtype for p in parameters)
+    return formats.FLOAT32 if mixed and input.dtype in formats.NARROW else input.dtype
+
+
+# ---- layer norm
+
+
+def _rows(input: Any, normalized_shape: Any) -> tuple[Any, tuple[int, ...]]:
+    """`input` as a matrix whose rows are normalized, and the shape of their statistics."""
+    shape = tuple(normalized_shape)
+    lead = input.ndim - len(shape)
+    if lead < 0 or input.shape[lead:] != shape or not shape:
+        raise ValueError(f"the last sizes of the input are not the normalized shape {list(shape)}")
+    count = math.prod(input.shape[:lead])
+    return input.reshape(count, math.prod(shape)), (*input.shape[:lead], *(1,) * len(shape))
+
+
+@kernel("native_layer_norm")
+def layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
+    rows, outer = _rows(input, normalized_shape)
+    kind = statistics_format(input, weight, bias)
+    weight, bias = (None if p is None else widened(p).reshape(-1) for p in (weight, bias))
+    working = formats.working(input.dtype)
+    count, width = rows.shape
+    made = numpy.empty(rows.shape, input.dtype)
+    mean, scale = numpy.zeros(count, working), numpy.zeros(count, working)
+    for part in spans(count, width) if width else ():
+        block = widened(rows[part])
+        middle = numpy.add.reduce(block, axis=1, keepdims=True) / working.type(width)
+        block = numpy.subtract(block, middle, out=place(made[part], working))
+        deviation = numpy.vecdot(block, block) / working.type(width) + working.type(eps)
+        mean[part], scale[part] = middle[:, 0], 1 / numpy.sqrt(deviation)
+        settle(made[part], _affine(block, scale[part, None], weight, bias))
+    return (
+        made.reshape(input.shape), cast(mean, kind).reshape(outer), cast(scale, kind).reshape(outer)
+    )  # fmt: skip
+
+
+def _affine(block: Any, scale: Any, weight: Any, bias: Any) -> Any:
+    """block * scale * weight + bias, in place."""
+    numpy.multiply(block, scale, out=block)
+    if weight is not None:
+        numpy.multiply(block, weight, out=block)
+    if bias is not None:
+        numpy.add(block, bias, out=block)
+    return block
+
+
+@kernel("native_layer_norm_backward")
+def layer_norm_backward(
+    grad_out: Any, input: Any, normalized_shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any,
+    output_mask: Any,
+) -> Any:  # fmt: skip
+    rows, _ = _rows(input, normalized_shape)
+    count, width = rows.shape
+    grads, mean, rstd = grad_out.reshape(rows.shape), mean.reshape(-1, 1), rstd.reshape(-1, 1)
+    factor = None if weight is None else widened(weight).reshape(-1)
+    working = formats.working(input.dtype)
+    made = numpy.zeros(rows.shape, input.dtype) if output_mask[0] else None
+    to_weight, to_bias = numpy.zeros(width), numpy.zeros(width)
+    for part in spans(count, width) if width else ():
+        grad, scale = widened(grads[part]), widened(rstd[part])
+        normal = numpy.subtract(widened(rows[part]), widened(mean[part]))
+        numpy.multiply(normal, scale, out=normal)
+        product = numpy.multiply(grad, normal)
+        if output_mask[1]:
+            to_weight += numpy.add.reduce(product, axis=0)
+        if output_mask[2]:
+            to_bias += numpy.add.reduce(grad, axis=0)
+        if made is not None and width == 1:
+            made[part] = _lone(grad, widened(rows[part]), widened(mean[part]), scale, factor)
+        elif made is not None:
+            factors = scale / working.type(width)
+            bend, middle = _along(product, factor) * factors, _along(grad, factor) * factors
+            made[part] = _bent(grad, scale, factor, normal, bend, middle, product)
+    return _masked(output_mask, (made, to_weight, to_bias), (input, weight, bias))
+
+
+def _along(rows: Any, factor: Any) -> Any:
+    """Sums of rows, weighted; kept as a column."""
+    if factor is None:
+        return numpy.add.reduce(rows, axis=1, keepdims=True)
+    return numpy.matmul(rows, factor)[:, None]
+
+
+def _bent(grad: Any, scale: Any, factor: Any, normal: Any, bend: Any, middle: Any, out: Any) -> Any:
+    """grad * scale * factor - normal * bend - middle; `normal` is used up."""
+    numpy.multiply(grad, scale, out=out)
+    if factor is not None:
+        numpy.multiply(out, factor, out=out)
+    numpy.multiply(normal, bend, out=normal)
+    numpy.subtract(out, normal, out=out)
+    return numpy.subtract(out, middle, out=out)
+
+
+def _lone(grad: Any, values: Any, mean: Any, scale: Any, factor: Any) -> Any:
+    """For rows of one number, whose gradient is 0: what torch's fused multiply-adds leave of it."""
+    wide, kind = numpy.float64, grad.dtype
+    added = grad if factor is None else grad * factor
+    along = grad * values if factor is None else grad * values * factor
+    bend = (added.astype(wide) * mean - along).astype(kind) * scale * scale * scale
+    shift = (-bend.astype(wide) * mean - added * scale).astype(kind)
+    sloped = scale * grad if factor is None else scale * grad * factor
+    return (bend.astype(wide) * values + sloped).astype(kind) + shift
+
+
+def _masked(mask: Any, found: Any, like: Any) -> tuple[Any, ...]:
+    """Gradients in the shapes and formats of what they are for; None where none is wanted."""
+    return tuple(
+        value.astype(of.dtype, copy=False).reshape(of.shape) if wanted and of is not None else None
+        for wanted, value, of in zip(mask, found, like, strict=True)
+    )
+
+
+# ---- group norm
+
+
+@kernel("native_group_norm")
+def group_norm(
+    input: Any, weight: Any, bias: Any, N: int, C: int, HxW: int, group: int, eps: float
+) -> Any:
+    if C % group:
+        raise ValueError(f"{C} channels do not make {group} equal groups")
+    kind = statistics_format(input, weight, bias)
+    values = widened(input.reshape(N * group, -1 if input.size else 0))
+    width = C // group * HxW
+    mean, squares = row_moments(values)
+    rstd = 1 / numpy.sqrt(squares / values.dtype.type(max(width, 1)) + values.dtype.type(eps))
+    scale = numpy.repeat(rstd, C // group).reshape(N, C)
+    scale = scale if weight is None else scale * widened(weight)
+    shift = -numpy.repeat(mean, C // group).reshape(N, C) * scale
+    shift = shift if bias is None else shift + widened(bias)
+    made = _scaled(values.reshape(N * C, HxW), scale.reshape(-1, 1), shift.reshape(-1, 1))
+    return (
+        cast(made, input.dtype).reshape(input.shape),
+        cast(mean, kind).reshape(N, group), cast(rstd, kind).reshape(N, group),
+    )  # fmt: skip
+
+
+def _scaled(rows: Any, scale: Any, shift: Any) -> Any:
+    """rows * scale + shift, a block at a time."""
+    made = numpy.empty(rows.shape, rows.dtype)
+    for part in spans(*rows.shape):
+        numpy.multiply(rows[part], scale[part], out=made[part])
+        numpy.add(made[part], shift[part], out=made[part])
+    return made
+
+
+@kernel("native_group_norm_backward")
+def group_norm_backward(
+    grad_out: Any, input: Any, mean: Any, rstd: Any, weight: Any, N: int, C: int, HxW: int,
+    group: int, output_mask: Any,
+) -> Any:  # fmt: skip
+    each = C // group
+    values = widened(input).reshape(N, group, each, HxW)
+    grads = widened(grad_out).reshape(values.shape)
+    mean = widened(mean).reshape(N, group, 1)
+    rstd = widened(rstd).reshape(N, group, 1)
+    # Sums over positions are all that every gradient needs of the large arrays.
+    added = numpy.add.reduce(grads, axis=3)
+    products = numpy.vecdot(grads, values)
+    along = (products - added * mean) * rstd
+    to_weight = numpy.add.reduce(along, axis=0, dtype=numpy.float64)
+    to_bias = numpy.add.reduce(added, axis=0, dtype=numpy.float64)
+    made = None
+    if output_mask[0]:
+        factor = 1 if weight is None else widened(weight).reshape(group, each)
+        count = values.dtype.type(max(each * HxW, 1))
+        inner = numpy.add.reduce(along * factor, axis=2, keepdims=True) / count
+        middle = numpy.add.reduce(added * factor, axis=2, keepdims=True) / count
+        slope = numpy.broadcast_to(rstd * factor, added.shape)[..., None]
+        bend = (inner * rstd * rstd)[..., None]
+        made = grads * slope
+        made -= (values - mean[..., None]) * bend
+        made -= (middle * rstd)[..., None]
+    like = numpy.empty(C, input.dtype) if weight is None else weight
+    return _masked(output_mask, (made, to_weight, to_bias), (input, like, like))
+
+
+# ---- RMS norm
+
+
+@kernel("_fused_rms_norm")
+def rms_norm(input: Any, normalized_shape: Any, weight: Any, eps: Any) -> Any:
+    rows, outer = _rows(input, normalized_shape)
+    working = formats.working(input.dtype)
+    small = numpy.finfo(working).eps if eps is None else eps
+    factor = None if weight is None else widened(weight).reshape(-1)
+    count, width = rows.shape
+    made, scale = numpy.empty(rows.shape, input.dtype), numpy.zeros(count, working)
+    for part in spans(count, width) if width else ():
+        block = widened(rows[part])
+        mean = numpy.vecdot(block, block) / working.type(width) + working.type(small)
+        scale[part] = 1 / numpy.sqrt(mean)
+        made[part] = _affine(block * scale[part, None], working.type(1), factor, None)
+    return made.reshape(input.shape), scale.reshape(outer)
+
+
+@kernel("_fused_rms_norm_backward")
+def rms_norm_backward(
+    grad_out: Any, input: Any, normalized_shape: Any, rstd: Any, weight: Any, output_mask: Any
+) -> Any:
+    rows, _ = _rows(input, normalized_shape)
+    width = rows.shape[1]
+    grads, scale = widened(grad_out).reshape(rows.shape), widened(rstd).reshape(-1, 1)
+    normal = widened(rows) * scale
+    factor = None if weight is None else widened(weight).reshape(-1)
+    scaled = grads if factor is None else grads * factor
+    inner = numpy.vecdot(scaled, normal)[:, None] / normal.dtype.type(max(width, 1))
+    made = (scaled - normal * inner) * scale if output_mask[0] else None
+    to_weight = numpy.add.reduce(grads * normal, axis=0) if output_mask[1] else None
+    return _masked(output_mask, (made, to_weight), (input, weight))
+
+
+# ---- dropout
+
+
+@kernel("native_dropout")
+def native_dropout(input: Any, p: float, train: Any) -> Any:
+    if train is False or not input.size:
+        return input.copy(), numpy.ones(input.shape, bool)
+    if p == 1:
+        return numpy.zeros_like(input), numpy.zeros(input.shape, bool)
+    kept = bernoulli_p(numpy.empty_like(input, bool), 1 - p)
+    return native_dropout_backward(input, kept, 1 / (1 - p)), kept
+
+
+@kernel("native_dropout_backward")
+def native_dropout_backward(grad_output: Any, mask: Any, scale: float) -> Any:
+    wide = floating(grad_output)
+    kind = wide.dtype if formats.category(grad_output.dtype) < formats.FLOATING else None
+    made = numpy.asarray(numpy.multiply(wide, mask))
+    return cast(numpy.multiply(made, wide.dtype.type(scale), out=made), kind or grad_output.dtype)

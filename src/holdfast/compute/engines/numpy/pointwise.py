@@ -1,0 +1,348 @@
+"""Kernels that go element by element and calculate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+
+from holdfast.compute import dtype as formats
+from holdfast.compute.engines.numpy.fast import blockwise, divided_apart
+from holdfast.compute.engines.numpy.fast import log1p as fast_log1p
+from holdfast.compute.engines.numpy.kernels import kernel, register
+
+_FEW = 256  # numbers up to which a loop over blocks costs more than it saves
+
+for _name, _ufunc in {
+    "mul.Tensor": numpy.multiply,
+    "div.Tensor": numpy.true_divide,
+    "div.Scalar": numpy.true_divide,
+    "exp": numpy.exp,
+    "exp2": numpy.exp2,
+    "expm1": numpy.expm1,
+    "log": numpy.log,
+    "log2": numpy.log2,
+    "log10": numpy.log10,
+    "sqrt": numpy.sqrt,
+    "sin": numpy.sin,
+    "cos": numpy.cos,
+    "tan": numpy.tan,
+    "asin": numpy.arcsin,
+    "acos": numpy.arccos,
+    "atan": numpy.arctan,
+    "sinh": numpy.sinh,
+    "cosh": numpy.cosh,
+    "tanh": numpy.tanh,
+    "asinh": numpy.arcsinh,
+    "acosh": numpy.arccosh,
+    "atanh": numpy.arctanh,
+    "deg2rad": numpy.deg2rad,
+    "rad2deg": numpy.rad2deg,
+    "atan2": numpy.arctan2,
+    "logaddexp2": numpy.logaddexp2,
+    "hypot": numpy.hypot,
+    "nextafter": numpy.nextafter,
+    "copysign.Tensor": numpy.copysign,
+    "copysign.Scalar": numpy.copysign,
+    "neg": numpy.negative,
+    "abs": numpy.absolute,
+    "square": numpy.square,
+    "gcd": numpy.gcd,
+    "lcm": numpy.lcm,
+}.items():
+    register(_name, _ufunc)
+
+
+def _scaled(value: Any, by: Any, whole: bool) -> Any:
+    """`value * by`; a negative factor of unsigned numbers wraps, as their products do."""
+    if by == 1:
+        return value
+    if whole and isinstance(by, float | complex):
+        raise TypeError(f"whole numbers cannot be scaled by {by!r}")
+    return numpy.multiply(value, _wrapped(by, value) if whole else by)
+
+
+def _is_whole(array: Any) -> bool:
+    return array.dtype.kind in "biu"
+
+
+def _wrapped(number: Any, like: Any) -> Any:
+    """A whole number in the format of whole numbers, into which it may not fit."""
+    if type(number) is int and like.dtype.kind in "iu":
+        return numpy.asarray(number).astype(like.dtype)
+    return number
+
+
+@kernel("add.Tensor", "add.Scalar")
+def add(self: Any, other: Any, alpha: Any = 1) -> Any:
+    return numpy.add(self, _scaled(_wrapped(other, self), alpha, _is_whole(self)))
+
+
+@kernel("sub.Tensor", "sub.Scalar")
+def sub(self: Any, other: Any, alpha: Any = 1) -> Any:
+    return numpy.subtract(self, _scaled(_wrapped(other, self), alpha, _is_whole(self)))
+
+
+@kernel("rsub.Tensor", "rsub.Scalar")
+def rsub(self: Any, other: Any, alpha: Any = 1) -> Any:
+    return numpy.subtract(_wrapped(other, self), _scaled(self, alpha, _is_whole(self)))
+
+
+@kernel("mul.Scalar")
+def mul(self: Any, other: Any) -> Any:
+    return numpy.multiply(self, _wrapped(other, self))
+
+
+# ---- division
+
+
+def _refuse_zero(self: Any, other: Any) -> None:
+    """Whole numbers have no infinity to answer with."""
+    if numpy.asarray(self).dtype.kind in "biu" and not numpy.all(other):
+        raise ZeroDivisionError("division of whole numbers by zero")
+
+
+@kernel("div.Tensor_mode", "div.Scalar_mode")
+def divide(self: Any, other: Any, rounding_mode: str | None) -> Any:
+    kind = formats.result_type(self, other)
+    if formats.category(kind) < formats.FLOATING and rounding_mode is None:
+        kind = formats.FLOAT32
+    working = formats.working(kind)
+    out = _rounded(_as(self, working), _as(other, working), rounding_mode, kind)
+    return numpy.asarray(out).astype(kind, copy=False)
+
+
+def _as(value: Any, kind: numpy.dtype[Any]) -> Any:
+    return numpy.asarray(value).astype(kind, copy=False)
+
+
+def _rounded(self: Any, other: Any, mode: str | None, kind: numpy.dtype[Any]) -> Any:
+    if mode is None:
+        return numpy.true_divide(self, other)
+    if mode == "floor":
+        return floor_divide(self, other)
+    if mode != "trunc":
+        raise ValueError(f"rounding_mode {mode!r} is none of None, 'trunc', 'floor'")
+    if not _is_whole(self):
+        # A narrow quotient is rounded to its own format first, as torch has it.
+        return numpy.trunc(_as(numpy.true_divide(self, other), kind).astype(self.dtype, copy=False))
+    _refuse_zero(self, other)
+    down = numpy.floor_divide(self, other)
+    # Rounding down left the exact quotient below zero: one more is nearer to zero.
+    return down + ((down < 0) & (down * other != self))
+
+
+@kernel("floor_divide", "floor_divide.Scalar")
+def floor_divide(self: Any, other: Any) -> Any:
+    _refuse_zero(self, other)
+    return numpy.floor_divide(self, other)
+
+
+@kernel("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
+def remainder(self: Any, other: Any) -> Any:
+    _refuse_zero(other, other)
+    return _apart(self, other, numpy.floor, numpy.remainder)
+
+
+@kernel("fmod.Tensor", "fmod.Scalar")
+def fmod(self: Any, other: Any) -> Any:
+    _refuse_zero(self, other)
+    return _apart(self, other, numpy.trunc, numpy.fmod)
+
+
+def _apart(self: Any, other: Any, rounded: Any, exact: Any) -> Any:
+    """What a division leaves; NumPy's own loop takes ten times as long."""
+    one, by = numpy.asarray(self), numpy.asarray(other)
+    whole = _is_whole(one) and _is_whole(by)
+    if whole or formats.FLOAT32 not in (one.dtype, by.dtype) or one.size * by.size < _FEW:
+        return exact(self, other)
+
+    def block(out: Any, one: Any, by: Any) -> None:
+        divided_apart(out, one, by, rounded, exact)
+
+    return blockwise(block, _as(one, formats.FLOAT32), _as(by, formats.FLOAT32))
+
+
+# ---- sums of products
+
+
+@kernel("addcmul")
+def addcmul(self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
+    return numpy.add(self, _scaled(tensor1 * tensor2, value, _is_whole(self)))
+
+
+@kernel("addcdiv")
+def addcdiv(self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
+    if _is_whole(self):
+        raise TypeError("whole numbers cannot be divided here; add(self, div(…)) says how to round")
+    return numpy.add(self, _scaled(tensor1 / tensor2, value, False))
+
+
+@kernel("lerp.Scalar", "lerp.Tensor")
+def lerp(self: Any, end: Any, weight: Any) -> Any:
+    # From the nearer end, so that a weight of exactly 1 gives exactly `end`.
+    way = end - self
+    if not hasattr(weight, "ndim"):
+        return self + weight * way if abs(weight) < 0.5 else end - way * (1 - weight)
+    return numpy.where(numpy.abs(weight) < 0.5, self + weight * way, end - way * (1 - weight))
+
+
+@kernel("logaddexp")
+def logaddexp(self: Any, other: Any) -> Any:
+    if self.dtype.kind != "c":
+        return numpy.logaddexp(self, other)
+    larger = self.real >= other.real
+    high, low = numpy.where(larger, self, other), numpy.where(larger, other, self)
+    # Twice the same infinity: their difference would be no number.
+    gap = numpy.where(numpy.isinf(high.real) & (high == low), 0, low - high)
+    return high + numpy.log1p(numpy.exp(gap))
+
+
+@kernel("log1p")
+def log1p(self: Any) -> Any:
+    if self.dtype != formats.FLOAT32:
+        return numpy.log1p(self)
+    return blockwise(fast_log1p, self)
+
+
+# ---- powers
+
+
+@kernel("pow.Tensor_Scalar")
+def power(self: Any, exponent: Any) -> Any:
+    short = _SHORT.get(exponent) if type(exponent) in (int, float) else None
+    if short is not None:
+        return short(self)
+    if _is_whole(self):
+        if exponent < 0:
+            raise ValueError("whole numbers have no negative powers")
+        return _whole_power(self, numpy.asarray(exponent).astype(self.dtype))
+    return numpy.power(self, exponent)
+
+
+def _cube(self: Any) -> Any:
+    out = numpy.multiply(self, self)
+    return numpy.multiply(out, self)
+
+
+_SHORT = {
+    1: numpy.positive,
+    2: numpy.square,
+    3: _cube,
+}
+
+
+@kernel("pow.Tensor_Tensor", "pow.Scalar")
+def powers(self: Any, exponent: Any) -> Any:
+    if exponent.dtype.kind in "biu":
+        return _whole_power(numpy.asarray(self).astype(exponent.dtype), exponent)
+    return numpy.power(self, exponent)
+
+
+def _whole_power(self: Any, exponent: Any) -> Any:
+    """A negative power is a fraction: zero, except for 1 and -1."""
+    if self.dtype.kind == "b":
+        return self | ~exponent
+    if self.dtype.kind == "u":
+        return numpy.power(self, exponent)
+    out = numpy.power(self, numpy.abs(exponent))
+    return numpy.where((exponent < 0) & (numpy.abs(self) != 1), 0, out).astype(self.dtype)
+
+
+@kernel("rsqrt")
+def rsqrt(self: Any) -> Any:
+    return numpy.true_divide(1, numpy.sqrt(self))
+
+
+@kernel("reciprocal")
+def reciprocal(self: Any) -> Any:
+    return numpy.true_divide(1, self)
+
+
+@kernel("sinc")
+def sinc(self: Any) -> Any:
+    turned = numpy.multiply(self, numpy.pi)
+    return numpy.where(self == 0, numpy.ones_like(self), numpy.sin(turned) / turned)
+
+
+# ---- rounding and signs
+
+
+def _unless_whole(name: str, ufunc: Any) -> None:
+    """Whole numbers are rounded already."""
+
+    def rounded(self: Any) -> Any:
+        return self.copy() if _is_whole(self) else ufunc(self)
+
+    register(name, rounded)
+
+
+for _name, _ufunc in {
+    "floor": numpy.floor,
+    "ceil": numpy.ceil,
+    "trunc": numpy.trunc,
+    "round": numpy.rint,
+}.items():
+    _unless_whole(_name, _ufunc)
+
+
+@kernel("round.decimals")
+def round_decimals(self: Any, decimals: int) -> Any:
+    if _is_whole(self):
+        return numpy.round(self, decimals)
+    scale = 10.0 ** abs(decimals)
+    if decimals < 0:
+        return numpy.rint(self / scale) * scale
+    return numpy.rint(self * scale) / scale
+
+
+@kernel("frac")
+def frac(self: Any) -> Any:
+    return numpy.subtract(self, numpy.trunc(self))
+
+
+@kernel("positive")
+def positive(self: Any) -> Any:
+    if self.dtype.kind == "b":
+        raise TypeError("truth values have no sign")
+    return self
+
+
+@kernel("sign")
+def sign(self: Any) -> Any:
+    if self.dtype.kind in "bu":
+        return numpy.not_equal(self, 0).astype(self.dtype)
+    # NumPy's sign of NaN is NaN, torch's is 0.
+    return numpy.subtract(self > 0, self < 0, dtype=self.dtype, casting="unsafe")
+
+
+@kernel("frexp.Tensor")
+def frexp(self: Any) -> Any:
+    if self.dtype.kind in "biuc":
+        raise TypeError("only real floating-point numbers have a mantissa")
+    mantissa, exponent = numpy.frexp(self.astype(formats.working(self.dtype), copy=False))
+    return _as(mantissa, self.dtype), _as(exponent, formats.DTYPES["int32"])
+
+
+@kernel("nan_to_num")
+def nan_to_num(
+    self: Any, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Any:
+    out = self.copy()
+    for part in (out.real, out.imag) if out.dtype.kind == "c" else (out,):
+        if _is_whole(part):
+            continue
+        limit = _limits(part.dtype)
+        high = limit.max if posinf is None else posinf
+        low = limit.min if neginf is None else neginf
+        rising, falling = numpy.isposinf(part), numpy.isneginf(part)
+        part[numpy.isnan(part)] = 0.0 if nan is None else nan
+        part[rising] = high
+        part[falling] = low
+    return out
+
+
+def _limits(kind: numpy.dtype[Any]) -> Any:
+    if formats.ml_dtypes is None:
+        return numpy.finfo(kind)
+    return formats.ml_dtypes.finfo(kind)

@@ -1,0 +1,277 @@
+"""Convolutions by the C loop: where each number of a window lies, and how work is shared out.
+
+Covers: float32 of one to three dimensions, forward, and back to the input.
+Leaves to others: checking arguments, other formats, the weight's gradient (`convolution`).
+
+A convolution is a product of matrices whose second one need not be made: its rows are the input
+itself, from different places on (see `native/kernels.c`). This file works out those places.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import math
+import threading
+from typing import Any, NamedTuple
+
+import numpy
+
+from holdfast.compute import threads
+from holdfast.compute.compiled import Window, kernels
+from holdfast.compute.engines.numpy.columns import Window as Setting
+
+_PATCH = 200 * 1024  # numbers of the input that are laid out at once: they stay in the L2 cache
+WORTH = 1 << 21  # multiplications; below, waking another thread costs more than it saves
+_PLACES = 384  # how many results are computed from one patch, where there are enough
+Three = tuple[int, int, int]
+
+
+class Taps(NamedTuple):
+    """Along one dimension: which phase of the input each tap reads, and how far on."""
+
+    phases: tuple[int, ...]
+    which: tuple[int, ...]
+    shifts: tuple[int, ...]
+    stride: int
+    origin: int
+
+
+class Plan(NamedTuple):
+    """All that depends on shapes alone."""
+
+    window: Window
+    address: int
+    places: int
+    block: int
+    scratch: int
+    packed: int
+    work: int
+    kept: tuple[Any, ...]  # arrays that `window` has addresses of
+
+
+def forward_taps(count: int, stride: int, padding: int, dilation: int) -> Taps:
+    """A result at place i reads i * stride - padding + tap * dilation."""
+    reads = [tap * dilation for tap in range(count)]
+    phases = tuple(sorted({r % stride for r in reads}))
+    which = tuple(phases.index(r % stride) for r in reads)
+    return Taps(phases, which, tuple(r // stride for r in reads), stride, -padding)
+
+
+class Phase(NamedTuple):
+    """Results whose places leave one remainder: where they begin, which taps reach them."""
+
+    first: int
+    stride: int
+    taps: tuple[int, ...]
+    reads: Taps
+
+
+def backward_taps(count: int, stride: int, padding: int, dilation: int) -> list[Phase]:
+    """The place i is reached from (i + padding - tap * dilation) / stride, where that is whole."""
+    found = []
+    for rest in range(stride):
+        taps = tuple(tap for tap in range(count) if (tap * dilation - rest) % stride == 0)
+        first = (rest - padding) % stride
+        begin = (first + padding - rest) // stride
+        places = [begin + (rest - tap * dilation) // stride for tap in taps]
+        least = min(places, default=0)
+        shifts = tuple(place - least for place in places)
+        reads = Taps((0,), (0,) * len(taps), shifts, 1, least)
+        found.append(Phase(first, stride, taps, reads))
+    return found
+
+
+_ONE_TAP = forward_taps(1, 1, 0, 1)
+
+
+@functools.lru_cache(512)
+def plan(
+    sizes: Three,
+    x_steps: Three,
+    x_channel: int,
+    channels: int,
+    outputs: int,
+    taps: tuple[Taps, Taps, Taps],
+    out_sizes: Three,
+    out_steps: Three,
+    out_channel: int,
+) -> Plan:
+    """How the C loop goes over arrays of these shapes. Steps count numbers, not bytes."""
+    planes = list(itertools.product(*(t.phases for t in taps)))
+    grid = [_line(t, size, out) for t, size, out in zip(taps, sizes, out_sizes, strict=True)]
+    shifts, which = [], []
+    for tap in itertools.product(*(range(len(t.which)) for t in taps)):
+        d, h, w = (t.shifts[i] for t, i in zip(taps, tap, strict=True))
+        shifts.append((d * grid[1] + h) * grid[2] + w)
+        phase = tuple(t.phases[t.which[i]] for t, i in zip(taps, tap, strict=True))
+        which.append(planes.index(phase))
+    taps_count, reach = len(shifts), max(shifts)
+    plane = (numpy.arange(channels)[:, None] * len(planes) + numpy.array(which)).ravel()
+    shift = numpy.tile(numpy.array(shifts, numpy.int64), channels)
+    phase = numpy.array(planes, numpy.int64)
+    places = ((out_sizes[0] - 1) * grid[1] + out_sizes[1] - 1) * grid[2] + out_sizes[2]
+    high = kernels().holdfast_high() if outputs > 1 else 1
+    block, chunk = _blocks(places, reach, channels, len(planes))
+    depth = channels * taps_count
+    window = Window(
+        x_steps, x_channel, sizes, tuple(t.stride for t in taps), tuple(t.origin for t in taps),
+        tuple(grid), channels, len(planes), phase.ctypes.data, depth, plane.ctypes.data,
+        shift.ctypes.data, outputs, high, out_sizes, out_steps, out_channel, reach, chunk,
+    )  # fmt: skip
+    address = ctypes.addressof(window)
+    return Plan(
+        window, address, places, block, kernels().holdfast_scratch(address, block),
+        -(-outputs // high) * high * depth, places * outputs * depth, (phase, plane, shift),
+    )  # fmt: skip
+
+
+def _line(taps: Taps, size: int, out: int) -> int:
+    """The length of a line of the grid.
+
+    Where every place of the input is on it, the zeros before the next line are those after this.
+    """
+    whole = out + max(taps.shifts)
+    if taps.stride == 1 and taps.origin <= 0:
+        zeros = -taps.origin
+        return max(out, min(whole, size + zeros), whole - zeros)
+    return whole
+
+
+def _blocks(places: int, reach: int, channels: int, planes: int) -> tuple[int, int]:
+    """How many results and how many channels at a time."""
+    most = max(_PATCH // (channels * planes) - reach, min(_PLACES, places))
+    count = -(-places // most)
+    block = -(-places // count)
+    block = min(-(-block // 48) * 48, places) if count > 1 else places
+    return block, max(min(channels, _PATCH // ((block + reach) * planes)), min(channels, 8))
+
+
+class _Scratch(threading.local):
+    buffer: Any = None
+
+    def of(self, count: int) -> int:
+        """The address of `count` numbers for this thread alone."""
+        if self.buffer is None or self.buffer.size < count:
+            self.buffer = numpy.empty(count, numpy.float32)
+        return self.buffer.ctypes.data
+
+
+_scratch = _Scratch()
+
+
+def pack(weight: Any, found: Plan, groups: int) -> Any:
+    """Weights [groups, outputs, depth] in the order in which the loop takes them."""
+    window = found.window
+    flat = numpy.ascontiguousarray(weight)
+    packed = numpy.empty(groups * found.packed, numpy.float32)
+    for g in range(groups) if window.high > 1 else ():
+        kernels().holdfast_pack(
+            flat.ctypes.data + 4 * g * window.outputs * window.depth, window.outputs, window.depth,
+            window.depth, 1, window.high, packed.ctypes.data + 4 * g * found.packed,
+        )  # fmt: skip
+    return packed if window.high > 1 else flat
+
+
+def _share(x: Any, weight: Any, bias: Any, out: Any, found: Plan, groups: int) -> None:
+    """Convolve every image and group."""
+    loop, window = kernels().holdfast_convolve, found.window
+    many = x.shape[0]
+    block = _block(found, many * groups)
+    starts = range(0, found.places, block)
+    together = _together(groups, many * len(starts), found.work)
+    parts = list(itertools.product(range(many), range(0, groups, together), starts))
+    packed = pack(weight, found, groups)
+    factors, at, to = packed.ctypes.data, x.ctypes.data, out.ctypes.data
+    added = None if bias is None else numpy.ascontiguousarray(bias)
+
+    def work(number: int) -> None:
+        n, g, start = parts[number]
+        loop(
+            found.address,
+            at + n * x.strides[0] + 4 * g * window.channels * window.x_channel,
+            factors + 4 * g * found.packed,
+            None if added is None else added.ctypes.data + 4 * g * window.outputs,
+            to + n * out.strides[0] + 4 * g * window.outputs * window.out_channel,
+            start, min(start + block, found.places), min(together, groups - g),
+            found.packed, _scratch.of(found.scratch),
+        )  # fmt: skip
+
+    if found.work * many * groups < WORTH:
+        for number in range(len(parts)):
+            work(number)
+    else:
+        threads.share_out(work, len(parts))
+
+
+def _block(found: Plan, parts: int) -> int:
+    """Results at a time: fewer than the cache allows, where threads would have nothing to do."""
+    wanted = 4 * threads.get_num_threads() // max(parts * -(-found.places // found.block), 1)
+    if wanted <= 1 or threads.get_num_threads() == 1:
+        return found.block
+    return min(max(-(-found.block // (wanted * 48)) * 48, 192), found.block)
+
+
+def _together(groups: int, parts: int, work: int) -> int:
+    """How many groups one call does: many small ones, but enough calls for all threads."""
+    wanted = max(1, 4 * threads.get_num_threads() // parts)
+    return max(1, min(groups // min(wanted, groups), max(1, (1 << 24) // max(work, 1))))
+
+
+def gather(x: Any, w: Any, b: Any, sizes: tuple[int, ...], setting: Setting) -> Any:
+    """Each result is the sum of a window of `x` times the weight."""
+    out = numpy.empty((x.shape[0], w.shape[0], *sizes), numpy.float32)
+    settings = zip(setting.sizes, setting.stride, setting.padding, setting.dilation, strict=True)
+    _run(x, w, b, out, tuple(forward_taps(*each) for each in settings), setting.groups)
+    return out
+
+
+def spread(g: Any, w: Any, shape: tuple[int, ...], setting: Setting) -> Any:
+    """Each number of `g` times the weight is added to a window of the result.
+
+    Seen from the result, that is a sum over some of the taps, which depends on the remainder that
+    the place leaves: one convolution for each.
+    """
+    groups = setting.groups
+    out = numpy.empty((g.shape[0], *shape), numpy.float32)
+    turned = w.reshape(groups, w.shape[0] // groups, *w.shape[1:]).swapaxes(1, 2)
+    turned = turned.reshape(shape[0], w.shape[0] // groups, *w.shape[2:])
+    settings = zip(setting.sizes, setting.stride, setting.padding, setting.dilation, strict=True)
+    for phases in itertools.product(*(backward_taps(*each) for each in settings)):
+        target = out[(..., *(slice(p.first, None, p.stride) for p in phases))]
+        if not target.size:
+            continue
+        if not all(p.taps for p in phases):
+            target[...] = 0
+            continue
+        part = turned
+        for dimension, p in enumerate(phases, 2):
+            if len(p.taps) < part.shape[dimension]:
+                part = part.take(p.taps, axis=dimension)
+        _run(g, part, None, target, tuple(p.reads for p in phases), groups)
+    return out
+
+
+def _run(x: Any, w: Any, b: Any, out: Any, taps: tuple[Taps, ...], groups: int) -> None:
+    """Bring everything to three dimensions; small images are stacked along the one that is free.
+
+    Then the weights, which are large where images are small, are read once for several of them.
+    """
+    free = 3 - len(taps)
+    if free and x.shape[0] > 1 and math.prod(out.shape[2:]) < _PLACES:
+        x, out, free = x.swapaxes(0, 1)[None], out.swapaxes(0, 1)[None], free - 1
+        taps = (_ONE_TAP, *taps)
+    fill = (_ONE_TAP,) * free
+    x_steps, out_steps = ([step // 4 for step in a.strides] for a in (x, out))
+    found = plan(
+        _three(x.shape[2:], 1), _three(x_steps[2:], 0), x_steps[1], w.shape[1],
+        w.shape[0] // groups, (*fill, *taps), _three(out.shape[2:], 1), _three(out_steps[2:], 0),
+        out_steps[1],
+    )  # fmt: skip
+    _share(x, w, b, out, found, groups)
+
+
+def _three(values: Any, missing: int) -> Three:
+    first, second, third = (*(missing,) * (3 - len(values)), *values)
+    return first, second, third

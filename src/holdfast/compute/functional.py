@@ -1,0 +1,101 @@
+"""Every op of the table as a function of tensors: `functional.relu(x)`, `functional.add(x, y)`.
+
+Covers: choosing the overload by the arguments, `out=`, in-place names (`relu_`).
+Leaves to others: computing and noting (`tensors.apply`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.base.errors import BadInput
+from holdfast.compute.ops.table import PACKETS, Op
+from holdfast.compute.schema import described
+
+# Named here: once it is used, the op `complex` hides the builtin in this module.
+_NUMBERS = (int, float, complex)
+
+
+class Packet:
+    """All overloads of one name."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+        self.overloads = tuple(PACKETS[name])
+        self._only = self.overloads[0] if len(self.overloads) == 1 else None
+        self._chosen: dict[Any, Op] = {}
+
+    def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        from holdfast.compute import tensors
+
+        chosen = self._only or self.choose(args, kwargs)
+        if out is None:
+            return tensors.apply(chosen, args, kwargs)
+        return tensors.into(out, chosen, args, kwargs)
+
+    def choose(self, args: Any, kwargs: Any) -> Op:
+        """The overload that the arguments mean. Raises BadInput with all there are."""
+        key = (*map(_kind, args), *[(k, _kind(v)) for k, v in kwargs.items()])
+        found = self._chosen.get(key)
+        if found is None:
+            found = self._chosen[key] = self._choose(args, kwargs)
+        return found
+
+    def _choose(self, args: Any, kwargs: Any) -> Op:
+        for op in self.overloads:
+            if op.schema.fits(args, kwargs):
+                return op
+        for op in self.overloads:
+            if op.schema.fits([_numbers_as_tensors(a) for a in args], kwargs):
+                return op
+        shown = [described(a) for a in args] + [f"{k}={described(v)}" for k, v in kwargs.items()]
+        raise BadInput(
+            f"cannot call {self.__name__}({', '.join(shown)})",
+            expected=" or ".join(op.schema.text for op in self.overloads),
+        )
+
+    def __repr__(self) -> str:
+        return f"<op {self.__name__}: {', '.join(o.name for o in self.overloads)}>"
+
+
+def _kind(value: Any) -> Any:
+    """What the choice depends on: an argument's type, and the types inside of a list."""
+    kind = type(value)
+    return (kind, *map(type, value)) if kind is list or kind is tuple else kind
+
+
+class _Number:
+    """Stands for a number where an op takes a tensor."""
+
+    _array = None
+
+
+def _numbers_as_tensors(value: Any) -> Any:
+    return _Number() if isinstance(value, _NUMBERS) else value
+
+
+@functools.cache
+def packet(name: str) -> Callable[..., Any]:
+    """The function of that name. Raises KeyError."""
+    return Packet(name)
+
+
+def __getattr__(name: str) -> Any:
+    if name in PACKETS:
+        return globals().setdefault(name, packet(name))
+    if name.endswith("_") and name[:-1] in PACKETS:
+        return globals().setdefault(name, _in_place(name[:-1]))
+    raise AttributeError(f"there is no op {name!r}")
+
+
+@functools.cache
+def _in_place(name: str) -> Callable[..., Any]:
+    from holdfast.compute import tensors
+
+    return tensors.in_place(name)
+
+
+def __dir__() -> list[str]:
+    return sorted(PACKETS)

@@ -1,0 +1,103 @@
+"""Words for the gradient lines of ops that go element by element."""
+
+from __future__ import annotations
+
+import cmath
+import math
+from typing import Any
+
+from holdfast.compute import dtype as formats
+from holdfast.compute import functional as F
+
+
+def _is_complex(value: Any) -> bool:
+    if hasattr(value, "dtype"):
+        return formats.is_complex(value.dtype)
+    return isinstance(value, complex)
+
+
+def _conj(value: Any) -> Any:
+    if not _is_complex(value):
+        return value
+    return value.conjugate() if isinstance(value, complex) else F._conj(value)
+
+
+def scaled(grad: Any, by: Any) -> Any:
+    """The gradient of something that was multiplied by the plain number `by`."""
+    return grad if by == 1 else grad * _conj(by)
+
+
+def unclamped(self: Any, low: Any, high: Any) -> Any:
+    """Where a clamp left numbers alone."""
+    if low is None or high is None:
+        return self >= low if high is None else self <= high
+    return (self >= low) & (self <= high)
+
+
+def power_grad(grad: Any, self: Any, exponent: Any) -> Any:
+    """Of `self ** exponent` for `self`: zero where the exponent is, whatever `self` is."""
+    if not hasattr(exponent, "dtype"):
+        if exponent == 0:
+            return F.zeros_like(grad)
+        return grad * _conj(exponent * F.pow(self, exponent - 1))
+    slope = grad * _conj(exponent * F.pow(self, exponent - 1))
+    return F.where(exponent == 0, 0, slope)
+
+
+def exponent_grad(grad: Any, self: Any, exponent: Any, result: Any) -> Any:
+    """Of `self ** exponent` for `exponent`: zero where `self` is and the power is no pole."""
+    positive = (F.real(exponent) if _is_complex(exponent) else exponent) >= 0
+    if hasattr(self, "dtype"):
+        slope = grad * _conj(result * F.log(self))
+        return F.where((self == 0) & positive, 0, slope)
+    if self == 0:
+        return F.where(positive, 0, grad * _conj(result * float("-inf")))
+    factor = cmath.log(self) if isinstance(self, complex) or self < 0 else math.log(self)
+    if isinstance(factor, complex) and not (_is_complex(result) or isinstance(self, complex)):
+        factor = math.nan  # the logarithm of a negative number, among real ones
+    return grad * _conj(result * factor)
+
+
+def sinc_grad(grad: Any, self: Any) -> Any:
+    """Of sin(pi x) / (pi x)."""
+    turned = self * math.pi
+    slope = (turned * F.cos(turned) - F.sin(turned)) / (turned * self)
+    return F.where(self == 0, 0, grad * _conj(slope))
+
+
+def angle_grad(grad: Any, self: Any) -> Any:
+    """Of the angle of a complex number; a real number's does not change."""
+    if not _is_complex(self):
+        return F.zeros_like(grad)
+    length = F.abs(self)
+    return F.where(self == 0, 0, (self * 1j) / (length * length) * grad)
+
+
+def sgn_grad(grad: Any, self: Any, result: Any) -> Any:
+    """Of z / |z|: what is across the direction of z, shortened by its length."""
+    if not _is_complex(self):
+        return F.zeros_like(grad)
+    along = F.real(grad * _conj(result))
+    return F.where(self == 0, 0, (grad - result * along) / F.abs(self))
+
+
+def complex_part(grad: Any, turned: bool) -> Any:
+    """The real, or else the imaginary part of a gradient that may be real."""
+    if _is_complex(grad):
+        return F.imag(grad) if turned else F.real(grad)
+    return F.zeros_like(grad) if turned else grad
+
+
+def log_of(number: Any) -> float:
+    """The logarithm of a plain number, minus infinity and NaN included."""
+    if number > 0:
+        return math.log(number)
+    return -math.inf if number == 0 else math.nan
+
+
+def logit_twice(grad: Any, grad_output: Any, self: Any, eps: float | None) -> Any:
+    """Of logit's backward for its input: zero where a clamp stopped the first gradient."""
+    room = self * (1 - self)
+    slope = grad * grad_output * (2 * self - 1) / (room * room)
+    low, high = (0.0, 1.0) if eps is None else (eps, 1 - eps)
+    return F.where((self >= low) & (self <= high), slope, 0)

@@ -1,0 +1,92 @@
+"""Gradients of views and joined tensors that take more than a line.
+
+Covers: words for the gradient lines of `ops/views` and `ops/assemble`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from holdfast.compute import dtype as formats
+from holdfast.compute import functional
+from holdfast.compute.ops.rules import normalized_dims
+
+
+def inverse_order(dims: Any) -> list[int]:
+    """The order of dimensions that undoes the order `dims`."""
+    order = normalized_dims(dims, len(dims)) if len(dims) else ()
+    return sorted(range(len(order)), key=order.__getitem__)
+
+
+def cat_backward(grad: Any, tensors: Any, dim: int) -> list[Any]:
+    """A gradient taken apart as the tensors were put together; [0] fits between all shapes."""
+    found, begin = [], 0
+    for one in tensors:
+        if tuple(one.shape) == (0,) and grad.ndim > 1:
+            found.append(None)
+            continue
+        size = one.shape[dim]
+        found.append(functional.slice(grad, dim, begin, begin + size))
+        begin += size
+    return found
+
+
+def negated(numbers: Any) -> Any:
+    """Each number with the other sign."""
+    return [-n for n in numbers] if isinstance(numbers, list | tuple) else -numbers
+
+
+def repeat_backward(grad: Any, shape: tuple[int, ...], repeats: Any) -> Any:
+    """The sum over all repeats of a tensor of that shape."""
+    padded = [1] * (len(repeats) - len(shape)) + list(shape)
+    if 0 in repeats:
+        return functional.new_zeros(grad, shape)
+    if not padded:
+        return grad
+    sizes = [n for pair in zip(repeats, padded, strict=True) for n in pair]
+    summed = functional.sum(functional.reshape(grad, sizes), list(range(0, len(sizes), 2)))
+    return functional.reshape(summed, shape)
+
+
+def as_strided_backward(grad: Any, of: Any, size: Any, stride: Any, offset: int | None) -> Any:
+    """Gradients added up where a strided view read them, in the shape of what it was a view of."""
+    steps = [s // of.dtype.itemsize for s in of._array.strides]
+    start = functional.sym_storage_offset(of)
+    shift = start if offset is None else offset
+    reached = [_reach(of.shape, steps, start), _reach(size, stride, shift)]
+    places = _places(grad, size, stride, shift)
+    memory = functional.new_zeros(grad, [max(reached)])
+    flat = functional.reshape(grad, [-1])
+    memory = functional.index_add(memory, 0, functional.reshape(places, [-1]), flat)
+    found = functional.index_select(
+        memory, 0, functional.reshape(_places(grad, of.shape, steps, start), [-1])
+    )
+    return functional.reshape(found, of.shape)
+
+
+def _reach(size: Any, stride: Any, offset: int) -> int:
+    return 1 + offset + sum(max(n - 1, 0) * s for n, s in zip(size, stride, strict=True))
+
+
+def _places(like: Any, size: Any, stride: Any, offset: int) -> Any:
+    """Where each number of a strided view lies."""
+    found = functional.new_full(like, [], offset, dtype=formats.INT64)
+    for n, step in zip(size, stride, strict=True):
+        line = functional.arange(n).to(device=like.device) * step
+        found = functional.unsqueeze(found, -1) + line
+    return found
+
+
+def chunk_cat_backward(grad: Any, tensors: Any, dim: int, num_chunks: int) -> list[Any]:
+    """Gradients of what `_chunk_cat` put side by side, without what it had filled up."""
+    found, begin = [], 0
+    for one in tensors:
+        length = -(-one.shape[dim] // num_chunks)
+        rest = one.shape[dim:][1:]
+        width = length * math.prod(rest)
+        part = functional.slice(grad, -1, begin, begin + width)
+        whole = functional.reshape(part, [*one.shape[:dim], num_chunks * length, *rest])
+        found.append(functional.slice(whole, dim, 0, one.shape[dim]))
+        begin += width
+    return found

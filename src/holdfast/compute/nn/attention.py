@@ -1,0 +1,367 @@
+"""Attention: MultiheadAttention, TransformerEncoderLayer, TransformerEncoder.
+
+Promise: parameters, masks and results as torch's. In a mask of truth values, True means "leave
+out"; a mask of numbers is added to the scores. Evaluation computes what training does: torch's
+short cut of filling padded places with zeros is not taken.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.base.errors import BadInput
+from holdfast.compute import dtype as formats
+from holdfast.compute import functional as F
+from holdfast.compute.nn import init
+from holdfast.compute.nn.container import ModuleList
+from holdfast.compute.nn.dropout import Dropout, dropped
+from holdfast.compute.nn.linear import Linear
+from holdfast.compute.nn.module import Module
+from holdfast.compute.nn.normalization import LayerNorm
+from holdfast.compute.nn.parameter import Parameter
+from holdfast.compute.schema import described
+from holdfast.compute.tensors import CustomTensor
+
+# Scores of one head up to which all heads at once, as products of stacks of matrices, are quicker
+# than the op that saves memory and goes head by head.
+_SMALL = 128 * 128
+
+
+class NonDynamicallyQuantizableLinear(Linear):
+    """A Linear under the name that torch prints for the output of attention."""
+
+
+class MultiheadAttention(Module):
+    """Softmax(q kᵀ / √d) v in several heads, between four linear maps."""
+
+    in_proj_weight: Any  # Parameter or None, depending on kdim and vdim
+    in_proj_bias: Any
+    bias_k: Any
+    bias_v: Any
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        if embed_dim <= 0 or num_heads <= 0 or embed_dim % num_heads:
+            raise BadInput(
+                f"MultiheadAttention cannot split embed_dim={embed_dim} into {num_heads} heads",
+                expected="num_heads that divide embed_dim, both above 0",
+            )
+        self.embed_dim, self.num_heads = embed_dim, num_heads
+        self.head_dim = embed_dim // num_heads
+        self.kdim = embed_dim if kdim is None else kdim
+        self.vdim = embed_dim if vdim is None else vdim
+        self.dropout, self.batch_first = dropout, batch_first
+        self.add_zero_attn = add_zero_attn
+        self._same = self.kdim == embed_dim == self.vdim
+        kind = {"device": device, "dtype": dtype}
+        self._add_weights(kind)
+        self._add("in_proj_bias", (3 * embed_dim,) if bias else None, kind)
+        self.out_proj = NonDynamicallyQuantizableLinear(embed_dim, embed_dim, bias, **kind)
+        for name in ("bias_k", "bias_v"):
+            self._add(name, (1, 1, embed_dim) if add_bias_kv else None, kind)
+        self._reset_parameters()
+
+    def _add(self, name: str, shape: tuple[int, ...] | None, kind: Any) -> None:
+        made = None if shape is None else Parameter(init.empty(*shape, **kind))
+        self.register_parameter(name, made)
+
+    def _add_weights(self, kind: Any) -> None:
+        size = self.embed_dim
+        apart = {"q_proj_weight": size, "k_proj_weight": self.kdim, "v_proj_weight": self.vdim}
+        if self._same:
+            self._add("in_proj_weight", (3 * size, size), kind)
+        for name, width in apart.items():
+            self._add(name, None if self._same else (size, width), kind)
+        if not self._same:
+            self._add("in_proj_weight", None, kind)
+
+    def _reset_parameters(self) -> None:
+        names = ["in_proj_weight"]
+        if not self._same:
+            names = ["q_proj_weight", "k_proj_weight", "v_proj_weight"]
+        for name in names:
+            init.xavier_uniform_(getattr(self, name))
+        if self.in_proj_bias is not None:
+            init.zeros_(self.in_proj_bias)
+            init.zeros_(self.out_proj.bias)
+        for extra in (self.bias_k, self.bias_v):
+            if extra is not None:
+                init.xavier_normal_(extra)
+
+    # ---- forward
+
+    def forward(
+        self,
+        query: CustomTensor,
+        key: CustomTensor,
+        value: CustomTensor,
+        key_padding_mask: CustomTensor | None = None,
+        need_weights: bool = True,
+        attn_mask: CustomTensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[CustomTensor, CustomTensor | None]:
+        batched = self._check(query, key, value)
+        q, k, v = self._projected(query, key, value, batched)
+        count, length, _ = q.shape
+        mask = self._mask(q, k, key_padding_mask, attn_mask, is_causal, batched)
+        k, v, mask = self._extended(k, v, mask)
+        heads = [self._heads(t) for t in (q, k, v)]
+        p = self.dropout if self.training else 0.0
+        weights = None
+        if need_weights:
+            out, weights = _attend(heads, mask, p, F._softmax)
+            weights = F.mean(weights, [1]) if average_attn_weights else weights
+        elif length * k.shape[1] <= _SMALL:
+            out, _ = _attend(heads, mask, p, F._softmax if mask is None else _safe)
+        else:
+            out = F.scaled_dot_product_attention(*heads, mask, p)
+        merged = F.reshape(F.transpose(out, 1, 2), [count, length, self.embed_dim])
+        result = self.out_proj(merged)
+        if not batched:
+            first = None if weights is None else F.squeeze(weights, 0)
+            return F.squeeze(result, 0), first
+        return (result if self.batch_first else F.transpose(result, 0, 1)), weights
+
+    def _check(self, query: CustomTensor, key: CustomTensor, value: CustomTensor) -> bool:
+        """Whether there is a batch. Raises BadInput for what does not fit."""
+        given = (query, key, value)
+        widths = (self.embed_dim, self.kdim, self.vdim)
+        for one in given:
+            self.check_kind(one, self.out_proj.weight)
+        ranks = {t.ndim for t in given}
+        fits = len(ranks) == 1 and ranks <= {2, 3}
+        if fits:
+            first = self.batch_first or query.ndim == 2
+            fits = key.shape[-2 if first else 0] == value.shape[-2 if first else 0]
+        if fits and query.ndim == 3:
+            at = 0 if self.batch_first else 1
+            fits = query.shape[at] == key.shape[at] == value.shape[at]
+        if not fits or tuple(t.shape[-1] for t in given) != widths:
+            order = "batch, length" if self.batch_first else "length, batch"
+            sizes = ", ".join(f"[{order}, {width}]" for width in widths)
+            raise self._refused(
+                list(given), "query, key and value do not fit", f"{sizes}, or all without batch"
+            )
+        return query.ndim == 3
+
+    def _refused(self, given: Any, reason: str, expected: str) -> BadInput:
+        name = f"MultiheadAttention({self.embed_dim}, {self.num_heads})"
+        return BadInput(f"{name} cannot take {described(given)}: {reason}", expected=expected)
+
+    def _projected(
+        self, query: CustomTensor, key: CustomTensor, value: CustomTensor, batched: bool
+    ) -> list[CustomTensor]:
+        """Queries, keys and values as [batch, length, embed_dim]."""
+        size = self.embed_dim
+        if self._same and query is key and key is value:
+            joined = F.linear(query, self.in_proj_weight, self.in_proj_bias)
+            found = list(F.split(joined, size, -1))
+        else:
+            weights = (
+                F.split(self.in_proj_weight, size, 0)
+                if self._same
+                else (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+            )
+            biases = [None] * 3 if self.in_proj_bias is None else F.split(self.in_proj_bias, size)
+            found = [
+                F.linear(t, w, b)
+                for t, w, b in zip((query, key, value), weights, biases, strict=True)
+            ]
+        if not batched:
+            return [F.unsqueeze(t, 0) for t in found]
+        return found if self.batch_first else [F.transpose(t, 0, 1) for t in found]
+
+    def _heads(self, tensor: CustomTensor) -> CustomTensor:
+        """[batch, length, embed_dim] as [batch, heads, length, head_dim]."""
+        count, length, _ = tensor.shape
+        return F.transpose(F.reshape(tensor, [count, length, self.num_heads, self.head_dim]), 1, 2)
+
+    def _extended(self, k: Any, v: Any, mask: Any) -> tuple[Any, Any, Any]:
+        """A learned key and value at the end, and one of zeros, where they are asked for."""
+        count, added = k.shape[0], 0
+        if self.bias_k is not None:
+            k, v = (
+                F.cat([t, F.expand(extra, [count, 1, self.embed_dim])], 1)
+                for t, extra in ((k, self.bias_k), (v, self.bias_v))
+            )
+            added += 1
+        if self.add_zero_attn:
+            k, v = (F.constant_pad_nd(t, [0, 0, 0, 1]) for t in (k, v))
+            added += 1
+        if mask is not None and added:
+            mask = F.constant_pad_nd(mask, [0, added])
+        return k, v, mask
+
+    def _mask(
+        self, q: Any, k: Any, padding: Any, given: Any, causal: bool, batched: bool
+    ) -> CustomTensor | None:
+        """All masks as one of numbers that broadcasts to [batch, heads, query, key]."""
+        count, length, span = q.shape[0], q.shape[1], k.shape[1]
+        masks = []
+        if given is not None:
+            shapes = ([length, span], [count * self.num_heads, length, span])
+            self._check_mask("attn_mask", given, shapes)
+            added = as_numbers(given, q)
+            if given.ndim == 3:
+                added = F.reshape(added, [count, self.num_heads, length, span])
+            masks.append(added)
+        elif causal:
+            masks.append(causal_mask(length, span, q))
+        if padding is not None:
+            shapes = ([count, span],) if batched else ([span],)
+            self._check_mask("key_padding_mask", padding, shapes)
+            masks.append(F.reshape(as_numbers(padding, q), [count, 1, 1, span]))
+        if len(masks) == 2:
+            return F.add(*masks)
+        return masks[0] if masks else None
+
+    def _check_mask(self, name: str, mask: CustomTensor, shapes: Any) -> None:
+        if list(mask.shape) not in shapes:
+            expected = " or ".join(str(list(s)) for s in shapes)
+            raise self._refused(mask, f"{name} does not fit", expected)
+
+
+def as_numbers(mask: CustomTensor, like: CustomTensor) -> CustomTensor:
+    """A mask to add to scores: -inf where truth values say "leave out"."""
+    if mask.dtype != formats.BOOL:
+        return mask
+    zeros = init.zeros_(init.empty(*mask.shape, device=like.device, dtype=like.dtype))
+    return F.masked_fill(zeros, mask, -math.inf)
+
+
+def causal_mask(length: int, span: int, like: CustomTensor) -> CustomTensor:
+    """-inf above the diagonal: no looking ahead."""
+    filled = init.empty(length, span, device=like.device, dtype=like.dtype)
+    return F.triu(init.constant_(filled, -math.inf), 1)
+
+
+def _safe(scores: CustomTensor, dim: int, half: bool) -> CustomTensor:
+    """Softmax with zeros, not NaN, where a mask leaves out a whole row: as in the large op."""
+    return F._safe_softmax(scores, dim)
+
+
+def _attend(
+    heads: list[Any], mask: Any, p: float, softmax: Callable[..., Any]
+) -> tuple[CustomTensor, CustomTensor]:
+    q, k, v = heads
+    scores = F.matmul(F.mul(q, 1 / math.sqrt(q.shape[-1])), F.transpose(k, -2, -1))
+    if mask is not None:
+        scores = F.add(scores, mask)
+    weights = dropped(softmax(scores, -1, False), p)
+    return F.matmul(weights, v), weights
+
+
+# ---- transformers
+
+_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "relu": lambda x: F.relu(x),
+    "gelu": lambda x: F.gelu(x),
+}
+
+
+class TransformerEncoderLayer(Module):
+    """Self-attention, then two linear maps, each with a norm and a way around it."""
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Callable[[Any], Any] = "relu",
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        if isinstance(activation, str) and activation not in _ACTIVATIONS:
+            raise BadInput(
+                f"TransformerEncoderLayer has no activation {activation!r}",
+                expected="relu, gelu, or a function of a tensor",
+            )
+        kind = {"device": device, "dtype": dtype}
+        self.self_attn = MultiheadAttention(
+            d_model, nhead, dropout, bias, batch_first=batch_first, **kind
+        )
+        self.linear1 = Linear(d_model, dim_feedforward, bias, **kind)
+        self.dropout = Dropout(dropout)
+        self.linear2 = Linear(dim_feedforward, d_model, bias, **kind)
+        self.norm_first = norm_first
+        self.norm1 = LayerNorm(d_model, layer_norm_eps, bias=bias, **kind)
+        self.norm2 = LayerNorm(d_model, layer_norm_eps, bias=bias, **kind)
+        self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout)
+        self.activation = activation
+
+    def forward(
+        self,
+        src: CustomTensor,
+        src_mask: CustomTensor | None = None,
+        src_key_padding_mask: CustomTensor | None = None,
+        is_causal: bool = False,
+    ) -> CustomTensor:
+        masks = (src_mask, src_key_padding_mask, is_causal)
+        if self.norm_first:
+            src = F.add(src, self._attended(self.norm1(src), *masks))
+            return F.add(src, self._fed(self.norm2(src)))
+        src = self.norm1(F.add(src, self._attended(src, *masks)))
+        return self.norm2(F.add(src, self._fed(src)))
+
+    def _attended(self, x: CustomTensor, mask: Any, padding: Any, causal: bool) -> CustomTensor:
+        out = self.self_attn(
+            *(x, x, x), attn_mask=mask, key_padding_mask=padding, need_weights=False,
+            is_causal=causal,
+        )[0]  # fmt: skip
+        return self.dropout1(out)
+
+    def _fed(self, x: CustomTensor) -> CustomTensor:
+        act = self.activation
+        act = _ACTIVATIONS[act] if isinstance(act, str) else act
+        return self.dropout2(self.linear2(self.dropout(act(self.linear1(x)))))
+
+
+class TransformerEncoder(Module):
+    """Copies of a layer one after the other, and a norm at the end where one is given."""
+
+    def __init__(
+        self,
+        encoder_layer: Module,
+        num_layers: int,
+        norm: Module | None = None,
+        enable_nested_tensor: bool = True,
+        mask_check: bool = True,
+    ) -> None:
+        super().__init__()
+        self.layers = ModuleList(copy.deepcopy(encoder_layer) for _ in range(num_layers))
+        self.num_layers = num_layers
+        self.norm: Any = norm
+
+    def forward(
+        self,
+        src: CustomTensor,
+        mask: CustomTensor | None = None,
+        src_key_padding_mask: CustomTensor | None = None,
+        is_causal: bool | None = None,
+    ) -> CustomTensor:
+        for layer in self.layers:
+            src = layer(src, mask, src_key_padding_mask, bool(is_causal))
+        return src if self.norm is None else self.norm(src)

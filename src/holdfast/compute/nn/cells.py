@@ -1,0 +1,130 @@
+"""One step of a recurrent layer: RNNCell, LSTMCell, GRUCell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.compute import functional as F
+from holdfast.compute.nn import init
+from holdfast.compute.nn.module import Module
+from holdfast.compute.nn.parameter import Parameter
+from holdfast.compute.nn.recurrent import is_relu, zeros
+from holdfast.compute.schema import described
+from holdfast.compute.tensors import CustomTensor
+
+
+class _Cell(Module):
+    """One step of [batch, features] or [features]."""
+
+    parts: int
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
+        kind, rows = {"device": device, "dtype": dtype}, self.parts * hidden_size
+        self.weight_ih = Parameter(init.empty(rows, input_size, **kind))
+        self.weight_hh = Parameter(init.empty(rows, hidden_size, **kind))
+        for name in ("bias_ih", "bias_hh"):
+            made = Parameter(init.empty(rows, **kind)) if bias else None
+            self.register_parameter(name, made)
+        bound = init.inverse_root(hidden_size)
+        for parameter in self.parameters():
+            init.uniform_(parameter, -bound, bound)
+
+    def _start(self, input: CustomTensor, given: list[Any]) -> tuple[CustomTensor, list[Any]]:
+        """The input and the states with a batch. Raises BadInput for what does not fit."""
+        self.check_kind(input, self.weight_ih)
+        if input.ndim not in (1, 2) or input.shape[-1] != self.input_size:
+            raise self.refuse(
+                input,
+                f"it is not {self.input_size} features of each",
+                f"[batch, {self.input_size}] or [{self.input_size}]",
+            )
+        wanted = [*input.shape[:-1], self.hidden_size]
+        states = [zeros(wanted, input) if g is None else g for g in given]
+        for state in states:
+            if list(state.shape) != wanted:
+                raise self.refuse(
+                    input, f"the first state is {described(state)}", f"a state of {wanted}"
+                )
+        if input.ndim == 2:
+            return input, states
+        return F.unsqueeze(input, 0), [F.unsqueeze(s, 0) for s in states]
+
+    def _sums(self, input: CustomTensor, both: bool) -> CustomTensor:
+        """The input's part of the gates as one step; with both biases, or with its own."""
+        bias = self.bias_ih
+        if both and bias is not None:
+            bias = F.add(bias, self.bias_hh)
+        return F.unsqueeze(F.linear(input, self.weight_ih, bias), 0)
+
+    def _step(self, input: CustomTensor, states: list[Any]) -> list[CustomTensor]:
+        raise NotImplementedError
+
+    def _through(self, input: CustomTensor, given: list[Any]) -> list[CustomTensor]:
+        batched, states = self._start(input, given)
+        found = [F.select(one, 0, 0) for one in self._step(batched, states)]
+        return found if input.ndim == 2 else [F.squeeze(one, 0) for one in found]
+
+    def forward(self, input: CustomTensor, hx: Any = None) -> Any:
+        return self._through(input, [hx])[0]
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
+
+
+class LSTMCell(_Cell):
+    """One step of an LSTM: (h, c) from the input and (h, c)."""
+
+    parts = 4
+
+    def _step(self, input: CustomTensor, states: list[Any]) -> list[CustomTensor]:
+        sums = self._sums(input, True)
+        return list(F._lstm_layer(sums, *states, self.weight_hh, False)[:2])
+
+    def forward(self, input: CustomTensor, hx: Any = None) -> Any:
+        return tuple(self._through(input, [None, None] if hx is None else list(hx)))
+
+
+class GRUCell(_Cell):
+    """One step of a GRU: h from the input and h."""
+
+    parts = 3
+
+    def _step(self, input: CustomTensor, states: list[Any]) -> list[CustomTensor]:
+        sums = self._sums(input, False)
+        return [F._gru_layer(sums, states[0], self.weight_hh, self.bias_hh, False)[0]]
+
+
+class RNNCell(_Cell):
+    """One step of an RNN: h from the input and h."""
+
+    parts = 1
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        nonlinearity: str = "tanh",
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        relu = is_relu("RNNCell", nonlinearity)
+        super().__init__(input_size, hidden_size, bias, device, dtype)
+        self._relu, self.nonlinearity = relu, nonlinearity
+
+    def _step(self, input: CustomTensor, states: list[Any]) -> list[CustomTensor]:
+        sums = self._sums(input, True)
+        return [F._rnn_layer(sums, states[0], self.weight_hh, self._relu, False)]
+
+    def extra_repr(self) -> str:
+        text = super().extra_repr()
+        return text + (f", nonlinearity={self.nonlinearity}" if self._relu else "")

@@ -1,0 +1,92 @@
+"""Rows of a table by number: Embedding."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from holdfast.base.errors import BadInput
+from holdfast.compute import autograd
+from holdfast.compute import dtype as formats
+from holdfast.compute import functional as F
+from holdfast.compute.nn import init
+from holdfast.compute.nn.module import Module
+from holdfast.compute.nn.parameter import Parameter
+from holdfast.compute.tensors import CustomTensor
+
+
+class Embedding(Module):
+    """Row i of the weight for every number i of the input.
+
+    The row `padding_idx` gets no gradient. `max_norm` and sparse gradients are not there.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+        _weight: CustomTensor | None = None,
+        _freeze: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        if max_norm is not None or sparse:
+            raise BadInput(
+                f"Embedding was given max_norm={max_norm}, sparse={sparse}",
+                expected="max_norm=None and sparse=False, which is all there is",
+            )
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.padding_idx = self._row(padding_idx)
+        self.max_norm, self.norm_type = max_norm, norm_type
+        self.scale_grad_by_freq, self.sparse = scale_grad_by_freq, sparse
+        given = init.empty(num_embeddings, embedding_dim, device=device, dtype=dtype)
+        self.weight = Parameter(given if _weight is None else _weight, not _freeze)
+        if _weight is None:
+            self.reset_parameters()
+
+    def _row(self, index: int | None) -> int | None:
+        if index is None:
+            return None
+        if not -self.num_embeddings <= index < self.num_embeddings:
+            raise BadInput(
+                f"Embedding has {self.num_embeddings} rows, none at padding_idx {index}",
+                expected=f"{-self.num_embeddings} to {self.num_embeddings - 1}",
+            )
+        return index % self.num_embeddings
+
+    def reset_parameters(self) -> None:
+        """Draw new numbers."""
+        init.normal_(self.weight)
+        if self.padding_idx is not None:
+            with autograd.no_grad():
+                init.zeros_(F.select(self.weight, 0, self.padding_idx))
+
+    @classmethod
+    def from_pretrained(cls, embeddings: CustomTensor, freeze: bool = True, **options: Any) -> Self:
+        """An Embedding with these rows."""
+        rows, width = embeddings.shape
+        return cls(rows, width, _weight=embeddings, _freeze=freeze, **options)
+
+    def forward(self, input: CustomTensor) -> CustomTensor:
+        if formats.category(input.dtype) != formats.INTEGER:
+            raise self.refuse(input, "its numbers are not whole", "int64", "tensor.to('int64')")
+        numbers = input.data
+        if numbers.size and not 0 <= numbers.min() <= numbers.max() < self.num_embeddings:
+            raise self.refuse(
+                input,
+                f"its numbers go from {numbers.min()} to {numbers.max()}",
+                f"0 to {self.num_embeddings - 1}",
+            )
+        skipped = -1 if self.padding_idx is None else self.padding_idx
+        return F.embedding(self.weight, input, skipped, self.scale_grad_by_freq)
+
+    def extra_repr(self) -> str:
+        text = f"{self.num_embeddings}, {self.embedding_dim}"
+        if self.padding_idx is not None:
+            text += f", padding_idx={self.padding_idx}"
+        return text + (", scale_grad_by_freq=True" if self.scale_grad_by_freq else "")

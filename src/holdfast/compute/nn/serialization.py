@@ -1,0 +1,94 @@
+"""Weights in files: `save(module, path)`, `load(path)`.
+
+The format is safetensors, which torch, JAX and every model hub read as well.
+Promise: a file is there whole or not at all; what is read back has the formats it was saved in.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+from holdfast.base.errors import BadInput, MissingDependency
+from holdfast.compute import dtype as formats
+from holdfast.compute.device import device as as_device
+from holdfast.compute.nn.convert import to_host
+from holdfast.compute.nn.module import Module
+from holdfast.compute.tensors import CustomTensor
+
+_KINDS = {
+    "BOOL": "bool",
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U64": "uint64",
+    "U32": "uint32",
+    "U16": "uint16",
+    "U8": "uint8",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "C64": "complex64",
+}
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.numpy
+    except ImportError as exc:
+        raise MissingDependency(
+            f"saving and loading weights needs safetensors: {exc}",
+            expected="the package safetensors",
+            hint="pip install 'holdfast[compute]'",
+        ) from exc
+    return safetensors
+
+
+def save(
+    of: Module | Mapping[str, Any], path: str | os.PathLike[str], metadata: Any = None
+) -> None:
+    """Write a module's state, or a state_dict, as safetensors. Raises BadInput."""
+    library = _safetensors()
+    state = of.state_dict() if isinstance(of, Module) else of
+    if not isinstance(state, Mapping):
+        raise BadInput(
+            f"a {type(of).__name__} cannot be saved", expected="a module or its state_dict()"
+        )
+    arrays = {}
+    for name, value in state.items():
+        # Tied parameters would be one piece of memory twice, which the format refuses.
+        arrays[name] = numpy.array(to_host(value), order="C", copy=True)
+    target = Path(path)
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(library.numpy.save(arrays, metadata))
+        beside.replace(target)
+    except OSError as exc:
+        raise BadInput(f"cannot write {target}: {exc}", expected="a path to write to") from exc
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def load(path: str | os.PathLike[str], device: Any = None) -> OrderedDict[str, CustomTensor]:
+    """Read a state_dict from safetensors. Raises BadInput for a file that is none."""
+    library = _safetensors()
+    source, place = Path(path), as_device(device)
+    state: OrderedDict[str, CustomTensor] = OrderedDict()
+    try:
+        # Not library.numpy.load: it knows no bfloat16.
+        for name, entry in library.deserialize(source.read_bytes()):
+            kind = formats.dtype(_KINDS[entry["dtype"]])
+            array = numpy.frombuffer(entry["data"], kind).reshape(entry["shape"])
+            state[name] = CustomTensor(array, place, kind)
+    except (OSError, library.SafetensorError, KeyError) as exc:
+        raise BadInput(f"cannot read {source}: {exc}", expected="a safetensors file") from exc
+    return state

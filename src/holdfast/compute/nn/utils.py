@@ -1,0 +1,88 @@
+"""Gradients held in bounds: clip_grad_norm_, clip_grad_value_."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy
+
+from holdfast.base.errors import BadInput
+from holdfast.compute.tensors import CustomTensor
+
+
+def _gradients(parameters: Any) -> list[CustomTensor]:
+    given = [parameters] if isinstance(parameters, CustomTensor) else list(parameters)
+    return [p.grad for p in given if p.grad is not None]
+
+
+def _replace(gradient: CustomTensor, array: Any) -> None:
+    engine = gradient.device.engine
+    engine.write(gradient._array, engine.upload(array))
+    gradient._touch()
+
+
+def clip_grad_norm_(
+    parameters: CustomTensor | Iterable[CustomTensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> CustomTensor:
+    """Scale all gradients so that their common norm is at most `max_norm`; returns the old norm.
+
+    Raises BadInput for a norm that is no number, if `error_if_nonfinite`; nothing is changed then.
+    """
+    gradients = _gradients(parameters)
+    if not gradients:
+        return CustomTensor(0.0)
+    total = _common_norm([_norm(g.data, norm_type) for g in gradients], norm_type)
+    if error_if_nonfinite and not math.isfinite(total):
+        raise BadInput(
+            f"the norm of the gradients is {total}",
+            expected="gradients that are numbers",
+            hint="error_if_nonfinite=False, or a smaller learning rate",
+        )
+    share = min(max_norm / (total + 1e-6), 1.0)  # a NaN stays one, as in torch
+    if share != 1.0:
+        for gradient in gradients:
+            array = gradient.data
+            _replace(gradient, array * numpy.asarray(share, array.dtype))
+    first = gradients[0]
+    return CustomTensor(numpy.asarray(total), first.device, first.dtype)
+
+
+def _norm(array: Any, kind: float) -> float:
+    """One tensor's norm; squares are summed in float64, so that they cannot overflow."""
+    flat = numpy.abs(array.ravel()).astype(numpy.float64)
+    if not flat.size:
+        return 0.0
+    if math.isinf(kind):
+        return float(flat.max())
+    if kind == 2:
+        return math.sqrt(float(flat @ flat))
+    return float((flat**kind).sum() ** (1.0 / kind))
+
+
+def _common_norm(norms: list[float], kind: float) -> float:
+    return _norm(numpy.asarray(norms), kind)
+
+
+def clip_grad_value_(
+    parameters: CustomTensor | Iterable[CustomTensor],
+    clip_value: float,
+    foreach: bool | None = None,
+) -> None:
+    """Bring every gradient between -clip_value and clip_value."""
+    for gradient in _gradients(parameters):
+        array = gradient.data
+        limit = numpy.asarray(abs(clip_value), array.dtype)
+        _replace(gradient, numpy.clip(array, -limit, limit))
+
+
+def parameters_to_vector(parameters: Iterable[CustomTensor]) -> CustomTensor:
+    """All parameters one after the other."""
+    from holdfast.compute import functional as F
+
+    return F.cat([F.reshape(p, [-1]) for p in parameters], 0)

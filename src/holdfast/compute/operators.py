@@ -1,0 +1,190 @@
+"""Python's operators for tensors.
+
+Covers: +, -, *, /, //, %, **, @, comparisons, &, |, ^, ~, their reflected and in-place forms.
+Promise: a small float32 sum costs little more than NumPy's; everything else takes the common way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+
+from holdfast.compute import dtype as formats
+
+_F32 = formats.FLOAT32
+_ndarray = numpy.ndarray
+_new: Any = object.__new__
+_SMALL = 4096  # numbers: an array of 16 KB or more comes from the pool, through the engine
+_Tensor: Any = None  # CustomTensor, once it is there
+
+
+def bind(tensor: type) -> None:
+    """Say which class results have."""
+    global _Tensor
+    _Tensor = tensor
+
+
+_packets: dict[str, Any] = {}
+
+
+def _call(name: str, *args: Any) -> Any:
+    packet = _packets.get(name)
+    if packet is None:
+        from holdfast.compute import functional
+
+        packet = _packets[name] = functional.packet(name)
+    return packet(*args)
+
+
+def _binary(name: str, ufunc: Any) -> Callable[[Any, Any], Any]:
+    """An operator; small float32 arrays of one shape go straight to NumPy."""
+
+    def method(self: Any, other: Any) -> Any:
+        if type(other) is _Tensor and not (self.requires_grad or other.requires_grad):
+            a, b = self._array, other._array
+            if (
+                type(a) is _ndarray is type(b)
+                and a.dtype is _F32 is b.dtype
+                and a.shape == b.shape
+                and 0 < a.size < _SMALL
+                and a.ndim
+                and (self.device is other.device or self.device.matches(other.device))
+            ):
+                made = _new(_Tensor)
+                made._array = ufunc(a, b)
+                made.device = self.device
+                return made
+        return _operate(name, self, other)
+
+    return method
+
+
+_NUMBERS = (int, float, complex)
+
+
+def _operate(name: str, self: Any, other: Any) -> Any:
+    if isinstance(other, numpy.generic):
+        other = other.item()  # a number, which does not decide the format
+    if isinstance(other, (_Tensor, *_NUMBERS)):
+        return _call(name, self, other)
+    if isinstance(other, _ndarray | list):
+        return _call(name, self, _Tensor(other, self.device, getattr(other, "dtype", self.dtype)))
+    return NotImplemented
+
+
+def _reflected(name: str) -> Callable[[Any, Any], Any]:
+    def method(self: Any, other: Any) -> Any:
+        if isinstance(other, _ndarray | list):
+            kind = getattr(other, "dtype", self.dtype)
+            return _call(name, _Tensor(other, self.device, kind), self)
+        if isinstance(other, numpy.generic):
+            other = other.item()
+        if isinstance(other, _NUMBERS):
+            return _call(name, other, self)
+        return NotImplemented
+
+    return method
+
+
+def _in_place(name: str) -> Callable[[Any, Any], Any]:
+    def method(self: Any, other: Any) -> Any:
+        if self._base is not None and _differentiated(self, other):
+            # x[0] += y: the sum is made anew, and `x[0] = …`, which follows, tells x of it.
+            return _operate(name, self, other)
+        return getattr(self, f"{name}_")(other)
+
+    return method
+
+
+def _differentiated(self: Any, other: Any) -> bool:
+    asked = self.requires_grad or getattr(other, "requires_grad", False)
+    if not asked:
+        return False
+    from holdfast.compute import autograd
+
+    return autograd.mode.enabled
+
+
+def _plain(name: str) -> Callable[[Any, Any], Any]:
+    return lambda self, other: _operate(name, self, other)
+
+
+def _matrices(reflected: bool) -> Callable[[Any, Any], Any]:
+    """@, which multiplies by no single number."""
+    product = _reflected("matmul") if reflected else _plain("matmul")
+
+    def method(self: Any, other: Any) -> Any:
+        number = isinstance(other, (*_NUMBERS, numpy.generic))
+        return NotImplemented if number else product(self, other)
+
+    return method
+
+
+def _divmod(self: Any, other: Any) -> Any:
+    return self // other, self % other
+
+
+def _rdivmod(self: Any, other: Any) -> Any:
+    return other // self, other % self
+
+
+def _unary(name: str) -> Callable[[Any], Any]:
+    return lambda self: _call(name, self)
+
+
+class Operators:
+    """What `CustomTensor` inherits."""
+
+    __add__ = _binary("add", numpy.add)
+    __sub__ = _binary("sub", numpy.subtract)
+    __mul__ = _binary("mul", numpy.multiply)
+    __truediv__ = _plain("div")
+    __radd__ = _plain("add")
+    __rmul__ = _plain("mul")
+    __rsub__ = _reflected("sub")
+    __rtruediv__ = _reflected("div")
+    __floordiv__ = _plain("floor_divide")
+    __rfloordiv__ = _reflected("floor_divide")
+    __mod__ = _plain("remainder")
+    __rmod__ = _reflected("remainder")
+    __pow__ = _plain("pow")
+    __rpow__ = _reflected("pow")
+    __matmul__ = _matrices(reflected=False)
+    __rmatmul__ = _matrices(reflected=True)
+    __divmod__ = _divmod
+    __rdivmod__ = _rdivmod
+    __lshift__ = _plain("bitwise_left_shift")
+    __rlshift__ = _reflected("bitwise_left_shift")
+    __rshift__ = _plain("bitwise_right_shift")
+    __rrshift__ = _reflected("bitwise_right_shift")
+    __and__ = _plain("bitwise_and")
+    __rand__ = _plain("bitwise_and")
+    __or__ = _plain("bitwise_or")
+    __ror__ = _plain("bitwise_or")
+    __xor__ = _plain("bitwise_xor")
+    __rxor__ = _plain("bitwise_xor")
+    __lt__ = _plain("lt")
+    __le__ = _plain("le")
+    __gt__ = _plain("gt")
+    __ge__ = _plain("ge")
+    __eq__ = _plain("eq")
+    __ne__ = _plain("ne")
+    __neg__ = _unary("neg")
+    __abs__ = _unary("abs")
+    __invert__ = _unary("bitwise_not")
+    __pos__ = lambda self: self  # noqa: E731
+    __iadd__ = _in_place("add")
+    __isub__ = _in_place("sub")
+    __imul__ = _in_place("mul")
+    __itruediv__ = _in_place("div")
+    __ifloordiv__ = _in_place("floor_divide")
+    __imod__ = _in_place("remainder")
+    __ipow__ = _in_place("pow")
+    __ilshift__ = _in_place("bitwise_left_shift")
+    __irshift__ = _in_place("bitwise_right_shift")
+    __iand__ = _in_place("bitwise_and")
+    __ior__ = _in_place("bitwise_or")
+    __ixor__ = _in_place("bitwise_xor")
+    __hash__ = object.__hash__

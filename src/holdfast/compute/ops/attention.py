@@ -1,0 +1,165 @@
+"""Attention: every query looks at all keys and takes a mean of the values.
+
+Covers: ATen's fused op for CPUs with its gradient, and the function people call.
+Promise: the fused op never makes the whole matrix of weights; gradients of gradients go through a
+decomposition that does.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from holdfast.compute import dtype as formats
+from holdfast.compute.ops.lazy import functional as f
+from holdfast.compute.ops.rules import Meta, like, rule
+from holdfast.compute.ops.table import Op, composite, op
+
+_EXPECTS = (
+    "query [B, H, L, E], key [B, H or a divisor of it, S, E], value [B, as key, S, D], "
+    "a mask that broadcasts to [B, H, L, S]"
+)
+
+
+def _attended(op: Op, bound: dict[str, Any]) -> tuple[Meta, ...]:
+    query, value = bound["query"], bound["value"]
+    whole = Meta((*query.shape[:-1], value.shape[-1]), query.dtype)
+    return whole, Meta(tuple(query.shape[:-1]), formats.working(query.dtype))
+
+
+def slopes_of(
+    grad: Any, query: Any, key: Any, value: Any, causal: bool, mask: Any, scale: float | None
+) -> tuple[Any, Any]:
+    """The weights, and the gradient of the scores; from the start, so it can be differentiated."""
+    share = query.shape[1] // key.shape[1]
+    keys, values = _repeated(key, share), _repeated(value, share)
+    weights = _weights(query, keys, mask, causal, _factor(query, scale))
+    toward = f.matmul(grad, values.transpose(-2, -1))
+    return weights, weights * (toward - f.sum(weights * toward, [-1], keepdim=True))
+
+
+def _backward(
+    grad_out: Any, query: Any, key: Any, value: Any, out: Any, logsumexp: Any,
+    dropout_p: float, is_causal: bool, attn_mask: Any = None, scale: float | None = None,
+) -> Any:  # fmt: skip
+    share = query.shape[1] // key.shape[1]
+    weights, slopes = slopes_of(grad_out, query, key, value, is_causal, attn_mask, scale)
+    slopes = slopes * _factor(query, scale)
+    return (
+        f.matmul(slopes, _repeated(key, share)),
+        _gathered(f.matmul(slopes.transpose(-2, -1), query), share),
+        _gathered(f.matmul(weights.transpose(-2, -1), grad_out), share),
+    )
+
+
+op(
+    "_scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor value, "
+    "float dropout_p=0., bool is_causal=False, *, Tensor? attn_mask=None, float? scale=None) "
+    "-> (Tensor output, Tensor logsumexp)",
+    rule(_attended, _EXPECTS),
+    {
+        "query, key, value": "_scaled_dot_product_flash_attention_for_cpu_backward(grad, query, "
+        "key, value, result0, result1, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)",
+        "attn_mask": "attention_mask_gradient(grad, query, key, value, is_causal, attn_mask, "
+        "scale)",
+    },
+)
+op(
+    "_scaled_dot_product_flash_attention_for_cpu_backward(Tensor grad_out, Tensor query, "
+    "Tensor key, Tensor value, Tensor out, Tensor logsumexp, float dropout_p, bool is_causal, *, "
+    "Tensor? attn_mask=None, float? scale=None) "
+    "-> (Tensor grad_query, Tensor grad_key, Tensor grad_value)",
+    like("query", "key", "value", expects=_EXPECTS),
+    None,
+    _backward,
+)
+
+
+# ---- what people call
+
+
+@composite(
+    "scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, "
+    "Tensor? attn_mask=None, float dropout_p=0., bool is_causal=False, *, float? scale=None, "
+    "bool enable_gqa=False) -> Tensor"
+)
+def _attention(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    if is_causal and attn_mask is not None:
+        raise ValueError("a mask is given and is_causal asks for another")
+    mask = _additive(attn_mask, query)
+    if _fusable(query, key, value, mask, dropout_p, enable_gqa):
+        fused: Any = f.packet("_scaled_dot_product_flash_attention_for_cpu")
+        four = [_four(t) for t in (query, key, value)]
+        out = fused(*four, 0.0, is_causal, attn_mask=mask, scale=scale)[0]
+        shape = (*query.shape[:-1], value.shape[-1])
+        return out if out.shape == shape else f.reshape(out, shape)
+    share = query.shape[-3] // key.shape[-3] if enable_gqa else 1
+    weights = _weights(query, _repeated(key, share), mask, is_causal, _factor(query, scale))
+    if dropout_p > 0:
+        weights = f.native_dropout(weights, dropout_p, True)[0]
+    return f.matmul(weights, _repeated(value, share))
+
+
+def _fusable(query: Any, key: Any, value: Any, mask: Any, dropout: float, grouped: bool) -> bool:
+    if dropout > 0 or not formats.is_floating(query.dtype):
+        return False
+    if mask is not None and mask.ndim not in (2, query.ndim):
+        return False
+    if mask is not None and query.ndim not in (2, 4) and mask.ndim != 2:
+        return False
+    leading = [tuple(t.shape[:-2]) for t in (query, key, value)]
+    if not 2 <= query.ndim <= 4 or leading[1] != leading[2]:
+        return False
+    if grouped and query.ndim == 4 and key.shape[1]:
+        same = leading[0][0] == leading[1][0]
+        return same and query.shape[1] % key.shape[1] == 0
+    return leading[0] == leading[1]
+
+
+def _four(tensor: Any) -> Any:
+    """With the two dimensions before the matrix that the fused op has."""
+    missing = 4 - tensor.ndim
+    return tensor if not missing else tensor.reshape((1,) * missing + tuple(tensor.shape))
+
+
+def _additive(mask: Any, query: Any) -> Any:
+    """A mask of numbers that are added: what is not to be seen gets minus infinity."""
+    if mask is None or mask.dtype != formats.BOOL:
+        return mask
+    zero = f.zeros_like(mask, dtype=query.dtype)
+    return f.masked_fill(zero, f.logical_not(mask), -math.inf)
+
+
+def _weights(query: Any, key: Any, mask: Any, causal: bool, factor: float) -> Any:
+    scores = f.matmul(query * factor, key.transpose(-2, -1))
+    if causal:
+        seen = f.tril(f.ones_like(scores, dtype=formats.BOOL))
+        scores = f.masked_fill(scores, f.logical_not(seen), -math.inf)
+    if mask is not None:
+        scores = scores + mask
+    return f._safe_softmax(scores, -1)
+
+
+def _factor(query: Any, scale: float | None) -> float:
+    return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+
+
+def _repeated(tensor: Any, times: int) -> Any:
+    """Each head `times` times, for queries that share it."""
+    if times == 1:
+        return tensor
+    *front, heads, length, width = tensor.shape
+    wide = tensor.unsqueeze(-3).expand((*front, heads, times, length, width))
+    return wide.reshape((*front, heads * times, length, width))
+
+
+def _gathered(gradient: Any, times: int) -> Any:
+    """The transpose of `_repeated`."""
+    if times == 1:
+        return gradient
+    *front, heads, length, width = gradient.shape
+    apart = gradient.reshape((*front, heads // times, times, length, width))
+    return apart.sum([-3])

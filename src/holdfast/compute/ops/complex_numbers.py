@@ -1,0 +1,40 @@
+"""Complex numbers: their parts, angles, conjugates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+
+from holdfast.compute import dtype as formats
+from holdfast.compute.ops.rules import POINTWISE, Meta, Rule, pointwise
+from holdfast.compute.ops.table import Op, op
+
+op("_conj(Tensor(a) self) -> Tensor(a)", POINTWISE, {"self": "conj(grad)"})
+op("_conj_physical(Tensor self) -> Tensor", POINTWISE, {"self": "conj(grad)"})
+op("angle(Tensor self) -> Tensor", pointwise("float_real"), {"self": "angle_grad(grad, self)"})
+op("sgn(Tensor self) -> Tensor", POINTWISE, {"self": "sgn_grad(grad, self, result)"})
+
+
+def _part(op: Op, bound: dict[str, Any]) -> Meta:
+    of = bound["self"]
+    return Meta(tuple(of.shape), formats.real_of(of.dtype))
+
+
+op("real(Tensor(a) self) -> Tensor(a)", Rule(_part), {"self": "grad"})
+op("imag(Tensor(a) self) -> Tensor(a)", Rule(_part, expects="complex numbers"),
+   {"self": "grad * 1j"})  # fmt: skip
+
+
+def _joined(op: Op, bound: dict[str, Any]) -> Meta:
+    one, other = (bound[p.name] for p in op.schema.parameters)
+    shape = numpy.broadcast_shapes(one.shape, other.shape)
+    return Meta(shape, formats.complex_of(one.dtype))
+
+
+_PARTS = Rule(_joined, expects="two tensors of one format, float32 or float64")
+op("complex(Tensor real, Tensor imag) -> Tensor", _PARTS,
+   {"real": "complex_part(grad, False)", "imag": "complex_part(grad, True)"})  # fmt: skip
+op("polar(Tensor abs, Tensor angle) -> Tensor", _PARTS,
+   {"abs": "complex_part(grad, False) * cos(angle) + complex_part(grad, True) * sin(angle)",
+    "angle": "complex_part(grad * conj(result * 1j), False)"})  # fmt: skip

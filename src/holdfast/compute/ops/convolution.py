@@ -1,0 +1,203 @@
+"""Convolutions of one, two and three dimensions, and their transposes.
+
+Covers: ATen's general `convolution` with its gradient, and the functions people call, which are
+that op with other arguments.
+Promise: gradients of gradients are there too; each of the three results of the gradient is linear
+in two of its inputs, so that its own gradients are convolutions again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.compute.ops.lazy import functional as f
+from holdfast.compute.ops.rules import Meta, rule
+from holdfast.compute.ops.table import Op, composite, op
+
+_EXPECTS = (
+    "an input [N, C, ...] and a weight [O, C / groups, ...], or [C, O / groups, ...] transposed"
+)
+
+
+def per_dimension(value: Any, count: int) -> tuple[int, ...]:
+    """One number for each dimension, where one stands for all."""
+    listed = (value,) if isinstance(value, int) else tuple(int(v) for v in value)
+    if len(listed) == 1:
+        listed *= count
+    if len(listed) != count:
+        raise ValueError(f"{list(listed)} has {len(listed)} numbers for {count} dimensions")
+    return listed
+
+
+def output_sizes(
+    sizes: tuple[int, ...],
+    window: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    transposed: bool,
+    output_padding: tuple[int, ...],
+) -> tuple[int, ...]:
+    """How large the result of a convolution is in each of its dimensions."""
+    found = []
+    for size, k, s, p, d, extra in zip(
+        sizes, window, stride, padding, dilation, output_padding, strict=True
+    ):
+        reach = d * (k - 1) + 1
+        if transposed:
+            found.append((size - 1) * s - 2 * p + reach + extra)
+        else:
+            found.append((size + 2 * p - reach) // s + 1)
+    return tuple(found)
+
+
+def _shape(bound: dict[str, Any]) -> tuple[int, ...]:
+    given, weight = bound["input"], bound["weight"]
+    count = len(weight.shape) - 2
+    stride, padding, dilation, extra = (
+        per_dimension(bound[name], count)
+        for name in ("stride", "padding", "dilation", "output_padding")
+    )
+    transposed = bound["transposed"]
+    channels = weight.shape[1] * bound["groups"] if transposed else weight.shape[0]
+    sizes = output_sizes(
+        tuple(given.shape[2:]),
+        tuple(weight.shape[2:]),
+        stride,
+        padding,
+        dilation,
+        transposed,
+        extra,
+    )
+    return (given.shape[0], channels, *sizes)
+
+
+def _convolved(op: Op, bound: dict[str, Any]) -> Meta:
+    return Meta(_shape(bound), bound["input"].dtype)
+
+
+def _gradients(op: Op, bound: dict[str, Any]) -> tuple[Meta, ...] | None:
+    if not all(bound["output_mask"]):
+        return None
+    kind = bound["input"].dtype
+    channels = bound["grad_output"].shape[1]
+    shapes = (tuple(bound["input"].shape), tuple(bound["weight"].shape), (channels,))
+    return tuple(Meta(shape, kind) for shape in shapes)
+
+
+_SETTINGS = "stride, padding, dilation, transposed, output_padding, groups"
+
+op(
+    "convolution(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, "
+    "int[] dilation, bool transposed, int[] output_padding, int groups) -> Tensor",
+    rule(_convolved, _EXPECTS),
+    {
+        "input, weight, bias": "convolution_backward(grad, conj(input), conj(weight), None, "
+        f"{_SETTINGS}, mask)"
+    },
+)
+op(
+    "convolution_backward(Tensor grad_output, Tensor input, Tensor weight, int[]? bias_sizes, "
+    "int[] stride, int[] padding, int[] dilation, bool transposed, int[] output_padding, "
+    "int groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)",
+    rule(_gradients, _EXPECTS),
+    {
+        "grad_output, input, weight": "convolution_double_backward(grads, given, grad_output, "
+        f"input, weight, {_SETTINGS}, mask)"
+    },
+)
+
+
+# ---- what people call
+
+
+def _convolve(
+    input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int,
+    transposed: bool = False, output_padding: Any = 0,
+) -> Any:  # fmt: skip
+    count = len(weight.shape) - 2
+    single = len(input.shape) == count + 1
+    batch = f.unsqueeze(input, 0) if single else input
+    out = f.convolution(
+        batch, weight, bias,
+        *(per_dimension(value, count) for value in (stride, padding, dilation)),
+        transposed, per_dimension(output_padding, count), groups,
+    )  # fmt: skip
+    return f.squeeze(out, 0) if single else out
+
+
+def _convolve_padded(
+    input: Any, weight: Any, bias: Any, stride: Any, padding: str, dilation: Any, groups: int
+) -> Any:
+    """With the padding named: "valid" has none, "same" as much as keeps the size."""
+    count = len(weight.shape) - 2
+    if padding == "valid":
+        return _convolve(input, weight, bias, stride, 0, dilation, groups)
+    if padding != "same":
+        raise ValueError(f"the padding {padding!r} is neither 'valid' nor 'same'")
+    if any(s != 1 for s in per_dimension(stride, count)):
+        raise ValueError("'same' is there for a stride of 1 only")
+    total = [
+        d * (k - 1) for d, k in zip(per_dimension(dilation, count), weight.shape[2:], strict=True)
+    ]
+    if any(t % 2 for t in total):  # what is left over goes to the end
+        ends = [part for t in reversed(total) for part in (0, t % 2)]
+        input = f.constant_pad_nd(input, ends, 0.0)
+    return _convolve(input, weight, bias, stride, [t // 2 for t in total], dilation, groups)
+
+
+@composite(
+    "conv1d(Tensor input, Tensor weight, Tensor? bias=None, int[1] stride=1, int[1] padding=0, "
+    "int[1] dilation=1, int groups=1) -> Tensor"
+)
+@composite(
+    "conv2d(Tensor input, Tensor weight, Tensor? bias=None, int[2] stride=1, int[2] padding=0, "
+    "int[2] dilation=1, int groups=1) -> Tensor"
+)
+@composite(
+    "conv3d(Tensor input, Tensor weight, Tensor? bias=None, int[3] stride=1, int[3] padding=0, "
+    "int[3] dilation=1, int groups=1) -> Tensor"
+)
+def _conv(
+    input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,
+    dilation: Any = 1, groups: int = 1,
+) -> Any:  # fmt: skip
+    return _convolve(input, weight, bias, stride, padding, dilation, groups)
+
+
+@composite(
+    "conv1d.padding(Tensor input, Tensor weight, Tensor? bias=None, int[1] stride=1, "
+    'str padding="valid", int[1] dilation=1, int groups=1) -> Tensor'
+)
+@composite(
+    "conv2d.padding(Tensor input, Tensor weight, Tensor? bias=None, int[2] stride=1, "
+    'str padding="valid", int[2] dilation=1, int groups=1) -> Tensor'
+)
+@composite(
+    "conv3d.padding(Tensor input, Tensor weight, Tensor? bias=None, int[3] stride=1, "
+    'str padding="valid", int[3] dilation=1, int groups=1) -> Tensor'
+)
+def _conv_padded(
+    input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: str = "valid",
+    dilation: Any = 1, groups: int = 1,
+) -> Any:  # fmt: skip
+    return _convolve_padded(input, weight, bias, stride, padding, dilation, groups)
+
+
+@composite(
+    "conv_transpose1d(Tensor input, Tensor weight, Tensor? bias=None, int[1] stride=1, "
+    "int[1] padding=0, int[1] output_padding=0, int groups=1, int[1] dilation=1) -> Tensor"
+)
+@composite(
+    "conv_transpose2d.input(Tensor input, Tensor weight, Tensor? bias=None, int[2] stride=1, "
+    "int[2] padding=0, int[2] output_padding=0, int groups=1, int[2] dilation=1) -> Tensor"
+)
+@composite(
+    "conv_transpose3d.input(Tensor input, Tensor weight, Tensor? bias=None, int[3] stride=1, "
+    "int[3] padding=0, int[3] output_padding=0, int groups=1, int[3] dilation=1) -> Tensor"
+)
+def _conv_transpose(
+    input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,
+    output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
+) -> Any:  # fmt: skip
+    return _convolve(input, weight, bias, stride, padding, dilation, groups, True, output_padding)

@@ -1,0 +1,170 @@
+"""Counting: histograms, which numbers there are, where a number belongs in an order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.compute import dtype as formats
+from holdfast.compute.ops.rules import Meta, rule
+from holdfast.compute.ops.table import Op, composite, op
+
+# ---- histograms
+
+
+def _bins(_: Op, bound: dict[str, Any]) -> Meta:
+    return Meta((bound["bins"],), bound["self"].dtype)
+
+
+op("histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Tensor", rule(_bins))
+op("histogram.bins_tensor(Tensor self, Tensor bins, *, Tensor? weight=None, "
+   "bool density=False) -> (Tensor hist, Tensor bin_edges)")  # fmt: skip
+op("histogram.bin_ct(Tensor self, int bins=100, *, float[]? range=None, Tensor? weight=None, "
+   "bool density=False) -> (Tensor hist, Tensor bin_edges)")  # fmt: skip
+op("_histogramdd_bin_edges(Tensor self, int[] bins, *, float[]? range=None, "
+   "Tensor? weight=None, bool density=False) -> Tensor[]")  # fmt: skip
+op("_histogramdd_from_bin_cts(Tensor self, int[] bins, *, float[]? range=None, "
+   "Tensor? weight=None, bool density=False) -> Tensor")  # fmt: skip
+op("_histogramdd_from_bin_tensors(Tensor self, Tensor[] bins, *, Tensor? weight=None, "
+   "bool density=False) -> Tensor")  # fmt: skip
+op("bincount(Tensor self, Tensor? weights=None, int minlength=0) -> Tensor")
+
+
+@composite(
+    "histogramdd(Tensor self, int[] bins, float[]? range=None, Tensor? weight=None, "
+    "bool density=False) -> (Tensor hist, Tensor[] bin_edges)"
+)
+def _histogramdd(
+    self: Any, bins: Any, range: Any = None, weight: Any = None, density: bool = False
+) -> Any:
+    from holdfast.compute import functional as f
+
+    counts = [bins] * self.shape[-1] if isinstance(bins, int) else list(bins)
+    edges = f._histogramdd_bin_edges(self, counts, range=range)
+    found = f._histogramdd_from_bin_cts(self, counts, range=range, weight=weight, density=density)
+    return found, edges
+
+
+# ---- which numbers there are
+
+op("_unique(Tensor self, bool sorted=True, bool return_inverse=False) -> (Tensor, Tensor)")
+op("_unique2(Tensor self, bool sorted=True, bool return_inverse=False, "
+   "bool return_counts=False) -> (Tensor, Tensor, Tensor)")  # fmt: skip
+op("unique_dim(Tensor self, int dim, bool sorted=True, bool return_inverse=False, "
+   "bool return_counts=False) -> (Tensor, Tensor, Tensor)")  # fmt: skip
+op("unique_consecutive(Tensor self, bool return_inverse=False, bool return_counts=False, "
+   "int? dim=None) -> (Tensor, Tensor, Tensor)")  # fmt: skip
+
+
+@composite(
+    "unique(Tensor self, bool sorted=True, bool return_inverse=False, "
+    "bool return_counts=False, int? dim=None) -> Tensor[]"
+)
+def _unique(
+    self: Any,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> Any:
+    """As `torch.unique`: the numbers alone, or a tuple with what was asked for."""
+    from holdfast.compute import functional as f
+
+    if dim is None:
+        found = f._unique2(self, sorted, return_inverse, return_counts)
+    else:
+        found = f.unique_dim(self, dim, sorted, return_inverse, return_counts)
+    asked = (True, return_inverse, return_counts)
+    chosen: Any = tuple(one for one, wanted in zip(found, asked, strict=True) if wanted)
+    return chosen if len(chosen) > 1 else chosen[0]
+
+
+_ISIN = "isin.{0}({1}, *, bool assume_unique=False, bool invert=False) -> Tensor"
+for _name, _arguments in {
+    "Tensor_Tensor": "Tensor elements, Tensor test_elements",
+    "Tensor_Scalar": "Tensor elements, Scalar test_element",
+    "Scalar_Tensor": "Scalar element, Tensor test_elements",
+}.items():
+    op(_ISIN.format(_name, _arguments))
+
+
+# ---- where a number belongs
+
+
+def _searched(_: Op, bound: dict[str, Any]) -> Meta:
+    kind = formats.DTYPES["int32"] if bound["out_int32"] else formats.INT64
+    return Meta(tuple(getattr(bound["self"], "shape", ())), kind)
+
+
+_SEARCH = rule(
+    _searched,
+    "numbers in ascending order along the last dimension, of the same leading dimensions as what "
+    "is looked for, or of one dimension",
+)
+_HOW = "bool out_int32=False, bool right=False"
+op(f"bucketize.Tensor(Tensor self, Tensor boundaries, *, {_HOW}) -> Tensor", _SEARCH)
+op(f"bucketize.Scalar(Scalar self, Tensor boundaries, *, {_HOW}) -> Tensor", _SEARCH)
+op(f"searchsorted.Tensor(Tensor sorted_sequence, Tensor self, *, {_HOW}, str? side=None, "
+   "Tensor? sorter=None) -> Tensor", _SEARCH)  # fmt: skip
+op(f"searchsorted.Scalar(Tensor sorted_sequence, Scalar self, *, {_HOW}, str? side=None, "
+   "Tensor? sorter=None) -> Tensor", _SEARCH)  # fmt: skip
+
+
+# ---- how rows of numbers go together
+
+
+@composite(
+    "cov(Tensor self, *, int correction=1, Tensor? fweights=None, Tensor? aweights=None) -> Tensor"
+)
+def _cov(self: Any, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
+    """Rows are variables, columns are observations."""
+    from holdfast.compute import functional as f
+
+    rows = self if self.ndim == 2 else f.reshape(self, [1, -1])
+    weights = fweights if aweights is None else aweights
+    if fweights is not None and aweights is not None:
+        weights = f.mul(fweights, aweights)
+    count = rows.shape[1]
+    if weights is None:
+        free = float(max(count - correction, 0))
+        centred, weighted = _centred(rows, None, count), None
+    else:
+        total = f.sum(weights)
+        free = f.clamp(f.sub(total, _lost(weights, total, aweights, correction)), 0)
+        centred, weighted = _centred(rows, weights, total), weights
+    other = centred if weighted is None else f.mul(centred, weighted)
+    found = f.div(f.matmul(other, f.transpose(_conjugate(centred), 0, 1)), free)
+    return found if self.ndim == 2 else f.reshape(found, [])
+
+
+def _centred(rows: Any, weights: Any, total: Any) -> Any:
+    from holdfast.compute import functional as f
+
+    weighted = rows if weights is None else f.mul(rows, weights)
+    return f.sub(rows, f.div(f.sum(weighted, [1], True), total))
+
+
+def _lost(weights: Any, total: Any, aweights: Any, correction: int) -> Any:
+    """What the correction takes from the number of observations."""
+    from holdfast.compute import functional as f
+
+    if aweights is None:
+        return correction
+    return f.mul(f.div(f.sum(f.mul(weights, aweights)), total), correction)
+
+
+def _conjugate(value: Any) -> Any:
+    from holdfast.compute.gradients import shared
+
+    return shared.conj(value)
+
+
+@composite("corrcoef(Tensor self) -> Tensor")
+def _corrcoef(self: Any) -> Any:
+    from holdfast.compute import functional as f
+
+    together = f.cov(self)
+    if together.ndim == 0:
+        return f.div(together, together)
+    alone = f.sqrt(f.diagonal(together))
+    scaled = f.div(f.div(together, f.unsqueeze(alone, 1)), f.unsqueeze(alone, 0))
+    return scaled if formats.is_complex(scaled.dtype) else f.clamp(scaled, -1, 1)

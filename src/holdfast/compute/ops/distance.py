@@ -1,0 +1,121 @@
+"""Norms and distances."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+
+from holdfast.compute import dtype as formats
+from holdfast.compute.ops.lazy import functional as F
+from holdfast.compute.ops.rules import Meta, like, normalized_dim, reduction, rule
+from holdfast.compute.ops.table import Op, composite, op
+
+REAL = reduction("real")
+
+# ---- norms
+
+
+def _asked(op: Op, bound: dict[str, Any]) -> Meta:
+    infer: Any = REAL.infer
+    shape = infer(op, bound).shape
+    return Meta(shape, formats.real_of(formats.dtype(bound["dtype"])))
+
+
+op("norm.Scalar(Tensor self, Scalar p=2) -> Tensor", REAL,
+   {"self": "norm_gradient(grad, self, p, result, None, False)"})  # fmt: skip
+op("norm.ScalarOpt_dim(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor", REAL,
+   {"self": "norm_gradient(grad, self, p, result, dim, keepdim)"})  # fmt: skip
+op("norm.ScalarOpt_dim_dtype(Tensor self, Scalar? p, int[1] dim, bool keepdim, *,"
+   " ScalarType dtype) -> Tensor", rule(_asked),
+   {"self": "norm_gradient(grad, self.to(dtype), p, result, dim, keepdim)"})  # fmt: skip
+op("norm.ScalarOpt_dtype(Tensor self, Scalar? p, *, ScalarType dtype) -> Tensor", rule(_asked),
+   {"self": "norm_gradient(grad, self.to(dtype), p, result, None, False)"})  # fmt: skip
+
+
+@composite("frobenius_norm.dim(Tensor self, int[1] dim, bool keepdim=False) -> Tensor")
+def frobenius_norm(self: Any, dim: Any, keepdim: bool = False) -> Any:
+    return F.norm(self, 2, dim, keepdim)
+
+
+def _single(op: Op, bound: dict[str, Any]) -> Meta:
+    return Meta((), formats.real_of(formats.result_type(bound["self"], bound["other"])))
+
+
+op("dist(Tensor self, Tensor other, Scalar p=2) -> Tensor", rule(_single),
+   {"self": "norm_gradient(grad, self - other, p, result, None, False)",
+    "other": "norm_gradient(0 - grad, self - other, p, result, None, False)"})  # fmt: skip
+
+
+@composite("renorm(Tensor self, Scalar p, int dim, Scalar maxnorm) -> Tensor")
+def renorm(self: Any, p: Any, dim: int, maxnorm: Any) -> Any:
+    axis = normalized_dim(dim, self.ndim)
+    sizes = F.norm(self, p, [d for d in range(self.ndim) if d != axis], True)
+    factor = F.where(F.gt(sizes, maxnorm), maxnorm / (sizes + 1e-7), F.ones_like(sizes))
+    return self * factor
+
+
+# ---- distances of pairs
+
+
+@composite("pairwise_distance(Tensor x1, Tensor x2, float p=2., float eps=1e-06,"
+           " bool keepdim=False) -> Tensor")  # fmt: skip
+def pairwise_distance(
+    x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Any:
+    return F.norm(x1 - x2 + eps, p, [max(x1.ndim, x2.ndim, 1) - 1], keepdim)
+
+
+@composite("cosine_similarity(Tensor x1, Tensor x2, int dim=1, float eps=1e-08) -> Tensor")
+def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+    shape = list(numpy.broadcast_shapes(tuple(x1.shape), tuple(x2.shape)))
+    one, other = (F.expand(x, shape) for x in (x1, x2))
+    sizes = (F.clamp_min(F.norm(x, 2, [dim], True), eps) for x in (one, other))
+    return F.sum(one / next(sizes) * (other / next(sizes)), [dim])
+
+
+# ---- distances of all rows
+
+
+def _pairs(op: Op, bound: dict[str, Any]) -> Meta:
+    x1, x2 = bound["x1"], bound["x2"]
+    batch = numpy.broadcast_shapes(tuple(x1.shape[:-2]), tuple(x2.shape[:-2]))
+    return Meta((*batch, x1.shape[-2], x2.shape[-2]), x1.dtype)
+
+
+def _back(op: Op, bound: dict[str, Any]) -> Meta:
+    x1, x2 = bound["x1"], bound["x2"]
+    batch = numpy.broadcast_shapes(tuple(x1.shape[:-2]), tuple(x2.shape[:-2]))
+    return Meta((*batch, *x1.shape[-2:]), x1.dtype)
+
+
+op("_cdist_forward(Tensor x1, Tensor x2, float p, int? compute_mode) -> Tensor", rule(_pairs),
+   {"x1": "_cdist_backward(grad, x1, x2, p, result)",
+    "x2": "_cdist_backward(transpose(grad, -1, -2), x2, x1, p, transpose(result, -1, -2))"
+    })  # fmt: skip
+op("_cdist_backward(Tensor grad, Tensor x1, Tensor x2, float p, Tensor cdist) -> Tensor",
+   rule(_back))  # fmt: skip
+op("_euclidean_dist(Tensor x1, Tensor x2) -> Tensor", rule(_pairs),
+   {"x1": "euclidean_gradient(grad, x1, x2, result)",
+    "x2": "euclidean_gradient(transpose(grad, -1, -2), x2, x1, transpose(result, -1, -2))"
+    })  # fmt: skip
+
+
+def _triangle(op: Op, bound: dict[str, Any]) -> Meta:
+    rows = bound["self"].shape[0]
+    return Meta((rows * (rows - 1) // 2,), bound["self"].dtype)
+
+
+op("_pdist_forward(Tensor self, float p=2.) -> Tensor", rule(_triangle),
+   {"self": "_pdist_backward(grad, self, p, result)"})  # fmt: skip
+op("_pdist_backward(Tensor grad, Tensor self, float p, Tensor pdist) -> Tensor", like("self"))
+
+
+@composite("cdist(Tensor x1, Tensor x2, float p=2., int? compute_mode=None) -> Tensor")
+def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: Any = None) -> Any:
+    return F._cdist_forward(x1, x2, p, compute_mode)
+
+
+@composite("pdist(Tensor self, float p=2.) -> Tensor")
+def pdist(self: Any, p: float = 2.0) -> Any:
+    return F._pdist_forward(self, p)

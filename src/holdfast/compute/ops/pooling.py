@@ -1,0 +1,191 @@
+"""Pooling and its backward ops, over 1, 2 and 3 spatial dimensions.
+
+Covers: largest and mean of windows, windows that adapt to an output size, undoing the largest.
+Leaves to others: how windows stand (`windows`).
+Promise: indices are int64 positions in the flattened spatial dimensions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.base.errors import BadInput
+from holdfast.compute import dtype as formats
+from holdfast.compute.ops import windows
+from holdfast.compute.ops.lazy import functional as f
+from holdfast.compute.ops.rules import Infer, Meta, like, rule
+from holdfast.compute.ops.table import Op, composite, op
+
+
+def _pooled(count: int, indices: bool) -> Infer:
+    def infer(op: Op, bound: dict[str, Any]) -> Any:
+        shape = bound["self"].shape
+        along = windows.windows(
+            shape, count, bound["kernel_size"], bound["stride"], bound["padding"],
+            bound.get("dilation", 1), bound["ceil_mode"],
+        )  # fmt: skip
+        return _metas(bound["self"], tuple(w.outputs for w in along), indices)
+
+    return infer
+
+
+def _adapted(count: int, indices: bool) -> Infer:
+    def infer(op: Op, bound: dict[str, Any]) -> Any:
+        wanted = windows.adaptive(bound["self"].shape, count, bound["output_size"])
+        return _metas(bound["self"], wanted, indices)
+
+    return infer
+
+
+def _metas(of: Any, sizes: tuple[int, ...], indices: bool) -> Any:
+    shape = (*of.shape[: -len(sizes)], *sizes)
+    made = Meta(shape, of.dtype)
+    return (made, Meta(shape, formats.INT64)) if indices else made
+
+
+_SELF = like("self")
+
+for _n in (2, 3):
+    _pool = f"int[{_n}] kernel_size, int[{_n}] stride=[], int[{_n}] padding=0"
+    _back = f"int[{_n}] kernel_size, int[{_n}] stride, int[{_n}] padding"
+    _max, _avg = f"max_pool{_n}d_with_indices", f"avg_pool{_n}d"
+    op(f"{_max}(Tensor self, {_pool}, int[{_n}] dilation=1, bool ceil_mode=False)"
+       " -> (Tensor, Tensor)", rule(_pooled(_n, True)),
+       {"self": f"{_max}_backward(grad, self, kernel_size, stride, padding, dilation, ceil_mode,"
+                " result1)"})  # fmt: skip
+    op(f"{_max}_backward(Tensor grad_output, Tensor self, {_back}, int[{_n}] dilation,"
+       " bool ceil_mode, Tensor indices) -> Tensor", _SELF,
+       {"grad_output": f"picked(grad, indices, {_n})", "self": "zeros_like(self)"})  # fmt: skip
+    _rest = "kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override"
+    op(f"{_avg}(Tensor self, {_pool}, bool ceil_mode=False, bool count_include_pad=True,"
+       " int? divisor_override=None) -> Tensor", rule(_pooled(_n, False)),
+       {"self": f"{_avg}_backward(grad, self, {_rest})"})  # fmt: skip
+    op(f"{_avg}_backward(Tensor grad_output, Tensor self, {_back}, bool ceil_mode,"
+       " bool count_include_pad, int? divisor_override) -> Tensor", _SELF,
+       {"grad_output": f"{_avg}(grad, {_rest})"})  # fmt: skip
+    _name = f"_adaptive_avg_pool{_n}d"
+    op(f"{_name}(Tensor self, int[{_n}] output_size) -> Tensor", rule(_adapted(_n, False)),
+       {"self": f"{_name}_backward(grad, self)"})  # fmt: skip
+    op(f"{_name}_backward(Tensor grad_output, Tensor self) -> Tensor", _SELF,
+       {"grad_output": f"{_name}(grad, grad_output.shape[-{_n}:])"})  # fmt: skip
+    _name = f"adaptive_max_pool{_n}d"
+    op(f"{_name}(Tensor self, int[{_n}] output_size) -> (Tensor, Tensor)",
+       rule(_adapted(_n, True)), {"self": f"{_name}_backward(grad, self, result1)"})  # fmt: skip
+    op(f"{_name}_backward(Tensor grad_output, Tensor self, Tensor indices) -> Tensor", _SELF,
+       {"grad_output": f"picked(grad, indices, {_n})"})  # fmt: skip
+
+
+# ---- windows at random places, and undoing the largest
+
+
+def _fractional(op: Op, bound: dict[str, Any]) -> Any:
+    count = int(op.schema.base.removesuffix("d")[-1])
+    sizes = windows.per_dim(bound["output_size"], count, "output_size")
+    return _metas(bound["self"], sizes, True)
+
+
+def _unpooled(op: Op, bound: dict[str, Any]) -> Meta:
+    of = bound["self"]
+    return Meta((*of.shape[: -len(bound["output_size"])], *bound["output_size"]), of.dtype)
+
+
+for _n in (2, 3):
+    _name, _sizes = f"fractional_max_pool{_n}d", f"int[{_n}] kernel_size, int[{_n}] output_size"
+    op(f"{_name}(Tensor self, {_sizes}, Tensor random_samples) -> (Tensor, Tensor)",
+       rule(_fractional),
+       {"self": f"{_name}_backward(grad, self, kernel_size, output_size, result1)"})  # fmt: skip
+    op(f"{_name}_backward(Tensor grad_output, Tensor self, {_sizes}, Tensor indices) -> Tensor",
+       _SELF, {"grad_output": f"picked(grad, indices, {_n})"})  # fmt: skip
+
+op("max_unpool2d(Tensor self, Tensor indices, int[2] output_size) -> Tensor", rule(_unpooled),
+   {"self": "picked(grad, indices, 2)"})  # fmt: skip
+op("max_unpool3d(Tensor self, Tensor indices, int[3] output_size, int[3] stride, int[3] padding)"
+   " -> Tensor", rule(_unpooled), {"self": "picked(grad, indices, 3)"})  # fmt: skip
+
+
+# ---- what other ops make up
+
+
+def _flat(value: Any, none: int) -> list[int]:
+    """A size for the one dimension as sizes for two, the first of which stays as it is."""
+    listed = windows.per_dim(value, 1, "a size of one dimension")
+    return [none, *listed]
+
+
+def _row(self: Any) -> Any:
+    if self.ndim not in (2, 3):
+        raise BadInput(
+            f"cannot pool {self.dtype}{list(self.shape)} over one dimension",
+            expected="2 dimensions, channels and space, or a batch of those",
+        )
+    return f.unsqueeze(self, -2)
+
+
+@composite(
+    "max_pool1d_with_indices(Tensor self, int[1] kernel_size, int[1] stride=[],"
+    " int[1] padding=[0], int[1] dilation=[1], bool ceil_mode=False) -> (Tensor, Tensor)"
+)
+def _max_pool1d_with_indices(
+    self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> Any:  # fmt: skip
+    step = kernel_size if windows.missing(stride) else stride
+    window = _flat(kernel_size, 1), _flat(step, 1), _flat(padding, 0), _flat(dilation, 1)
+    found = f.max_pool2d_with_indices(_row(self), *window, ceil_mode)
+    return tuple(f.squeeze(one, -2) for one in found)
+
+
+@composite(
+    "max_pool1d(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=[0],"
+    " int[1] dilation=[1], bool ceil_mode=False) -> Tensor"
+)
+def _max_pool1d(self: Any, *args: Any, **named: Any) -> Any:
+    return _max_pool1d_with_indices(self, *args, **named)[0]
+
+
+def _values_only(count: int) -> Any:
+    def pool(self: Any, *args: Any, **named: Any) -> Any:
+        return f.packet(f"max_pool{count}d_with_indices")(self, *args, **named)[0]
+
+    return pool
+
+
+for _n in (2, 3):
+    composite(
+        f"max_pool{_n}d(Tensor self, int[{_n}] kernel_size, int[{_n}] stride=[],"
+        f" int[{_n}] padding=0, int[{_n}] dilation=1, bool ceil_mode=False) -> Tensor"
+    )(_values_only(_n))
+
+
+@composite(
+    "avg_pool1d(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=[0],"
+    " bool ceil_mode=False, bool count_include_pad=True) -> Tensor"
+)
+def _avg_pool1d(
+    self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Any:  # fmt: skip
+    step = kernel_size if windows.missing(stride) else stride
+    window = _flat(kernel_size, 1), _flat(step, 1), _flat(padding, 0)
+    return f.squeeze(f.avg_pool2d(_row(self), *window, ceil_mode, count_include_pad), -2)
+
+
+@composite("adaptive_avg_pool1d(Tensor self, int[1] output_size) -> Tensor")
+def _adaptive_avg_pool1d(self: Any, output_size: Any) -> Any:
+    return f.squeeze(f._adaptive_avg_pool2d(_row(self), _flat(output_size, 1)), -2)
+
+
+@composite("adaptive_avg_pool2d(Tensor self, int[2] output_size) -> Tensor")
+def _adaptive_avg_pool2d(self: Any, output_size: Any) -> Any:
+    return f._adaptive_avg_pool2d(self, output_size)
+
+
+@composite("adaptive_avg_pool3d(Tensor self, int[3] output_size) -> Tensor")
+def _adaptive_avg_pool3d(self: Any, output_size: Any) -> Any:
+    return f._adaptive_avg_pool3d(self, output_size)
+
+
+@composite("adaptive_max_pool1d(Tensor self, int[1] output_size) -> (Tensor, Tensor)")
+def _adaptive_max_pool1d(self: Any, output_size: Any) -> Any:
+    found = f.adaptive_max_pool2d(_row(self), _flat(output_size, 1))
+    return tuple(f.squeeze(one, -2) for one in found)

@@ -1,0 +1,57 @@
+"""Householder's reflections as ops of the table: what gradients go through.
+
+Promise: one reflection after the other, so that their gradient is found by the tape; an engine's
+own kernels compute where no gradient is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.compute import dtype as formats
+from holdfast.compute.ops.lazy import functional as f
+
+
+def _conj(of: Any) -> Any:
+    return f._conj(of) if formats.is_complex(of.dtype) else of
+
+
+def _adjoint(matrix: Any) -> Any:
+    return _conj(f.transpose(matrix, -2, -1))
+
+
+def _reflected(out: Any, vectors: Any, tau: Any, order: Any) -> Any:
+    """(1 - tau v v^H) from the left, for every column v in that order."""
+    for place in order:
+        v = f.narrow(vectors, -1, place, 1)
+        scale = f.unsqueeze(f.narrow(tau, -1, place, 1), -1)
+        out = out - f.matmul(scale * v, f.matmul(_adjoint(v), out))
+    return out
+
+
+def _vectors(of: Any) -> Any:
+    """What LAPACK has below the diagonal, with the ones on it that it leaves out."""
+    return f.tril(of, -1) + _identity(of)
+
+
+def _identity(of: Any) -> Any:
+    return f.tril(f.triu(f.ones_like(of)))
+
+
+def householder_product(input: Any, tau: Any) -> Any:
+    """The first columns of the product of all reflections."""
+    start = _identity(input)
+    if not tau.shape[-1]:
+        return start + input * 0  # a result of its arguments, though it is the same for all
+    return _reflected(start, _vectors(input), tau, reversed(range(tau.shape[-1])))
+
+
+def ormqr(self: Any, input2: Any, input3: Any, left: bool = True, transpose: bool = False) -> Any:
+    """The product of all reflections, or its adjoint, with a matrix from the left or the right."""
+    # From the right, C Q is the adjoint of Q^H C^H.
+    side = input3 if left else _adjoint(input3)
+    back = transpose == left
+    count = input2.shape[-1]
+    order = range(count) if back else reversed(range(count))
+    found = _reflected(side, _vectors(self), _conj(input2) if back else input2, order)
+    return found if left else _adjoint(found)

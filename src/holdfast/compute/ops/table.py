@@ -1,0 +1,104 @@
+"""The table: every op by its ATen name.
+
+Covers: one `Op` for each overload (signature, rule, gradient, decomposition), looking one up.
+Leaves to others: kernels (engines), taking gradients (autograd).
+Promise: a name is in the table once; in-place and out= forms are not in it, they follow from the
+functional op.
+
+A gradient is a line for each input, in the words of the op's own signature:
+
+    op("mul.Tensor(Tensor self, Tensor other) -> Tensor", POINTWISE,
+       {"self": "grad * conj(other)", "other": "grad * conj(self)"})
+
+`grad` is the gradient of the first result (`grads` the tuple, for ops with several), `result` or
+`result0`, `result1` … are what the op returned, every other name is an argument, an op of this
+table, or a word of `gradients`. A line for several inputs ("input, weight, bias") returns a
+tuple, and `mask` says which of them are wanted. Sums over broadcast dimensions and casts to the
+input's format happen by themselves. A name that is used only as `x.shape`, `x.dtype` or `x.ndim`
+does not keep the tensor alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.base.errors import AlreadyRegistered, NotFound
+from holdfast.compute.ops.rules import COMPUTED, Rule
+from holdfast.compute.schema import Schema, parse
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """One overload: what goes in, what comes out, how it is differentiated and taken apart."""
+
+    schema: Schema
+    rule: Rule
+    gradient: Mapping[str, str] = field(default_factory=dict)
+    decomposition: Callable[..., Any] | None = None
+    effect: bool = False
+
+    @property
+    def name(self) -> str:
+        """The key in the table."""
+        return self.schema.name
+
+    @property
+    def constant(self) -> bool:
+        """Whether results do not depend on the numbers of its arguments: no gradient is missing."""
+        base = self.schema.base
+        return (
+            self.effect
+            or base.startswith(("new_", "detach", "_linalg_check"))
+            or (base.endswith(("_like", "_put_impl_")))
+        )
+
+    def __repr__(self) -> str:
+        return f"<op {self.schema.text}>"
+
+
+OPS: dict[str, Op] = {}
+PACKETS: dict[str, list[Op]] = {}  # "add" -> its overloads, in the order they were written
+
+
+def op(
+    text: str,
+    rule: Rule = COMPUTED,
+    gradient: Mapping[str, str] | None = None,
+    decomposition: Callable[..., Any] | None = None,
+    *,
+    effect: bool = False,
+) -> Op:
+    """Put an op into the table.
+
+    `effect`: calling it twice with the same arguments may give two results (random numbers).
+    """
+    made = Op(parse(text), rule, gradient or {}, decomposition, effect)
+    if made.name in OPS:
+        raise AlreadyRegistered(f"op {made.name!r} is in the table twice")
+    OPS[made.name] = made
+    PACKETS.setdefault(made.schema.base, []).append(made)
+    return made
+
+
+def composite(text: str, gradient: Mapping[str, str] | None = None) -> Callable[..., Any]:
+    """A decorator: the function below takes the op apart into other ops of the table."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        op(text, COMPUTED, gradient, function)
+        return function
+
+    return decorate
+
+
+def find(name: str) -> Op:
+    """The op of that name. Raises NotFound."""
+    found = OPS.get(name)
+    if found is None:
+        overloads = [o.name for o in PACKETS.get(name.partition(".")[0], [])]
+        raise NotFound(
+            f"there is no op {name!r} in the table",
+            expected=f"one of {', '.join(overloads)}" if overloads else "the ATen name of an op",
+        )
+    return found

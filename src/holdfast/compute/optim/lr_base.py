@@ -1,0 +1,78 @@
+"""What learning-rate schedulers share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.base.errors import BadInput, Misuse
+from holdfast.compute.optim.optimizer import Optimizer
+
+
+class Rates:
+    """What all schedulers share: the optimizer whose rates they set, and a state."""
+
+    optimizer: Optimizer
+    _last: list[float]
+
+    @property
+    def _rates(self) -> list[float]:
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def get_last_lr(self) -> list[float]:
+        """What was set last."""
+        return self._last
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the optimizer and functions."""
+        return {k: v for k, v in vars(self).items() if k != "optimizer" and not _has_function(v)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where that state was."""
+        vars(self).update(state_dict)
+
+
+def _has_function(value: Any) -> bool:
+    return callable(value) or (isinstance(value, list) and any(callable(v) for v in value))
+
+
+class LRScheduler(Rates):
+    """Sets the `lr` of every group; subclasses write `get_lr`."""
+
+    def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise BadInput(
+                f"{type(self).__name__} was given a {type(optimizer).__name__}",
+                expected="an optimizer",
+            )
+        self.optimizer = optimizer
+        for group in optimizer.param_groups:
+            if last_epoch == -1:
+                group.setdefault("initial_lr", group["lr"])
+            elif "initial_lr" not in group:
+                raise Misuse(
+                    f"{type(self).__name__} cannot go on from epoch {last_epoch}: the optimizer "
+                    "does not know its first rate",
+                    expected="an optimizer whose state was loaded before",
+                )
+        self.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
+        self.last_epoch = last_epoch
+        self.step()
+
+    def get_lr(self) -> list[float]:
+        """The rate of each group for `last_epoch`, from the rates now."""
+        raise NotImplementedError
+
+    def _closed(self) -> list[float]:
+        """The rate of each group for `last_epoch`, whatever the rates are now."""
+        return self.get_lr()
+
+    def step(self, epoch: int | None = None) -> None:
+        """Go one epoch on, or to an epoch."""
+        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
+        self._set(self.get_lr() if epoch is None else self._closed())
+
+    def _set(self, rates: Sequence[float]) -> None:
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        self._last = list(rates)

@@ -1,0 +1,33 @@
+"""Learning rates that change over time.
+
+Promise: the values are torch's. Where torch's rates follow from the rate before (so that several
+schedulers can act on one optimizer), these do too.
+"""
+
+from __future__ import annotations
+
+from holdfast.compute.optim.lr_base import LRScheduler
+from holdfast.compute.optim.lr_cycles import OneCycleLR, ReduceLROnPlateau, SequentialLR
+from holdfast.compute.optim.lr_factors import (
+    ConstantLR,
+    CosineAnnealingLR,
+    ExponentialLR,
+    LambdaLR,
+    LinearLR,
+    MultiStepLR,
+    StepLR,
+)
+
+__all__ = [
+    "ConstantLR",
+    "CosineAnnealingLR",
+    "ExponentialLR",
+    "LRScheduler",
+    "LambdaLR",
+    "LinearLR",
+    "MultiStepLR",
+    "OneCycleLR",
+    "ReduceLROnPlateau",
+    "SequentialLR",
+    "StepLR",
+]

@@ -1,0 +1,182 @@
+"""The base of optimizers: parameters in groups, options for each group, state for each parameter.
+
+Promise: state_dict() has torch's layout and names, so that a state goes both ways between the two;
+a state that does not fit changes nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy
+
+from holdfast.base.errors import BadInput
+from holdfast.compute import autograd
+from holdfast.compute import dtype as formats
+from holdfast.compute.nn.convert import forget_gradient, to_host
+from holdfast.compute.schema import described
+from holdfast.compute.tensors import CustomTensor
+
+
+class Optimizer:
+    """Changes parameters by their gradients; subclasses write `_update`."""
+
+    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+        self.defaults = defaults
+        self.state: defaultdict[CustomTensor, dict[str, Any]] = defaultdict(dict)
+        self.param_groups: list[dict[str, Any]] = []
+        if isinstance(params, CustomTensor):
+            raise BadInput(
+                f"{type(self).__name__} was given {described(params)}",
+                expected="several parameters",
+                hint="module.parameters(), or [tensor]",
+            )
+        groups = list(params)
+        if not groups:
+            raise BadInput(
+                f"{type(self).__name__} was given no parameters", expected="at least one"
+            )
+        if not isinstance(groups[0], Mapping):
+            groups = [{"params": groups}]
+        for group in groups:
+            self.add_param_group(dict(group))
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """More parameters, with options of their own. Raises BadInput."""
+        given = param_group["params"]
+        listed = [given] if isinstance(given, CustomTensor) else list(given)
+        known = {id(p) for group in self.param_groups for p in group["params"]}
+        for place, parameter in enumerate(listed):
+            if isinstance(parameter, tuple):  # (name, parameter)
+                listed[place] = parameter = parameter[1]
+            self._check_parameter(parameter, known)
+            known.add(id(parameter))
+        self.param_groups.append({**self.defaults, **param_group, "params": listed})
+
+    def _check_parameter(self, parameter: Any, known: set[int]) -> None:
+        reason = None
+        if not isinstance(parameter, CustomTensor):
+            reason = f"a {type(parameter).__name__} is no tensor"
+        elif not parameter.is_leaf:
+            reason = f"{described(parameter)} is the result of a computation"
+        elif formats.category(parameter.dtype) != formats.FLOATING:
+            reason = f"{described(parameter)} holds no real numbers with fractions"
+        elif id(parameter) in known:
+            reason = f"{described(parameter)} is there twice"
+        if reason:
+            raise BadInput(
+                f"{type(self).__name__} cannot change this parameter: {reason}",
+                expected="parameters of a module, each once",
+            )
+
+    # ---- steps
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients, or fill them with zeros."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                forget_gradient(parameter, set_to_none)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Change every parameter that has a gradient; returns what `closure` returned."""
+        loss = None
+        if closure is not None:
+            with autograd.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, group, self.state[parameter])
+        return loss
+
+    def _update(
+        self, parameter: CustomTensor, group: dict[str, Any], state: dict[str, Any]
+    ) -> None:
+        raise NotImplementedError
+
+    def _kept(self, parameter: CustomTensor, state: dict[str, Any], name: str) -> CustomTensor:
+        """A tensor of the state, of the parameter's shape; it begins with zeros."""
+        found = state.get(name)
+        if found is None:
+            meta = (tuple(parameter.shape), parameter.dtype, parameter.device)
+            found = state[name] = CustomTensor._filled(0, meta)
+        return found
+
+    # ---- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Options and state, with parameters as numbers."""
+        numbers: dict[int, int] = {}
+        groups = []
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                numbers.setdefault(id(parameter), len(numbers))
+            kept = {key: value for key, value in group.items() if key != "params"}
+            groups.append({**kept, "params": [numbers[id(p)] for p in group["params"]]})
+        state = {numbers[id(p)]: dict(kept) for p, kept in self.state.items() if kept}
+        return {"state": state, "param_groups": groups}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over options and state, from here or from torch. Raises BadInput."""
+        groups = state_dict["param_groups"]
+        sizes = [len(group["params"]) for group in groups]
+        own = [len(group["params"]) for group in self.param_groups]
+        if sizes != own:
+            raise BadInput(
+                f"the state is for groups of {sizes} parameters, not {own}",
+                expected="the state of an optimizer with the same groups",
+            )
+        parameters = {
+            number: parameter
+            for group, mine in zip(groups, self.param_groups, strict=True)
+            for number, parameter in zip(group["params"], mine["params"], strict=True)
+        }
+        loaded = {
+            parameters[number]: {k: _loaded(v, parameters[number], k) for k, v in kept.items()}
+            for number, kept in state_dict["state"].items()
+        }
+        self.state.clear()
+        self.state.update(loaded)
+        for group, mine in zip(groups, self.param_groups, strict=True):
+            mine.update({k: copy.copy(v) for k, v in group.items() if k != "params"})
+
+    def __repr__(self) -> str:
+        lines = [f"{type(self).__name__} ("]
+        for place, group in enumerate(self.param_groups):
+            lines.append(f"Parameter Group {place}")
+            lines += [f"    {key}: {group[key]}" for key in sorted(group) if key != "params"]
+        return "\n".join([*lines, ")"])
+
+
+def _loaded(value: Any, parameter: CustomTensor, name: str) -> Any:
+    if name == "step" or not hasattr(value, "shape"):
+        return int(to_host(value)) if name == "step" else value
+    array = to_host(value)
+    if array.shape != tuple(parameter.shape):
+        raise BadInput(
+            f"{name!r} of the state is {described(array)}, its parameter {described(parameter)}",
+            expected="equal shapes",
+        )
+    return CustomTensor(array, parameter.device, parameter.dtype)
+
+
+def check(of: str, options: dict[str, Any], **ranges: tuple[float, float]) -> None:
+    """Raise BadInput for an option outside of [low, high)."""
+    for name, (low, high) in ranges.items():
+        given = options[name]
+        for value in given if isinstance(given, tuple | list) else (given,):
+            if not low <= value < high:
+                top = f" and below {high}" if numpy.isfinite(high) else ""
+                raise BadInput(f"{of} cannot have {name}={given}", expected=f"at least {low}{top}")
+
+
+def steps_of(state: dict[str, Any]) -> int:
+    """Count one more step."""
+    state["step"] = state.get("step", 0) + 1
+    return state["step"]
+
+
+Params = Iterable[Any]

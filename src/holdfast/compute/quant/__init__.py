@@ -1,0 +1,57 @@
+"""Quantization: whole numbers in place of floats.
+
+quant.quantize_weights(model)            # int8 weights, float arithmetic
+quant.quantize_dynamic(model)            # int8 products, ranges found on the fly
+prepared = quant.prepare(model)          # run data through it, then
+quant.convert(prepared)                  # int8 products, fixed ranges
+quant.prepare_qat(model)                 # train it further, then convert
+print(quant.compare(model, quantized, batch))
+"""
+
+from __future__ import annotations
+
+from holdfast.compute.quant.flows import (
+    convert,
+    fold,
+    prepare,
+    prepare_qat,
+    quantize_dynamic,
+    quantize_weights,
+)
+from holdfast.compute.quant.layers import QuantizedConv2d, QuantizedLinear
+from holdfast.compute.quant.observers import Histogram, MinMax, MovingAverage
+from holdfast.compute.quant.report import Report, Row, compare, nbytes
+from holdfast.compute.quant.scheme import (
+    INT4,
+    INT8,
+    INT8_ACTIVATIONS,
+    INT8_CHANNELS,
+    Quantized,
+    Scheme,
+    quantize,
+)
+
+__all__ = [
+    "INT4",
+    "INT8",
+    "INT8_ACTIVATIONS",
+    "INT8_CHANNELS",
+    "Histogram",
+    "MinMax",
+    "MovingAverage",
+    "Quantized",
+    "QuantizedConv2d",
+    "QuantizedLinear",
+    "Report",
+    "Row",
+    "Scheme",
+    "compare",
+    "convert",
+    "fold",
+    "nbytes",
+    "prepare",
+    "prepare_qat",
+    "quantize",
+    "quantize_dynamic",
+    "quantize_weights",
+]

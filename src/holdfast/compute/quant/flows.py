@@ -1,0 +1,186 @@
+"""From a float model to one of whole numbers: weights alone, dynamic, static, trained for it.
+
+Covers: which layers are replaced, folding batch normalisation, calibration.
+Leaves to others: the layers (layers, training), ranges (observers), rounding (scheme).
+Promise: the model that is given stays as it is; a copy comes back.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+
+from holdfast.base.errors import BadInput
+from holdfast.compute import nn
+from holdfast.compute.nn.module import fill
+from holdfast.compute.quant import observers
+from holdfast.compute.quant.layers import QuantizedConv2d, QuantizedLinear
+from holdfast.compute.quant.scheme import (
+    INT8_ACTIVATIONS,
+    INT8_CHANNELS,
+    Scheme,
+    parameters,
+    quantize,
+)
+from holdfast.compute.quant.training import Learning
+from holdfast.compute.tensors import CustomTensor
+
+
+def quantize_weights(model: Any, scheme: Scheme = INT8_CHANNELS) -> Any:
+    """A copy whose Linear and Conv2d keep whole numbers and compute in float."""
+    return _replaced(model, lambda name, layer: _converted(layer, scheme, "weights"))
+
+
+def quantize_dynamic(model: Any, scheme: Scheme = INT8_CHANNELS) -> Any:
+    """A copy that multiplies whole numbers; each row of an input is rounded by its own range."""
+    _refuse_groups(scheme)
+    return _replaced(model, lambda name, layer: _converted(layer, scheme, "dynamic"))
+
+
+class Observed(nn.Module):
+    """A layer and the observer of what it is given."""
+
+    inner: Any
+
+    def __init__(self, inner: Any, observer: Any) -> None:
+        super().__init__()
+        self.inner, self.observer = inner, observer
+
+    def forward(self, input: CustomTensor) -> CustomTensor:
+        self.observer(input.detach())
+        return self.inner(input)
+
+
+def prepare(model: Any, observer: str = "histogram") -> Any:
+    """A copy to run typical data through, before `convert`; batch normalisation is folded in."""
+    folded = fold(copy.deepcopy(model).eval())
+    return _replaced(
+        folded, lambda name, layer: Observed(layer, observers.make(observer, name)), inplace=True
+    )
+
+
+def prepare_qat(
+    model: Any, weight: Scheme = INT8_CHANNELS, activation: Scheme = INT8_ACTIVATIONS
+) -> Any:
+    """A copy to train further: it rounds as the quantized model will, and learns with that."""
+    _refuse_groups(weight)
+    training = model.training
+    folded = fold(copy.deepcopy(model).eval())
+    made = _replaced(
+        folded, lambda name, layer: Learning(layer, name, weight, activation), inplace=True
+    )
+    return made.train(training)
+
+
+def convert(
+    prepared: Any, weight: Scheme = INT8_CHANNELS, activation: Scheme = INT8_ACTIVATIONS
+) -> Any:
+    """A copy of what `prepare` or `prepare_qat` made, with whole numbers and fixed ranges.
+
+    After `prepare_qat` the schemes are those it was trained with. Raises Misuse for a layer that
+    has seen nothing.
+    """
+    _refuse_groups(weight)
+
+    def made(name: str, layer: Any) -> Any:
+        if isinstance(layer, Learning):
+            ranges = layer.of_input.parameters()
+            chosen = layer.of_input.scheme, *ranges
+            return _converted(layer.inner, layer.of_weight.scheme, "static", chosen)
+        low, high = layer.observer.range()
+        ranges = parameters(activation, low, high, f"layer {name!r}")
+        return _converted(layer.inner, weight, "static", (activation, *ranges))
+
+    return _replaced(prepared, made, (Observed, Learning)).eval()
+
+
+def _converted(layer: Any, scheme: Scheme, how: str, activation: Any = None) -> Any:
+    made = quantize(layer.weight.detach(), scheme)
+    if isinstance(layer, nn.Linear):
+        return QuantizedLinear(made, layer.bias, how, activation)
+    return QuantizedConv2d(made, layer, how, activation)
+
+
+def _refuse_groups(scheme: Scheme) -> None:
+    if scheme.group:
+        raise BadInput(
+            f"{scheme} is for weights alone",
+            expected="a scheme per tensor or per output channel (axis=0)",
+            hint="quantize_weights(model, scheme)",
+        )
+    if scheme.axis not in (None, 0) or not scheme.symmetric:
+        raise BadInput(
+            f"{scheme} cannot be had for a weight that is multiplied in whole numbers",
+            expected="a symmetric scheme, per tensor or per output channel (axis=0)",
+        )
+
+
+def _usable(layer: Any) -> bool:
+    if type(layer) is nn.Linear or isinstance(layer, nn.CustomLinear):
+        return True
+    plain = isinstance(layer, nn.Conv2d) and layer.padding_mode == "zeros"
+    return plain and not isinstance(layer.padding, str)
+
+
+def _replaced(
+    model: Any,
+    make: Callable[[str, Any], Any],
+    kinds: tuple[type, ...] | None = None,
+    inplace: bool = False,
+) -> Any:
+    """A copy of the model with other layers in place of those that can be quantized."""
+    if not isinstance(model, nn.Module):
+        raise BadInput(f"a {type(model).__name__} cannot be quantized", expected="an nn.Module")
+    root = nn.Sequential(model if inplace else copy.deepcopy(model))
+    found = 0
+    for path, parent in list(root.named_modules()):
+        for name, child in list(parent.named_children()):
+            wanted = isinstance(child, kinds) if kinds else _usable(child)
+            if wanted and not isinstance(parent, Observed | Learning):
+                full = f"{path}.{name}".lstrip(".").removeprefix("0").lstrip(".")
+                parent.add_module(name, make(full, child))
+                found += 1
+    if not found:
+        wanted_kinds = "a layer that was prepared" if kinds else "a Linear or a Conv2d"
+        raise BadInput(
+            f"there is nothing to quantize in {type(model).__name__}",
+            expected=f"{wanted_kinds} inside",
+            hint="quant.prepare(model) first" if kinds else None,
+        )
+    return root[0]
+
+
+def fold(model: Any) -> Any:
+    """Multiply batch normalisation into the convolution before it, in place; returns the model.
+
+    Only neighbours inside of a Sequential, in evaluation mode, where the order is certain.
+    """
+    for parent in list(model.modules()):
+        if not isinstance(parent, nn.Sequential):
+            continue
+        children = list(parent.named_children())
+        for (_, conv), (name, norm) in itertools.pairwise(children):
+            if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+                if norm.running_mean is None:
+                    continue
+                _fold(conv, norm)
+                parent.add_module(name, nn.Identity())
+    return model
+
+
+def _fold(conv: Any, norm: Any) -> None:
+    mean, var = (part.data.astype(numpy.float64) for part in (norm.running_mean, norm.running_var))
+    gain = numpy.ones_like(mean) if norm.weight is None else norm.weight.data
+    shift = numpy.zeros_like(mean) if norm.bias is None else norm.bias.data
+    factor = gain / numpy.sqrt(var + norm.eps)
+    before = numpy.zeros_like(mean) if conv.bias is None else conv.bias.data
+    fill(conv.weight, conv.weight.data * factor.reshape(-1, 1, 1, 1).astype(numpy.float32))
+    bias = ((before - mean) * factor + shift).astype(numpy.float32)
+    if conv.bias is None:
+        conv.register_parameter("bias", nn.Parameter(bias))
+    else:
+        fill(conv.bias, bias)

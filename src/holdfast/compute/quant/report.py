@@ -1,0 +1,121 @@
+"""What quantization costs, layer by layer.
+
+Covers: the error of each layer's output on given data, bytes before and after, as text and JSON.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy
+
+from holdfast.base.errors import BadInput
+from holdfast.base.units import format_bytes
+from holdfast.compute import autograd, nn
+from holdfast.compute.quant.flows import fold
+from holdfast.compute.quant.layers import QuantizedLayer
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One layer: how far its output is off, and what its weight takes."""
+
+    layer: str
+    scheme: str
+    mean_error: float
+    max_error: float
+    signal_db: float
+    float_bytes: int
+    quantized_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Rows, the worst first, and the error of the whole model's output."""
+
+    rows: tuple[Row, ...]
+    output_db: float
+    left_float: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [f"{'layer':<24} {'scheme':<24} {'signal':>9} {'max error':>10}  bytes"]
+        for row in self.rows:
+            sizes = f"{format_bytes(row.float_bytes)} -> {format_bytes(row.quantized_bytes)}"
+            lines.append(
+                f"{row.layer:<24} {row.scheme:<24} {row.signal_db:>6.1f} dB {row.max_error:>10.3g}"
+                f"  {sizes}"
+            )
+        lines.append(f"output: {self.output_db:.1f} dB above the error")
+        if self.left_float:
+            lines.append(f"left in float: {', '.join(self.left_float)}")
+        return "\n".join(lines)
+
+
+def compare(model: Any, quantized: Any, data: Any) -> Report:
+    """Run `data` (one batch) through both models and hold every quantized layer's output up.
+
+    A layer is given what reaches it in its own model, so errors of the layers before count too.
+    """
+    layers = {n: m for n, m in quantized.named_modules() if isinstance(m, QuantizedLayer)}
+    if not layers:
+        raise BadInput(
+            f"{type(quantized).__name__} has no quantized layer",
+            expected="what quantize_weights, quantize_dynamic or convert returned",
+        )
+    if any(layer.how == "static" for layer in layers.values()):
+        model = fold(copy.deepcopy(model).eval())  # as it was before it was converted
+    ours, whole = _outputs(quantized, list(layers), data)
+    theirs, expected = _outputs(model, list(layers), data)
+    rows = [_row(n, layers[n], theirs[n], ours[n], model.get_submodule(n)) for n in layers]
+    rest = [
+        n
+        for n, m in quantized.named_modules()
+        if not isinstance(m, QuantizedLayer) and any(True for _ in m.parameters(recurse=False))
+    ]
+    return Report(
+        tuple(sorted(rows, key=lambda row: row.signal_db)), _signal_db(expected, whole), tuple(rest)
+    )
+
+
+def _outputs(model: Any, names: list[str], data: Any) -> tuple[dict[str, Any], Any]:
+    found: dict[str, Any] = {}
+    handles = []
+    for name in names:
+        hook = lambda module, given, out, name=name: found.__setitem__(name, out.data.copy())  # noqa: E731
+        handles.append(model.get_submodule(name).register_forward_hook(hook))
+    training = model.training
+    try:
+        with autograd.no_grad():
+            out = model.eval()(data)
+    finally:
+        model.train(training)
+        for handle in handles:
+            handle.remove()
+    return found, out.data
+
+
+def _row(name: str, layer: Any, expected: Any, found: Any, original: Any) -> Row:
+    error = numpy.abs(found - expected)
+    kept = layer.weight.nbytes + layer.weight_scale.nbytes
+    return Row(
+        name, f"{layer.scheme}, {layer.how}", float(error.mean()), float(error.max()),
+        _signal_db(expected, found), original.weight.nbytes, kept,
+    )  # fmt: skip
+
+
+def _signal_db(expected: Any, found: Any) -> float:
+    noise = float(((found - expected).astype(numpy.float64) ** 2).sum())
+    signal = float((expected.astype(numpy.float64) ** 2).sum())
+    return math.inf if not noise else 10 * math.log10(max(signal, 1e-300) / noise)
+
+
+def nbytes(model: nn.Module) -> int:
+    """Bytes of everything the model keeps: parameters and buffers."""
+    return sum(t.nbytes for t in (*model.parameters(), *model.buffers()))

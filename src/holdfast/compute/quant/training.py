@@ -1,0 +1,71 @@
+"""Layers that learn to be quantized: rounded on the way forward, straight through on the way back.
+
+Covers: fake-quantized weights and inputs for Linear and Conv2d.
+Leaves to others: putting them in place and taking them out (flows).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.compute import autograd, nn
+from holdfast.compute import functional as F
+from holdfast.compute.creation import from_numpy
+from holdfast.compute.quant.observers import MinMax, MovingAverage
+from holdfast.compute.quant.scheme import Scheme, parameters
+from holdfast.compute.tensors import CustomTensor
+
+
+class Rounding:
+    """Rounds to the levels of a scheme, by the range an observer has seen so far."""
+
+    def __init__(self, scheme: Scheme, observer: MinMax) -> None:
+        self.scheme, self.observer = scheme, observer
+
+    def __call__(self, tensor: CustomTensor, learning: bool) -> CustomTensor:
+        if learning:
+            with autograd.no_grad():
+                self.observer(tensor.detach())
+        scale, zero = self.parameters()
+        low, high = self.scheme.low, self.scheme.high
+        if self.scheme.axis is None:
+            return F.fake_quantize_per_tensor_affine(tensor, float(scale), int(zero), low, high)
+        return F.fake_quantize_per_channel_affine(
+            tensor, from_numpy(scale), from_numpy(zero), self.scheme.axis, low, high
+        )
+
+    def parameters(self) -> tuple[Any, Any]:
+        """Scale and zero point for the range seen. Raises Misuse where nothing was."""
+        return parameters(self.scheme, *self.observer.range(), f"layer {self.observer.name!r}")
+
+
+class Learning(nn.Module):
+    """A Linear or Conv2d whose weight and input are rounded as the quantized layer would."""
+
+    inner: Any
+
+    def __init__(self, inner: Any, name: str, weight: Scheme, activation: Scheme) -> None:
+        super().__init__()
+        self.inner, self.name = inner, name
+        # A weight is seen whole each time; of activations a batch is only a sample.
+        self.of_weight = Rounding(weight, _Latest(name, weight.axis))
+        self.of_input = Rounding(activation, MovingAverage(name))
+
+    def forward(self, input: CustomTensor) -> CustomTensor:
+        rounded = self.of_input(input, self.training)
+        weight = self.of_weight(self.inner.weight, True)
+        if isinstance(self.inner, nn.Linear):
+            return F.linear(rounded, weight, self.inner.bias)
+        conv = self.inner
+        return F.conv2d(
+            rounded, weight, conv.bias, list(conv.stride), list(conv.padding), list(conv.dilation),
+            conv.groups,
+        )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        return f"weight {self.of_weight.scheme}, input {self.of_input.scheme}"
+
+
+class _Latest(MinMax):
+    def _see(self, array: Any) -> None:
+        self.low, self.high = self._ends(array)

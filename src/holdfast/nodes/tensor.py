@@ -1,0 +1,384 @@
+"""Nodes that compute with no driver: linear layer, convolution, activation, loss, tensor ops.
+
+Covers: the five node classes, their inputs and outputs, layers that keep their weights.
+Leaves to others: computing (compute), ComfyUI itself.
+Promise: a result is of the kind its input was: torch tensors come back as torch tensors on their
+device, latents as latents, everything else as `CustomTensor`. A node has the same weights from run
+to run until its settings change; with a seed they are the same in every process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from holdfast import compute
+from holdfast.base.errors import BadInput
+from holdfast.nodes.tensor_inputs import (
+    check_pictures,
+    chosen,
+    floating,
+    given,
+    pictures,
+    shown,
+    whole,
+)
+
+CATEGORY = "PyTorch Custom"
+TENSOR = "TENSOR,IMAGE,MASK,LATENT"  # ComfyUI links outputs to inputs that share one of the names
+KEPT_LAYERS = 64
+Inputs = dict[str, dict[str, Any]]
+
+_HIDDEN = {"unique_id": "UNIQUE_ID"}
+_SEED = {
+    "default": -1,
+    "min": -1,
+    "max": 2**53 - 1,
+    "control_after_generate": False,
+    "tooltip": "Where the random weights begin: the same seed gives the same weights everywhere. "
+    "-1 draws them once for this node and keeps them until ComfyUI ends or a setting changes.",
+}
+_BIAS = {"default": True, "tooltip": "Add a learned number to each output."}
+
+
+def _size(default: int, tooltip: str, least: int = 1) -> tuple[str, dict[str, Any]]:
+    return "INT", {"default": default, "min": least, "max": 1 << 16, "tooltip": tooltip}
+
+
+class _Node:
+    """What the five have in common."""
+
+    CATEGORY = CATEGORY
+    RETURN_TYPES: ClassVar[tuple[str, ...]]
+    RETURN_NAMES: ClassVar[tuple[str, ...]]
+    OUTPUT_TOOLTIPS: ClassVar[tuple[str, ...]]
+    FUNCTION: ClassVar[str]
+    DESCRIPTION: ClassVar[str]
+
+    @classmethod
+    def INPUT_TYPES(cls) -> Inputs:
+        """Inputs by name, with what they are for."""
+        raise NotImplementedError
+
+
+class _Layer(_Node):
+    """A node with weights; from plain Python each object of the class is a node of its own."""
+
+    def __init__(self) -> None:
+        self._own = f"python:{next(_numbers)}"
+
+    def _kept(self, unique_id: object, make: Callable[..., Any], seed: int, *settings: Any) -> Any:
+        node = self._own if unique_id is None else str(unique_id)
+        whose = type(self).__name__, node
+        return _layers.find((*whose, seed, *settings), lambda: _drawn(make, seed, settings))
+
+
+class CustomPyTorchLinear(_Layer):
+    """Every row times a matrix."""
+
+    RETURN_TYPES = (TENSOR,)
+    RETURN_NAMES = ("tensor",)
+    OUTPUT_TOOLTIPS = ("The tensor with out_features as its last size, of the kind that came in.",)
+    FUNCTION = "forward"
+    DESCRIPTION = (
+        "A linear layer over the last dimension: x · Wᵀ + b. A picture has its channels there, so "
+        "in_features is 3 for it. No driver is needed."
+    )
+
+    @classmethod
+    def INPUT_TYPES(cls) -> Inputs:
+        """The tensor and the sizes of the matrix."""
+        tensor = {"tooltip": "A tensor whose last size is in_features: [..., in_features]."}
+        return {
+            "required": {
+                "tensor": (TENSOR, tensor),
+                "in_features": _size(10, "The last size of the tensor; 3 for a picture."),
+                "out_features": _size(5, "The last size of the result."),
+                "use_bias": ("BOOLEAN", _BIAS),
+            },
+            "optional": {"seed": ("INT", _SEED)},
+            "hidden": _HIDDEN,
+        }
+
+    def forward(
+        self,
+        tensor: Any,
+        in_features: int,
+        out_features: int,
+        use_bias: bool = True,
+        seed: int = -1,
+        unique_id: object = None,
+    ) -> tuple[Any]:
+        """(tensor,). Raises BadInput for a tensor whose last size is another."""
+        ins, outs = whole("in_features", in_features), whole("out_features", out_features)
+        taken = given("tensor", tensor)
+        last = taken.tensor.shape[-1] if taken.tensor.ndim else None
+        if last != ins:
+            raise BadInput(
+                f"the tensor {shown(taken)} "
+                + (f"has {last} as its last size" if last is not None else "has no dimensions")
+                + f", in_features is {ins}",
+                expected=f"a tensor of [..., {ins}]",
+                hint=f"set in_features to {last}" if last else "connect another tensor",
+            )
+        layer = self._kept(unique_id, compute.CustomLinear, seed, ins, outs, bool(use_bias))
+        return (taken.back(_through(layer, taken.tensor)),)
+
+
+class CustomPyTorchConv2D(_Layer):
+    """A window that slides over pictures."""
+
+    RETURN_TYPES = ("IMAGE",)
+    RETURN_NAMES = ("image",)
+    OUTPUT_TOOLTIPS = (
+        "The pictures with out_channels channels. With 3 every node for an IMAGE takes them.",
+    )
+    FUNCTION = "forward"
+    DESCRIPTION = (
+        "A convolution over pictures [batch, height, width, channels]. Width and height stay with "
+        "a stride of 1 and a padding of kernel_size // 2. No driver is needed."
+    )
+
+    @classmethod
+    def INPUT_TYPES(cls) -> Inputs:
+        """Pictures, and the shape of the window."""
+        image = {"tooltip": "Pictures: [batch, height, width, channels], or one without batch."}
+        clamp = {"default": False, "tooltip": "Keep the result from 0 to 1, as pictures are."}
+        return {
+            "required": {
+                "image": ("IMAGE", image),
+                "in_channels": _size(3, "Channels of the pictures: 3, or 4 with transparency."),
+                "out_channels": _size(3, "Channels of the result: 3 stays a picture."),
+                "kernel_size": _size(3, "Width and height of the window, in pixels."),
+                "stride": _size(1, "Pixels from one place of the window to the next."),
+                "padding": _size(1, "Pixels of zeros put around the pictures.", least=0),
+                "use_bias": ("BOOLEAN", _BIAS),
+            },
+            "optional": {"clamp": ("BOOLEAN", clamp), "seed": ("INT", _SEED)},
+            "hidden": _HIDDEN,
+        }
+
+    def forward(
+        self,
+        image: Any,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int = 3,
+        stride: int = 1,
+        padding: int = 1,
+        use_bias: bool = True,
+        clamp: bool = False,
+        seed: int = -1,
+        unique_id: object = None,
+    ) -> tuple[Any]:
+        """(image,). Raises BadInput for what is no picture, or has other channels."""
+        sizes = (
+            whole("in_channels", in_channels),
+            whole("out_channels", out_channels),
+            whole("kernel_size", kernel_size),
+            whole("stride", stride),
+            whole("padding", padding, least=0),
+        )
+        taken = given("image", image)
+        batch, single = pictures(taken), taken.tensor.ndim == 3
+        check_pictures(taken, batch, sizes)
+        layer = self._kept(unique_id, _convolution, seed, *sizes, bool(use_bias))
+        out = _through(layer, batch.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).contiguous()
+        out = out.clamp(0, 1) if clamp else out
+        return (taken.back(out[0] if single else out),)
+
+
+class CustomPyTorchActivation(_Node):
+    """A function of every number."""
+
+    RETURN_TYPES = (TENSOR,)
+    RETURN_NAMES = ("tensor",)
+    OUTPUT_TOOLTIPS = ("The tensor of the same shape and kind.",)
+    FUNCTION = "activate"
+    DESCRIPTION = "relu (max(x, 0)), sigmoid (0 to 1) or tanh (-1 to 1) of every number."
+    KINDS: ClassVar[tuple[str, ...]] = ("relu", "sigmoid", "tanh")
+
+    @classmethod
+    def INPUT_TYPES(cls) -> Inputs:
+        """The tensor, and which function."""
+        tensor = {"tooltip": "A tensor of any shape: pictures, masks, latents."}
+        kind = {"default": "relu", "tooltip": "relu cuts off below 0; the others bend smoothly."}
+        return {
+            "required": {
+                "tensor": (TENSOR, tensor),
+                "activation_type": (list(cls.KINDS), kind),
+            }
+        }
+
+    def activate(self, tensor: Any, activation_type: str = "relu") -> tuple[Any]:
+        """(tensor,)"""
+        function = chosen("activation_type", activation_type, self.KINDS)
+        taken = given("tensor", tensor)
+        return (taken.back(getattr(compute.functional, function)(taken.tensor)),)
+
+
+class CustomPyTorchLoss(_Node):
+    """How far a prediction is from its target."""
+
+    RETURN_TYPES = ("FLOAT",)
+    RETURN_NAMES = ("loss",)
+    OUTPUT_TOOLTIPS = ("One number: 0 where both are equal.",)
+    FUNCTION = "compute_loss"
+    DESCRIPTION = (
+        "Compares two tensors of one shape: mse is the mean of the squared differences, mae of "
+        "the absolute ones."
+    )
+    KINDS: ClassVar[tuple[str, ...]] = ("mse", "mae")
+
+    @classmethod
+    def INPUT_TYPES(cls) -> Inputs:
+        """Two tensors, and how they are compared."""
+        prediction = {"tooltip": "What a network made: pictures, latents, any tensor."}
+        target = {"tooltip": "What it should have made, in the same shape."}
+        kind = {"default": "mse", "tooltip": "mse weighs large differences more than mae does."}
+        return {
+            "required": {
+                "prediction": (TENSOR, prediction),
+                "target": (TENSOR, target),
+                "loss_type": (list(cls.KINDS), kind),
+            }
+        }
+
+    def compute_loss(self, prediction: Any, target: Any, loss_type: str = "mse") -> tuple[float]:
+        """(loss,). Raises BadInput for two shapes."""
+        kind = chosen("loss_type", loss_type, self.KINDS)
+        one, other = given("prediction", prediction), given("target", target)
+        if one.tensor.shape != other.tensor.shape or not one.tensor.numel():
+            raise BadInput(
+                f"cannot compare the prediction {shown(one)} with the target {shown(other)}",
+                expected="two tensors of one shape that hold numbers",
+                hint="make both the same size, for pictures with a node that scales them",
+            )
+        wide = [floating(t.tensor.detach()).to("float64") for t in (one, other)]
+        function = {"mse": compute.functional.mse_loss, "mae": compute.functional.l1_loss}[kind]
+        return (float(function(*wide).item()),)
+
+
+class CustomPyTorchTensorOps(_Node):
+    """Two tensors become one."""
+
+    RETURN_TYPES = (TENSOR,)
+    RETURN_NAMES = ("tensor",)
+    OUTPUT_TOOLTIPS = ("The result, of the kind that tensor_a is.",)
+    FUNCTION = "compute"
+    DESCRIPTION = (
+        "add and multiply go number by number, and repeat sizes of 1; matmul multiplies matrices."
+    )
+    KINDS: ClassVar[tuple[str, ...]] = ("add", "multiply", "matmul")
+
+    @classmethod
+    def INPUT_TYPES(cls) -> Inputs:
+        """Two tensors, and what becomes of them."""
+        first = {"tooltip": "The first tensor; the result is of its kind."}
+        second = {"tooltip": "The second tensor. For matmul it has as many rows as the first has "
+                  "columns."}  # fmt: skip
+        kind = {"default": "add", "tooltip": "add, multiply: number by number; matmul: matrices."}
+        return {
+            "required": {
+                "tensor_a": (TENSOR, first),
+                "tensor_b": (TENSOR, second),
+                "operation": (list(cls.KINDS), kind),
+            }
+        }
+
+    def compute(self, tensor_a: Any, tensor_b: Any, operation: str = "add") -> tuple[Any]:
+        """(tensor,). Raises BadInput for shapes that do not meet."""
+        kind = chosen("operation", operation, self.KINDS)
+        one, other = given("tensor_a", tensor_a), given("tensor_b", tensor_b)
+        a, b = one.tensor, other.tensor
+        if kind == "matmul" and a.dtype != b.dtype:
+            common = (a.new_zeros([1]) + b.new_zeros([1])).dtype
+            a, b = a.to(common), b.to(common)
+        function = {"add": operator.add, "multiply": operator.mul, "matmul": operator.matmul}[kind]
+        answering = one if one.rank >= other.rank else other
+        return (answering.back(function(a, b)),)
+
+
+NODE_CLASS_MAPPINGS: dict[str, type[_Node]] = {
+    node.__name__: node
+    for node in (
+        CustomPyTorchLinear,
+        CustomPyTorchConv2D,
+        CustomPyTorchActivation,
+        CustomPyTorchLoss,
+        CustomPyTorchTensorOps,
+    )
+}
+NODE_DISPLAY_NAME_MAPPINGS = {
+    "CustomPyTorchLinear": "Custom Linear Layer",
+    "CustomPyTorchConv2D": "Custom Conv2D Layer",
+    "CustomPyTorchActivation": "Custom Activation",
+    "CustomPyTorchLoss": "Custom Loss Function",
+    "CustomPyTorchTensorOps": "Custom Tensor Operations",
+}
+
+
+# ---- layers that stay
+
+
+class _Layers:
+    """The layers that were used last, by node and settings."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._lock = threading.Lock()
+        self._found: OrderedDict[Any, Any] = OrderedDict()
+
+    def find(self, key: Any, make: Callable[[], Any]) -> Any:
+        """The layer of that key, made where there is none."""
+        with self._lock:
+            if key not in self._found:
+                self._found[key] = make()
+            self._found.move_to_end(key)
+            while len(self._found) > self.limit:
+                self._found.popitem(last=False)
+            return self._found[key]
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        with self._lock:
+            self._found.clear()
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+_layers = _Layers(KEPT_LAYERS)
+_numbers = itertools.count()
+
+
+def forget_layers() -> None:
+    """Let every node draw new weights on its next run, where it has no seed."""
+    _layers.clear()
+
+
+def _convolution(ins: int, outs: int, window: int, step: int, edge: int, bias: bool) -> Any:
+    return compute.CustomConv2d(ins, outs, window, step, edge, bias=bias)
+
+
+def _drawn(make: Callable[..., Any], seed: int, settings: tuple[Any, ...]) -> Any:
+    """A new layer; only its own numbers come from the seed, the program's go on as they were."""
+    generator = compute.random.Generator()
+    if seed is None or seed == -1:
+        generator.seed()
+    else:
+        generator.manual_seed(whole("seed", seed, least=0))
+    with compute.random.using(generator):
+        layer = make(*settings)
+    layer.requires_grad_(False)
+    return layer
+
+
+def _through(layer: Any, tensor: Any) -> Any:
+    """A layer's answer, in the format of what went in."""
+    wide = floating(tensor)
+    return layer(wide.to("float32")).to(wide.dtype)
