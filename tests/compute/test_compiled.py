@@ -10,8 +10,8 @@ import numpy
 import pytest
 
 from holdfast.base.errors import Unsupported
-from holdfast.compute import compiled
-from holdfast.compute.engines.numpy import attention, convolution, windows
+from holdfast.compute import CustomTensor, compiled, functional, fuse
+from holdfast.compute.engines.numpy import attention, chains, convolution, windows
 
 FORMS = {"512 bits": ("-march=native",), "256 bits": ("-mavx2", "-mfma"), "128 bits": ()}
 
@@ -40,7 +40,7 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         library = compiled.load_for("kernels.c", compiled.SIGNATURES, FORMS[request.param])
     except (Unsupported, OSError) as exc:
         pytest.skip(f"cannot be compiled: {exc}")
-    for module in (attention, convolution, windows):
+    for module in (attention, chains, convolution, windows):
         monkeypatch.setattr(module, "kernels", lambda: library)
     windows.plan.cache_clear()  # a plan holds what the library said of itself
     yield request.param
@@ -94,6 +94,16 @@ def test_attention_in_every_form(causal: bool, form: str) -> None:
     wanted, known = attention.attention(*exact, 0.0, causal, attn_mask=mask)
     numpy.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-5)
     numpy.testing.assert_allclose(sums, known, rtol=1e-4, atol=1e-5)
+
+
+def test_a_chain_in_every_form(form: str) -> None:
+    def function(x: Any, y: Any) -> Any:
+        z = functional.maximum(x * 2 - y, functional.minimum(-x, y.abs()))
+        return functional.sqrt(z.square() / (y.abs() + 1) + 3)
+
+    x, y = CustomTensor(numbers(3001)), CustomTensor(numbers(3001, seed=1))
+    x.data[5] = numpy.nan
+    numpy.testing.assert_array_equal(fuse(function)(x, y).data, function(x, y).data)
 
 
 def test_exponentials_are_right_to_the_last_bits(form: str) -> None:

@@ -261,6 +261,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "  expected: a tensor of that shape whose format can hold it\n"
         "  try: the op without the underscore or out=, which makes a new tensor",
     ),
+    "one out for two results": (
+        lambda: f.max(ones(2, 2), 1, out=ones(2)),
+        "cannot put the result of max.dim into out=float32[2]\n  expected: a tuple of 2 tensors",
+    ),
+    "an array for out": (
+        lambda: f.add(ones(2), 1, out=numpy.ones(2)),
+        "cannot put the result of add.Scalar into out=float64[2]\n  expected: a tensor",
+    ),
     "whole numbers for a quotient": (
         lambda: operator.itruediv(whole(), 2),
         "cannot put the result of div.Scalar, float32[2, 3], into int64[2, 3]\n"
@@ -417,14 +425,15 @@ MISUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "cannot compute index_put in place: float32[2] is a leaf that requires a gradient\n"
         f"  expected: {NO_LEAF}",
     ),
-    "a view in place": (
-        lambda: (leaf() * 2)[0].add_(1),
-        "cannot compute add.Scalar in place: float32[] is a view that gradients go through\n"
-        "  expected: a tensor with memory of its own\n"
-        "  try: clone() first, the op without the underscore, or base[index] = value",
+    "a view of a leaf in place": (
+        lambda: leaf()[0].add_(1),
+        "cannot compute add.Scalar in place: float32[] is a view of a leaf that requires a "
+        "gradient\n"
+        "  expected: a view of a result, or of a tensor without requires_grad\n"
+        "  try: with no_grad(): …, as optimizers do",
     ),
-    "a gradient into a view": (
-        lambda: ones(2, 2)[0].copy_(leaf()),
+    "a gradient into a view with gaps below": (
+        lambda: from_numpy(numpy.ones((2, 4), "float32")[:, ::2])[0].copy_(leaf()),
         "cannot compute copy in place: float32[2] is a view that gradients go through\n"
         "  expected: a tensor with memory of its own\n"
         "  try: clone() first, the op without the underscore, or base[index] = value",

@@ -11,15 +11,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.base.errors import BadInput
-from holdfast.compute import CustomTensor, functional, fuse, fusion, threads
+from holdfast.compute import CustomTensor, functional, fuse, fused, threads
+from holdfast.compute.engines.numpy import chains
 
 
-@pytest.fixture(params=[1, 3], autouse=True)
+@pytest.fixture(
+    params=[(1, True), (3, True), (1, False), (3, False)],
+    ids=["1 thread, C", "3 threads, C", "1 thread, NumPy", "3 threads, NumPy"],
+    autouse=True,
+)
 def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(fusion, "_BLOCK", 100)
-    monkeypatch.setattr(fusion, "_SHARED", 100)
+    team, compiled = request.param
+    monkeypatch.setattr(fused, "_BLOCK", 100)
+    monkeypatch.setattr(fused, "_SHARED", 100)
+    monkeypatch.setattr(chains, "_WORTH", 50)
+    if not compiled:
+        monkeypatch.setattr(chains, "kernels", lambda: None)
+    elif chains.kernels() is None:
+        pytest.skip("there is no C compiler")
     before = threads.get_num_threads()
-    threads.set_num_threads(request.param)
+    threads.set_num_threads(team)
     yield
     threads.set_num_threads(before)
 
@@ -39,7 +50,7 @@ class Counted:
         return self.function(*args, **kwargs)
 
 
-def check(function: Any, *args: Any, fused: bool = True, **kwargs: Any) -> Any:
+def check(function: Any, *args: Any, recorded: bool = True, **kwargs: Any) -> Any:
     """Equal to the plain function twice; called once where it was recorded, else each time."""
     counted = Counted(function)
     quick = fuse(counted)
@@ -57,7 +68,7 @@ def check(function: Any, *args: Any, fused: bool = True, **kwargs: Any) -> Any:
             numpy.testing.assert_allclose(
                 one.data.astype("float64"), other.data.astype("float64"), rtol=3e-7
             )
-    assert counted.calls == (1 if fused else 3), "recorded, or not"
+    assert counted.calls == (1 if recorded else 3), "recorded, or not"
     return quick
 
 
@@ -84,6 +95,20 @@ def test_shapes_broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> None:
 def test_arrays_that_do_not_lie_in_order() -> None:
     x = functional.transpose(tensor(20, 30), 0, 1)
     check(lambda a, b: a * 2 + b, x, tensor(30, 20, seed=1))
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 2047, 2048, 2049, 10000])
+def test_what_the_c_loop_knows_is_equal_bit_for_bit(size: int) -> None:
+    def function(x: Any, y: Any) -> Any:
+        z = functional.relu(x * 2 - y) / (y.abs() + 1)
+        z = functional.maximum(z, functional.minimum(-x, y)).square()
+        return 3 - functional.sqrt(z + 0.1)
+
+    x, y = tensor(size), tensor(size, seed=1)
+    x.data[: size // 3 : 7] = numpy.nan
+    x.data[size // 2 :: 11] = numpy.inf
+    got, wanted = fuse(function)(x, y).data, function(x, y).data
+    numpy.testing.assert_array_equal(got, wanted)
 
 
 def test_several_results() -> None:
@@ -137,7 +162,7 @@ def test_other_arguments_have_a_recording_of_their_own() -> None:
     ],
 )
 def test_what_is_not_pointwise_is_called_as_it_is(function: Any) -> None:
-    check(function, tensor(20, 20), fused=False)
+    check(function, tensor(20, 20), recorded=False)
 
 
 def test_random_numbers_are_drawn_anew() -> None:
@@ -194,3 +219,9 @@ def test_any_chain_is_equal(program: list[tuple[str, int, int]]) -> None:
 
     x, y = tensor(250), tensor(250, seed=1)
     numpy.testing.assert_allclose(fuse(function)(x, y).data, function(x, y).data, rtol=1e-6)
+
+
+def test_numbers_that_are_equal_and_yet_differ_are_told_apart() -> None:
+    divided = fuse(lambda x, by: x / by)
+    assert divided(tensor(250).abs() + 1, 0.0).tolist() == [float("inf")] * 250
+    assert divided(tensor(250).abs() + 1, -0.0).tolist() == [-float("inf")] * 250

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, mutually_broadcastable_shapes
 
-from holdfast.compute import CustomTensor, autograd, enable_grad, no_grad
+from holdfast.compute import CustomTensor, autograd, enable_grad, lines, no_grad
 from holdfast.compute import functional as f
 from holdfast.compute.ops import OPS
 
@@ -494,11 +494,11 @@ def test_a_gradient_line_can_be_read_and_uses_only_names_there_are(name: str) ->
     arguments = {p.name for p in op.schema.parameters}
     results = {f"result{place}" for place in range(op.schema.returns)}
     given_names = {"grad", "grads", "given", "result", *results, *arguments}
-    known = given_names | set(autograd._words()) | set(dir(builtins))
+    known = given_names | set(lines.words()) | set(dir(builtins))
     covered: list[str] = []
     for names, text in op.gradient.items():
         read, made = _names_of(text)
-        line = autograd._read(op, names, text)
+        line = lines.read(op, names, text)
         allowed = known | made | ({"mask"} if len(line.inputs) > 1 else set())
         assert read <= allowed, f"{text!r} uses {sorted(read - allowed)}"
         covered += line.inputs

@@ -418,3 +418,144 @@ def test_schedules_that_make_no_sense_are_refused(make: Any, text: str) -> None:
     with pytest.raises(BadInput) as caught:
         make(optim.SGD([nn.Parameter([1.0])]))
     assert str(caught.value) == text
+
+
+# ---- what newcomers try
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (
+            lambda p: optim.Adam(nn.Linear(1, 1)),
+            "Adam was given a Linear\n  expected: parameters, or groups of them\n"
+            "  try: module.parameters()",
+        ),
+        (lambda p: optim.Adam([p], lr="x"), "Adam cannot have lr='x'\n  expected: at least 0"),
+        (
+            lambda p: optim.Adam([p], betas=(0.9,)),
+            "Adam cannot have betas=(0.9,)\n  expected: two numbers",
+        ),
+        (
+            lambda p: optim.SGD([{"lr": 1.0}]),
+            "SGD was given a dict for a group\n"
+            '  expected: groups like {"params": module.parameters(), "lr": 0.1}',
+        ),
+        (
+            lambda p: optim.SGD([{"params": [p], "lr": -1}]),
+            "SGD cannot have lr=-1\n  expected: at least 0",
+        ),
+        (
+            lambda p: optim.SGD([p]).load_state_dict({}),
+            "this dict is no state of an optimizer\n"
+            '  expected: what state_dict() gives: "state" and "param_groups" with their "params"',
+        ),
+        (
+            lambda p: optim.SGD([p]).load_state_dict(
+                {"state": {5: {}}, "param_groups": [{"params": [0]}]}
+            ),
+            "the state is for a parameter 5 that no group has\n"
+            "  expected: the state of an optimizer with the same groups",
+        ),
+    ],
+    ids=lambda v: "",
+)
+def test_optimizers_that_make_no_sense_are_refused(make: Any, text: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        make(nn.Parameter([1.0]))
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (
+            lambda of: lr_scheduler.StepLR(of, 0),
+            "StepLR cannot have step_size=0\n  expected: at least 1",
+        ),
+        (
+            lambda of: lr_scheduler.CosineAnnealingLR(of, 0),
+            "CosineAnnealingLR cannot have T_max=0\n  expected: at least 1",
+        ),
+        (
+            lambda of: lr_scheduler.LinearLR(of, total_iters=0),
+            "LinearLR cannot have total_iters=0\n  expected: at least 1",
+        ),
+        (
+            lambda of: lr_scheduler.ExponentialLR(of, None),
+            "ExponentialLR cannot have gamma=None\n  expected: a number",
+        ),
+        (
+            lambda of: lr_scheduler.LambdaLR(of, lambda epoch: None),
+            "LambdaLR cannot have factor=None\n  expected: a number",
+        ),
+        (
+            lambda of: lr_scheduler.MultiStepLR(of, 3),
+            "MultiStepLR cannot have milestones=3\n  expected: a list of epochs",
+        ),
+        (
+            lambda of: lr_scheduler.OneCycleLR(of, [0.1, 0.2], total_steps=5),
+            "max_lr has 2 values for 1 groups\n  expected: one, or one for each group",
+        ),
+        (
+            lambda of: lr_scheduler.OneCycleLR(of, 0.1, total_steps=5, pct_start=2),
+            "OneCycleLR cannot have pct_start=2\n  expected: 0 to 1",
+        ),
+        (
+            lambda of: lr_scheduler.ReduceLROnPlateau(None),
+            "ReduceLROnPlateau was given a NoneType\n  expected: an optimizer",
+        ),
+        (
+            lambda of: lr_scheduler.ReduceLROnPlateau(of).step(None),
+            "ReduceLROnPlateau cannot look at a NoneType\n"
+            "  expected: a number, such as the loss of an epoch\n  try: scheduler.step(loss)",
+        ),
+        (
+            lambda of: lr_scheduler.StepLR(of, 1).load_state_dict(None),
+            "a NoneType is no state of StepLR\n  expected: what state_dict() gives",
+        ),
+    ],
+    ids=lambda v: "",
+)
+def test_schedules_that_cannot_be_are_refused(make: Any, text: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        make(optim.SGD([nn.Parameter([1.0])]))
+    assert str(caught.value) == text
+
+
+def test_a_cycle_without_a_way_up_begins_at_the_top() -> None:
+    of = optim.SGD([nn.Parameter([1.0])])
+    schedule = lr_scheduler.OneCycleLR(of, (1.0,), total_steps=10, pct_start=0.1)
+    assert schedule.get_last_lr() == [1.0]
+
+
+def test_a_rate_may_be_a_tensor() -> None:
+    assert optim.SGD([nn.Parameter([1.0])], lr=CustomTensor(0.5)).param_groups[0]["lr"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("gradient", "reason"),
+    [
+        (CustomTensor([1.0]), "its gradient is float32[1]"),
+        (CustomTensor([1.0] * 5), "its gradient is float32[5]"),
+        (CustomTensor([[1.0] * 3] * 3), "its gradient is float32[3, 3]"),
+        (CustomTensor([1] * 3, dtype="int64"), "its gradient is int64[3]"),
+        (CustomTensor([1] * 3, dtype="complex64"), "its gradient is complex64[3]"),
+        (numpy.ones(3), "its gradient is a ndarray"),
+    ],
+    ids=lambda v: "",
+)
+def test_a_gradient_of_something_else_changes_nothing(gradient: Any, reason: str) -> None:
+    first, second = nn.Parameter([1.0]), nn.Parameter([1.0] * 3)
+    first.grad, second.grad = CustomTensor([1.0]), gradient
+    with pytest.raises(BadInput, match="SGD cannot change the parameter") as caught:
+        optim.SGD([first, second], lr=1.0).step()
+    assert reason in caught.value.what
+    assert (first.tolist(), second.tolist()) == ([1.0], [1.0] * 3)
+
+
+def test_a_parameter_in_memory_that_must_not_change_is_refused() -> None:
+    parameter = nn.Parameter(CustomTensor(1.0).expand(3))
+    parameter.grad = CustomTensor([1.0] * 3)
+    with pytest.raises(BadInput, match="its memory must not be changed"):
+        optim.SGD([parameter]).step()

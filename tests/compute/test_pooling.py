@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy
@@ -177,3 +178,25 @@ def test_results_are_fresh_even_where_nothing_changes() -> None:
         functional.upsample_bilinear2d(image, [2, 2], False),
     ):
         assert not numpy.shares_memory(made.data, image.data)
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("max_pool2d", ([2, 2],)),
+        ("avg_pool2d", ([2, 2],)),
+        ("_adaptive_avg_pool2d", ([1, 1],)),
+        ("adaptive_max_pool2d", ([1, 1],)),
+        ("reflection_pad2d", ([1, 1, 1, 1],)),
+    ],
+)
+def test_what_was_pooled_is_not_kept_for_the_gradient(name: str, args: Any) -> None:
+    start = CustomTensor(numpy.arange(16.0).reshape(1, 1, 4, 4), requires_grad=True)
+    image = start * 2
+    kept = weakref.ref(image)
+    made = functional.packet(name)(image, *args)
+    made = made[0] if isinstance(made, tuple) else made
+    del image
+    assert kept() is None
+    made.sum().backward()
+    assert float(start.grad.sum()) == 2 * made.numel()

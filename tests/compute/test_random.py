@@ -223,3 +223,14 @@ def test_random_numbers_have_no_gradient_of_what_they_replace() -> None:
 def test_what_cannot_be_drawn_is_refused(call: Any) -> None:
     with pytest.raises(HoldfastError):
         call()
+
+
+@pytest.mark.parametrize("seed", ["a", 1.5, None, 1 << 64])
+def test_what_is_no_seed_is_said(seed):
+    from holdfast.base.errors import BadInput
+
+    with pytest.raises(BadInput) as caught:
+        random.manual_seed(seed)
+    assert str(caught.value) == (
+        f"{seed!r} is no seed\n  expected: a whole number of at most 64 bits"
+    )

@@ -6,6 +6,7 @@ import copy
 import gc
 import operator
 import pickle
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -166,7 +167,9 @@ def test_unary_operators_and_divmod() -> None:
     assert y.tolist() == [[7, 10], [15, 22]]
 
 
-@pytest.mark.parametrize("other", ["text", None, object(), {}, (1, 2)], ids=lambda o: type(o).__name__)
+@pytest.mark.parametrize(
+    "other", ["text", None, object(), {}, (1, 2)], ids=lambda o: type(o).__name__
+)
 def test_what_is_no_number_is_left_to_python(other: Any) -> None:
     x = tensor([1.0, 2.0])
     for name in ("add", "sub", "mul", "truediv", "matmul", "lt"):
@@ -336,17 +339,60 @@ def test_a_view_of_a_parameter_outlives_its_training_step() -> None:
     assert x.grad.tolist() == [1, 1]
 
 
-def test_a_view_does_not_take_over_a_gradient_that_its_tensor_would_not_know_of() -> None:
-    x, total = AutogradTensor([1, 2], requires_grad=True), zeros(2, 2)
-    for change in (lambda: total[0].copy_(x), lambda: functional.mul(x, 2, out=total[1])):
-        with pytest.raises(Misuse, match="is a view that gradients go through"):
-            change()
-    assert total.tolist() == [[0, 0], [0, 0]]
-    total[0] += x
-    total[1] = x * 3
-    total.sum().backward()
-    assert x.grad is not None
-    assert x.grad.tolist() == [4, 4]
+def _first_row(y, w):
+    row = y[0]
+    row *= w
+    return y
+
+
+def _columns_twice(y, w):
+    part = y[:, 1:]
+    part.mul_(3)
+    part.add_(w[:2])
+    return y * y
+
+
+def _row_by_index(y, w):
+    y[0] += w
+    return y * 2
+
+
+def _turned(y, w):
+    turned = y.T
+    turned[0].mul_(w[:2])
+    return y
+
+
+def _view_of_a_view(y, w):
+    rest = y[0][1:]
+    rest *= w[1:]
+    return y + rest.sum()
+
+
+def _into_zeros(y, w):
+    total = (y * 0).detach().clone()
+    row = total[1]
+    row += w
+    return total * y + row
+
+
+@pytest.mark.parametrize(
+    "change",
+    [_first_row, _columns_twice, _row_by_index, _turned, _view_of_a_view, _into_zeros],
+    ids=lambda change: change.__name__.strip("_"),
+)
+def test_a_view_changed_in_place_changes_its_tensor_and_the_gradients(change) -> None:
+    arrays = numpy.arange(1, 7, dtype="float32").reshape(2, 3), numpy.array([2, 3, 4], "float32")
+    ours = [tensor(a, requires_grad=True) for a in arrays]
+    theirs = [torch.tensor(a, requires_grad=True) for a in arrays]
+    found, expected = (change(x * 1, w) for x, w in (ours, theirs))
+    slopes = numpy.arange(6, dtype="float32").reshape(2, 3) + 1
+    found.backward(tensor(slopes))
+    expected.backward(torch.from_numpy(slopes))
+    assert numpy.allclose(found.data, expected.detach().numpy())
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.grad is not None
+        assert numpy.allclose(one.grad.data, other.grad.numpy())
 
 
 # ---- switching gradients off and on
@@ -823,3 +869,88 @@ def test_only_what_a_gradient_line_mentions_is_kept(without_collector: None) -> 
     del between
     assert known() is None
     y.sum().backward()
+
+
+# ---- what goes in must not become something else
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: CustomTensor([1 + 2j]), "list: complex numbers have no place in float32"),
+        (lambda: CustomTensor("12"), "str: rows of different lengths, or no numbers"),
+        (lambda: CustomTensor(["1", "2"]), "list: rows of different lengths, or no numbers"),
+        (lambda: tensor([300], dtype="uint8"), "list: uint8 goes from 0 to 255"),
+        (
+            lambda: tensor([1.0, float("nan")], "int64"),
+            "list: NaN and infinity have no place in int64",
+        ),
+    ],
+    ids=str,
+)
+def test_numbers_that_another_format_cannot_hold_are_refused(make, reason) -> None:
+    with pytest.raises(BadInput) as caught:
+        make()
+    assert str(caught.value) == (
+        f"cannot make a tensor of {reason}\n  expected: numbers, in rows of one length, or an array"
+    )
+
+
+def test_a_list_of_fractions_is_not_cut_to_whole_numbers() -> None:
+    assert (tensor([1, 2]) - [1.5, 2.5]).tolist() == [-0.5, -0.5]
+    assert ([1.5, 2.5] - tensor([1, 2])).tolist() == [0.5, 0.5]
+    assert (tensor([1.0, 2.0], "float16") * [1, 2]).dtype == numpy.float16
+
+
+def test_a_result_that_does_not_fit_into_memory_is_said() -> None:
+    with pytest.raises(MemoryError) as caught:
+        zeros(1 << 20, 1).expand(1 << 20, 1 << 30).clone()
+    assert str(caught.value) == (
+        "cannot compute clone(float32[1048576, 1073741824]): no memory for the result\n"
+        "  expected: a result that fits into the memory of this machine\n"
+        "  try: fewer rows at a time"
+    )
+
+
+def test_a_shallow_copy_is_another_tensor_over_the_same_memory() -> None:
+    x = tensor([1.0, 2.0], requires_grad=True)
+    other = copy.copy(x)
+    assert other is not x
+    assert other._array is x._array
+    assert other.requires_grad
+
+
+def test_no_grad_decorates_with_and_without_brackets() -> None:
+    x = tensor([1.0], requires_grad=True)
+
+    @no_grad
+    def plain() -> Any:
+        return x * 2
+
+    @no_grad()
+    def called() -> Any:
+        return x * 2
+
+    assert not plain().requires_grad
+    assert not called().requires_grad
+
+
+def test_threads_that_go_backward_to_one_leaf_lose_nothing() -> None:
+    x = tensor(numpy.zeros(4, "float32"), requires_grad=True)
+
+    def work() -> None:
+        for _ in range(100):
+            (x * 1.0).sum().backward()
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        team = [threading.Thread(target=work) for _ in range(4)]
+        for thread in team:
+            thread.start()
+        for thread in team:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert x.grad is not None
+    assert x.grad.tolist() == [400] * 4

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy
 import pytest
@@ -30,9 +31,9 @@ def test_the_number_is_that_of_blas_too(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, True, "2"])
-def test_no_other_number_is_taken(count: object) -> None:
+def test_no_other_number_is_taken(count: Any) -> None:
     with pytest.raises(BadInput) as caught:
-        threads.set_num_threads(count)  # pyright: ignore[reportArgumentType]
+        threads.set_num_threads(count)
     assert str(caught.value) == (
         f"cannot compute with {count!r} threads\n  expected: a number from 1 on"
     )

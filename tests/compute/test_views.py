@@ -12,6 +12,7 @@ import torch
 from holdfast.base.errors import BadInput, HoldfastError
 from holdfast.compute import functional as table
 from holdfast.compute.tensors import CustomTensor
+from holdfast.memory.profiler import memory_profiler
 
 F: Any = table
 
@@ -254,3 +255,10 @@ def test_complex_numbers_and_pairs_share_memory() -> None:
     again = F.view_as_complex(F.view_as_real(whole))
     again.fill_(1)
     assert (whole.numpy() == 1).all()
+
+
+@pytest.mark.parametrize("name", ["contiguous", "real", "positive", "alias"])
+def test_a_view_is_one_while_memory_is_watched(name: str) -> None:
+    x = ours(numbers(4))
+    with memory_profiler.record():
+        assert numpy.shares_memory(table.packet(name)(x).data, x.data)

@@ -128,11 +128,12 @@ def test_a_sample_of_the_database_passes(name: str, way: str):
 def test_the_passes_in_the_database_only_grow(way: str):
     names = list(op_db.database())
     assert len(names) == 677
-    results = op_db.sweep(names, [way])[way]
+    # The list is written with the tolerances as they are. Another processor, or no compiler, sums
+    # in another order: what passed narrowly there may miss narrowly here.
+    results = op_db.sweep(names, [way], slack=4)[way]
     lost = {n: results[n] for n in op_db.known()[way] if not results[n]["passed"]}
     assert {n: (r["error"], r["fallbacks"]) for n, r in lost.items()} == {}
-    if way == "table":
-        assert sum(r["passed"] for r in results.values()) >= 600
+    assert sum(r["passed"] for r in results.values()) >= 600
 
 
 def test_computing_imports_no_torch():

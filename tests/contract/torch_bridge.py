@@ -36,6 +36,8 @@ METADATA = {
     *("transpose_", "t_", "set_", "set_.source_Storage", "detach_", "lift_fresh", "alias"),
     *("as_strided_", "_efficientzerotensor", "set_.source_Tensor", "swapaxes_", "swapdims_"),
 }
+# What ATen's signatures keep to themselves: a view, and running statistics that are changed.
+UNSAID = {"_unsafe_view", "native_batch_norm"}
 _DROPPED = {"layout", "device", "pin_memory", "memory_format", "generator", "non_blocking"}
 _TWO_BYTES = {torch.bfloat16: ml_dtypes.bfloat16}
 _ONE_BYTE = {torch.float8_e4m3fn: ml_dtypes.float8_e4m3fn, torch.float8_e5m2: ml_dtypes.float8_e5m2}
@@ -131,6 +133,31 @@ class _Bridge(TorchDispatchMode):
                     f"came {other.dtype}{list(other.shape)}"
                 )
 
+    def check_memory(self, op: Op, before: list[Any], bound: dict[str, Any], out: Any) -> None:
+        """Hold what the op did to its arguments' memory against what its schema says of it."""
+        for copy, (name, array) in zip(before, _arrays_of(op, bound), strict=True):
+            if _written(op, name) or op.schema.base in UNSAID:
+                continue
+            if copy.tobytes() != array.tobytes():
+                self.wrong_rules.add(f"{op.name}: it changes {name!r}")
+            if not op.schema.view and any(numpy.shares_memory(array, o) for o in _leaves(out)):
+                self.wrong_rules.add(f"{op.name}: a result is memory of {name!r}")
+
+
+def _leaves(value: Any) -> list[Any]:
+    """Every array in an argument or a result."""
+    if isinstance(value, list | tuple):
+        return [leaf for one in value for leaf in _leaves(one)]
+    return [value] if isinstance(value, numpy.ndarray) else []
+
+
+def _arrays_of(op: Op, bound: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [(p.name, leaf) for p in op.schema.parameters for leaf in _leaves(bound[p.name])]
+
+
+def _written(op: Op, name: str) -> bool:
+    return any("!" in (p.alias or "") for p in op.schema.parameters if p.name == name)
+
 
 class OnTable(_Bridge):
     """torch's autograd above, our kernels below."""
@@ -138,8 +165,11 @@ class OnTable(_Bridge):
     def compute(self, op: Op, args: Any, kwargs: Any) -> Any:
         raw = [_down(a) for a in args]
         named = {k: _down(v) for k, v in kwargs.items()}
+        bound = op.schema.bind(raw, named)
+        before = [array.copy() for _, array in _arrays_of(op, bound)]
         out = run(op, self.engine, raw, named)
         self.check_rule(op, raw, named, out)
+        self.check_memory(op, before, bound, out)
         return self._up(op, out, args)
 
     def assign(self, op: Op, target: torch.Tensor, value: torch.Tensor) -> None:

@@ -1,27 +1,26 @@
 """Gradients: what was computed is noted, and gone through backwards.
 
-Covers: the tape (`Node`), `backward`, `grad`, `no_grad`, reading the table's gradient lines.
-Leaves to others: the lines themselves (`ops`), tensors.
+Covers: the tape (`Node`), `backward`, `grad`, `no_grad`.
+Leaves to others: gradient lines (`ops`), reading them (`lines`), tensors.
 Promise: only what a gradient line mentions is kept alive; a tensor changed in place since is
 noticed; after `backward` the notes are gone unless `retain_graph` asks for them.
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.base.errors import BadInput, Misuse, Unsupported
 from holdfast.compute import dtype as formats
+from holdfast.compute import functional
+from holdfast.compute.lines import differentiable, recipe, words
 from holdfast.compute.ops.rules import Meta
-from holdfast.compute.ops.table import PACKETS, Op
+from holdfast.compute.ops.table import Op
 from holdfast.compute.schema import described
 
 if TYPE_CHECKING:
@@ -42,6 +41,9 @@ class set_grad_enabled(contextlib.ContextDecorator):
         self.enabled = enabled
         self._before: list[bool] = []
 
+    def _recreate_cm(self) -> set_grad_enabled:
+        return set_grad_enabled(self.enabled)  # each call of a decorated function has its own
+
     def __enter__(self) -> None:
         self._before.append(mode.enabled)
         mode.enabled = self.enabled
@@ -50,9 +52,10 @@ class set_grad_enabled(contextlib.ContextDecorator):
         mode.enabled = self._before.pop()
 
 
-def no_grad() -> set_grad_enabled:
-    """Nothing in the block is noted for gradients."""
-    return set_grad_enabled(False)
+def no_grad(function: Callable[..., Any] | None = None) -> Any:
+    """Nothing in the block, or in the decorated function, is noted for gradients."""
+    off = set_grad_enabled(False)
+    return off if function is None else off(function)
 
 
 def enable_grad() -> set_grad_enabled:
@@ -63,101 +66,6 @@ def enable_grad() -> set_grad_enabled:
 def is_grad_enabled() -> bool:
     """Whether ops are noted at present, in this thread."""
     return mode.enabled
-
-
-# ---- gradient lines
-
-_META = {"shape", "dtype", "ndim"}
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One gradient line, ready to run: for which inputs, and what must be kept for it."""
-
-    inputs: tuple[str, ...]
-    code: CodeType
-    text: str
-    whole: frozenset[str]
-    meta: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """All gradient lines of an op, and what they need: tensors, shapes, the op's own results."""
-
-    lines: tuple[Line, ...]
-    inputs: tuple[str, ...]
-    whole: frozenset[str]
-    meta: frozenset[str]
-    results: bool
-
-
-@functools.cache
-def recipe(op: Op, tracked: tuple[str, ...] | None = None) -> Recipe:
-    """The gradient lines of an op, read; only those for `tracked` inputs where that is given."""
-    if tracked is None:
-        found = tuple(_read(op, names, text) for names, text in op.gradient.items())
-    else:
-        found = tuple(r for r in recipe(op).lines if set(tracked).intersection(r.inputs))
-    whole: frozenset[str] = frozenset().union(*(line.whole for line in found))
-    meta = frozenset().union(*(line.meta for line in found)) - whole
-    inputs = tuple(name for line in found for name in line.inputs)
-    results = any(name.startswith("result") for name in whole | meta)
-    return Recipe(found, inputs, whole, meta, results)
-
-
-def differentiable(op: Op, place: int, result: Any) -> bool:
-    """Whether a result has a gradient: lines say so by `grad`, `grads[1]`, or `grads` for all."""
-    if result is None or formats.category(result.dtype) < formats.FLOATING:
-        return False
-    places = _places(op)
-    return places is None or place in places
-
-
-@functools.cache
-def _places(op: Op) -> frozenset[int] | None:
-    """The results whose gradients the lines mention; None for all of them."""
-    found: set[int] = set()
-    for text in op.gradient.values():
-        tree = ast.parse(text, mode="eval")
-        single = {
-            id(n.value): n.slice.value
-            for n in ast.walk(tree)
-            if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Constant)
-        }
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Name) and node.id == "grads":
-                place = single.get(id(node))
-                if not isinstance(place, int):
-                    return None
-                found.add(place)
-            elif isinstance(node, ast.Name) and node.id == "grad":
-                found.add(0)
-    return frozenset(found or {0})
-
-
-def _read(op: Op, names: str, text: str) -> Line:
-    tree = ast.parse(text, f"<gradient of {op.name}>", "eval")
-    used, light = set(), set()
-    attributes = {
-        id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr in _META
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            (light if id(node) in attributes else used).add(node.id)
-    inputs = tuple(name.strip() for name in names.split(","))
-    code = compile(tree, f"<gradient of {op.name}>", "eval")
-    return Line(inputs, code, text, frozenset(used), frozenset(light - used))
-
-
-@functools.cache
-def _words() -> dict[str, Any]:
-    """What a gradient line can call: longer formulas, and every op of the table."""
-    from holdfast.compute import functional, gradients
-
-    words = {name: functional.packet(name) for name in PACKETS if name.isidentifier()}
-    words.update(gradients.words())
-    return words
 
 
 # ---- the tape
@@ -195,7 +103,7 @@ class Node:
                 self._versions.extend((name, t, t._current_version()) for t in tensors)
                 saved[name] = value
             elif name in needs.meta:
-                saved[name] = _light(value)
+                saved[name] = _light(value, op)
         self._saved = saved
         if needs.results:
             self.results = tuple(None if r is None else r._array for r in results)
@@ -220,7 +128,7 @@ class Node:
                 continue
             if len(line.inputs) > 1:  # elsewhere `mask` is an argument of that name
                 names["mask"] = wanted
-            found = eval(line.code, _words(), names)  # the table's own lines
+            found = eval(line.code, words(), names)  # the table's own lines
             if len(line.inputs) == 1:
                 found = (found,)
             for name, gradient in zip(line.inputs, found, strict=True):
@@ -346,10 +254,28 @@ def _tensors_of(value: Any) -> list[CustomTensor]:
     return []
 
 
-def _light(value: Any) -> Any:
+class Laid(NamedTuple):
+    """Shape and format of a tensor that is not kept, and how it lay in memory."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    layout: tuple[tuple[int, ...], int]
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions."""
+        return len(self.shape)
+
+
+def _light(value: Any, op: Op) -> Any:
     if isinstance(value, list | tuple):
-        return [_light(v) for v in value]
-    return value if value is None else Meta(tuple(value.shape), value.dtype)
+        return [_light(v, op) for v in value]
+    if value is None:
+        return None
+    if not any(".layout" in line for line in op.gradient.values()):
+        return Meta(tuple(value.shape), value.dtype)
+    start = functional.sym_storage_offset(value)
+    return Laid(tuple(value.shape), value.dtype, (value.stride(), start))
 
 
 def _to_edges(edge: Any, gradient: Any) -> Iterator[tuple[Edge, CustomTensor]]:

@@ -27,13 +27,10 @@ def tensor(
     data: Any, dtype: Any = None, device: Any = "cpu", requires_grad: bool = False
 ) -> CustomTensor:
     """A tensor with a copy of `data`, in its own format; Python's numbers become float32, int64."""
-    array = host_array(data, None)
-    if dtype is not None:
-        kind = formats.dtype(dtype)
-    elif hasattr(data, "dtype"):
-        kind = formats.dtype(array.dtype)
-    else:
-        kind = _inferred(array.dtype)
+    array = host_array(data, None if dtype is None else formats.dtype(dtype))
+    kind = array.dtype
+    if dtype is None:
+        kind = formats.dtype(kind) if hasattr(data, "dtype") else _inferred(kind)
     array, place = array.astype(kind, copy=False), as_device(device)
     if place.engine.name == "numpy":
         made = empty(array.shape, kind, place)

@@ -30,7 +30,6 @@ if ml_dtypes is not None:
 BOOL, INT64 = DTYPES["bool"], DTYPES["int64"]
 FLOAT16, FLOAT32, FLOAT64 = DTYPES["float16"], DTYPES["float32"], DTYPES["float64"]
 COMPLEX64, COMPLEX128 = DTYPES["complex64"], DTYPES["complex128"]
-BFLOAT16 = DTYPES.get("bfloat16")
 
 _ALIASES = {
     "float": "float32",
@@ -114,6 +113,21 @@ def complex_of(kind: numpy.dtype[Any]) -> numpy.dtype[Any]:
 def working(kind: numpy.dtype[Any]) -> numpy.dtype[Any]:
     """What a kernel computes in for numbers of this format: float32 for the narrow ones."""
     return FLOAT32 if kind in NARROW else kind
+
+
+def asked(kind: Any, otherwise: numpy.dtype[Any]) -> numpy.dtype[Any]:
+    """The format `kind` stands for, or the other where none is asked for."""
+    return otherwise if kind is None else dtype(kind)
+
+
+def with_fractions(kind: numpy.dtype[Any]) -> numpy.dtype[Any]:
+    """float32 for whole numbers and truth values; every other format is its own."""
+    return FLOAT32 if _CATEGORIES[kind] < FLOATING else kind
+
+
+def of_sums(kind: numpy.dtype[Any]) -> numpy.dtype[Any]:
+    """The format of sums and products: int64 for whole numbers and truth values."""
+    return INT64 if _CATEGORIES[kind] < FLOATING else kind
 
 
 @functools.cache

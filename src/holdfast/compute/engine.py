@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy
 
-from holdfast.base.errors import BadInput, HoldfastError, Unsupported
+from holdfast.base.errors import BadInput, HoldfastError, OutOfMemory, Unsupported
 from holdfast.base.registry import Entry, Registry
 from holdfast.compute import dtype as formats
 from holdfast.compute.ops import rules
@@ -98,6 +98,12 @@ def run(op: Op, engine: Engine, args: Any, kwargs: Any) -> Any:
         return _pointwise(op, engine, kernel, args, kwargs)
     except HoldfastError:
         raise
+    except MemoryError as exc:
+        raise OutOfMemory(
+            f"cannot compute {op.name}({shown(args, kwargs)}): no memory for the result",
+            expected="a result that fits into the memory of this machine",
+            hint="fewer rows at a time",
+        ) from exc
     except (ValueError, TypeError, IndexError, ArithmeticError, AttributeError) as exc:
         raise refused(op, args, kwargs, exc) from exc
 
@@ -105,27 +111,30 @@ def run(op: Op, engine: Engine, args: Any, kwargs: Any) -> Any:
 _READY = frozenset((formats.FLOAT32, formats.FLOAT64))
 
 
-def _ready(op: Op, args: Any, kwargs: Any) -> bool:
-    """Whether arguments need no promotion: arrays of one wide float format, and real numbers."""
+def _ready(op: Op, args: Any, kwargs: Any) -> numpy.dtype[Any] | None:
+    """The wide float format that all arrays have, where nothing needs promotion; else None."""
     kind = None
     for value, parameter in zip(args, op.schema.parameters, strict=False):
         if hasattr(value, "ndim"):
             if kind is None:
                 kind = value.dtype
             elif value.dtype != kind:
-                return False
+                return None
         elif type(value) is complex or (parameter.type == "Tensor" and value is not None):
-            return False
+            return None
     # A positional argument given by name has to be put into its place first.
     keywords = {p.name for p in op.schema.parameters if p.keyword} if kwargs else ()
-    return kind in _READY and all(
-        name in keywords and not hasattr(value, "ndim") for name, value in kwargs.items()
-    )
+    fits = all(name in keywords and not hasattr(v, "ndim") for name, v in kwargs.items())
+    return kind if fits and kind in _READY else None
 
 
 def _pointwise(op: Op, engine: Engine, kernel: Any, args: Any, kwargs: Any) -> Any:
-    if _ready(op, args, kwargs):
-        return engine.call(kernel, args, kwargs)
+    kind = _ready(op, args, kwargs)
+    if kind is not None:
+        out = engine.call(kernel, args, kwargs)
+        # A number's logarithm is float64 to NumPy, and what is multiplied with it.
+        off = op.rule.kind != "bool" and hasattr(out, "dtype") and out.dtype != kind
+        return engine.cast(out, kind) if off else out
     bound = op.schema.bind(args, kwargs)
     among, computed = rules.promoted(op, bound)
     working = formats.working(computed) if op.rule.widen else computed
@@ -179,10 +188,15 @@ def each(value: Any, function: Callable[[Any], Any]) -> Any:
     return value
 
 
+def shown(args: Any, kwargs: Any) -> str:
+    """Arguments as an error shows them."""
+    named = (f"{name}={described(value)}" for name, value in kwargs.items())
+    return ", ".join([*map(described, args), *named])
+
+
 def refused(op: Op, args: Any, kwargs: Any, exc: Exception) -> BadInput:
     """The error of a call that an op could not make sense of."""
-    shown = [described(a) for a in args] + [f"{k}={described(v)}" for k, v in kwargs.items()]
     return BadInput(
-        f"cannot compute {op.name}({', '.join(shown)}): {exc}",
+        f"cannot compute {op.name}({shown(args, kwargs)}): {exc}",
         expected=op.rule.expects or op.schema.text,
     )

@@ -18,6 +18,9 @@ from holdfast.compute.schema import described
 _NUMBERS = (int, float, complex)
 
 
+_REMEMBERED = 256  # ways to call one name
+
+
 class Packet:
     """All overloads of one name."""
 
@@ -40,6 +43,8 @@ class Packet:
         key = (*map(_kind, args), *[(k, _kind(v)) for k, v in kwargs.items()])
         found = self._chosen.get(key)
         if found is None:
+            if len(self._chosen) >= _REMEMBERED:
+                self._chosen.clear()
             found = self._chosen[key] = self._choose(args, kwargs)
         return found
 
@@ -63,7 +68,7 @@ class Packet:
 def _kind(value: Any) -> Any:
     """What the choice depends on: an argument's type, and the types inside of a list."""
     kind = type(value)
-    return (kind, *map(type, value)) if kind is list or kind is tuple else kind
+    return (kind, frozenset(map(type, value))) if kind is list or kind is tuple else kind
 
 
 class _Number:

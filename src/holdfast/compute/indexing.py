@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import numpy
 
 from holdfast.base.errors import BadInput, Misuse
-from holdfast.compute import autograd, functional
+from holdfast.compute import autograd
 from holdfast.compute import dtype as formats
+from holdfast.compute import functional as F
 from holdfast.compute.engine import described, run
 from holdfast.compute.ops import OPS
 from holdfast.compute.tensors import CustomTensor, assign, host_array, refuse_leaf
 
-f: Any = functional
 _UINT8 = formats.DTYPES["uint8"]
 _KINDS = "whole numbers, slices, None, ..., truth values, or tensors and lists of these"
 
@@ -37,26 +37,26 @@ class Step(NamedTuple):
 
     def apply(self, of: CustomTensor) -> CustomTensor:
         """The view."""
-        return getattr(f, self.name)(of, *self.args)
+        return getattr(F, self.name)(of, *self.args)
 
     def undo(self, of: CustomTensor, part: CustomTensor) -> CustomTensor:
         """`of` with `part` in the place of the view."""
         if self.name == "unsqueeze":
-            return f.squeeze(part, *self.args)
-        return getattr(f, f"{self.name}_scatter")(of, part, *self.args)
+            return F.squeeze(part, *self.args)
+        return getattr(F, f"{self.name}_scatter")(of, part, *self.args)
 
 
 def getitem(of: CustomTensor, index: Any) -> CustomTensor:
     """`of[index]`. Raises BadIndex."""
     if type(index) is int and of.ndim and -of.shape[0] <= index < of.shape[0]:
-        return f.select(of, 0, index)
+        return F.select(of, 0, index)
     steps, indices = _Reader(of, index).read()
     found = of
     for step in steps:
         found = step.apply(found)
     if indices:
-        return _checked(of, index, lambda: f.index(found, indices))
-    return f.alias(of) if found is of else found
+        return _checked(of, index, lambda: F.index(found, indices))
+    return F.alias(of) if found is of else found
 
 
 def setitem(of: CustomTensor, index: Any, value: Any) -> None:
@@ -256,7 +256,7 @@ def _as_value(of: CustomTensor, value: Any) -> CustomTensor:
             expected="both on one device",
             hint=f"value.to({str(of.device)!r})",
         )
-    return value if value.dtype == of.dtype else f._to_copy(value, dtype=of.dtype)
+    return value if value.dtype == of.dtype else F._to_copy(value, dtype=of.dtype)
 
 
 def _refuse_complex(of: CustomTensor, value: Any, kind: Any) -> None:
@@ -273,7 +273,7 @@ def _without_ones(value: CustomTensor, ndim: int) -> CustomTensor:
     extra = value.ndim - ndim
     if extra <= 0 or any(size != 1 for size in value.shape[:extra]):
         return value
-    return f.reshape(value, list(value.shape[extra:]))
+    return F.reshape(value, list(value.shape[extra:]))
 
 
 def _fitting(of: CustomTensor, index: Any, value: CustomTensor, shape: Any) -> CustomTensor:
@@ -344,7 +344,7 @@ def _assign(of: CustomTensor, index: Any, steps: Any, indices: Any, value: Custo
             args = [view._array, arrays, value._array]
             _checked(of, index, lambda: run(put, engine, args, {}))
         else:
-            written = _checked(of, index, lambda: f.index_put(view, indices, value))
+            written = _checked(of, index, lambda: F.index_put(view, indices, value))
             engine.write(view._array, written._array)
     of._touch()
 
@@ -368,10 +368,10 @@ def _assign_noted(
         views.append(step.apply(views[-1]))
     if indices:
         value = _fitting_chosen(of, index, value, views[-1], indices)
-        made = _checked(of, index, lambda: f.index_put(views[-1], indices, value))
+        made = _checked(of, index, lambda: F.index_put(views[-1], indices, value))
     else:
         fitting = _fitting(of, index, value, views[-1].shape)
-        made = f.copy(views[-1], f.expand(fitting, list(views[-1].shape)))
+        made = F.copy(views[-1], F.expand(fitting, list(views[-1].shape)))
     for step, view in zip(reversed(steps), reversed(views[:-1]), strict=True):
         made = step.undo(view, made)
     assign(op, of, made)

@@ -129,7 +129,10 @@ class Methods:
         return format(self.item(), spec) if spec else str(self)
 
     def __copy__(self) -> Any:
-        return self
+        """Another tensor over the same memory."""
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if self.grad_fn is not None:

@@ -70,14 +70,25 @@ def _operate(name: str, self: Any, other: Any) -> Any:
     if isinstance(other, (_Tensor, *_NUMBERS)):
         return _call(name, self, other)
     if isinstance(other, _ndarray | list):
-        return _call(name, self, _Tensor(other, self.device, getattr(other, "dtype", self.dtype)))
+        return _call(name, self, _Tensor(other, self.device, _format_of(other, self.dtype)))
     return NotImplemented
+
+
+def _format_of(other: Any, kind: Any) -> Any:
+    """An array's own format; a list's is the tensor's, unless that could not hold its numbers."""
+    if isinstance(other, _ndarray):
+        return other.dtype
+    listed = numpy.asarray(other).dtype
+    if listed.kind not in "biufc":
+        return kind  # no numbers: making a tensor of it says so
+    higher = formats.category(listed) > formats.category(kind)
+    return formats.of_scalar(listed.type(0).item()) if higher else kind
 
 
 def _reflected(name: str) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
         if isinstance(other, _ndarray | list):
-            kind = getattr(other, "dtype", self.dtype)
+            kind = _format_of(other, self.dtype)
             return _call(name, _Tensor(other, self.device, kind), self)
         if isinstance(other, numpy.generic):
             other = other.item()
@@ -90,21 +101,9 @@ def _reflected(name: str) -> Callable[[Any, Any], Any]:
 
 def _in_place(name: str) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
-        if self._base is not None and _differentiated(self, other):
-            # x[0] += y: the sum is made anew, and `x[0] = …`, which follows, tells x of it.
-            return _operate(name, self, other)
         return getattr(self, f"{name}_")(other)
 
     return method
-
-
-def _differentiated(self: Any, other: Any) -> bool:
-    asked = self.requires_grad or getattr(other, "requires_grad", False)
-    if not asked:
-        return False
-    from holdfast.compute import autograd
-
-    return autograd.mode.enabled
 
 
 def _plain(name: str) -> Callable[[Any, Any], Any]:
@@ -112,10 +111,23 @@ def _plain(name: str) -> Callable[[Any, Any], Any]:
 
 
 def _matrices(reflected: bool) -> Callable[[Any, Any], Any]:
-    """@, which multiplies by no single number."""
+    """@, which multiplies by no single number; float32 matrices go straight to the engine."""
     product = _reflected("matmul") if reflected else _plain("matmul")
 
     def method(self: Any, other: Any) -> Any:
+        if type(other) is _Tensor and not (self.requires_grad or other.requires_grad):
+            a, b = self._array, other._array
+            if (
+                type(a) is _ndarray is type(b)
+                and a.dtype is _F32 is b.dtype
+                and a.ndim == 2 == b.ndim
+                and a.shape[1] == b.shape[0]
+                and (self.device is other.device or self.device.matches(other.device))
+            ):
+                made = _new(_Tensor)
+                made._array = self.device.engine.call(numpy.matmul, (a, b), {})
+                made.device = self.device
+                return made
         number = isinstance(other, (*_NUMBERS, numpy.generic))
         return NotImplemented if number else product(self, other)
 

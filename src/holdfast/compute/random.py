@@ -15,6 +15,7 @@ import contextlib
 import secrets
 import threading
 from collections.abc import Iterator
+from numbers import Integral
 from typing import Any
 
 import numpy
@@ -43,10 +44,10 @@ class Generator:
 
     def manual_seed(self, seed: int) -> Generator:
         """Begin again from `seed`; only its lower 32 bits count. Raises BadInput."""
-        if not -(1 << 63) <= seed < 1 << 64:
-            raise BadInput(f"{seed} is no seed", expected="a whole number of at most 64 bits")
+        if not isinstance(seed, Integral) or not -(1 << 63) <= seed < 1 << 64:
+            raise BadInput(f"{seed!r} is no seed", expected="a whole number of at most 64 bits")
         with self._lock:
-            self._seed = seed % (1 << 64)
+            self._seed = int(seed) % (1 << 64)
             self._bits._legacy_seeding(self._seed & 0xFFFFFFFF)
             self._next_normal = None
         return self

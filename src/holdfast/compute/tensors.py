@@ -1,13 +1,16 @@
 """Tensors that need no torch: `CustomTensor`, `AutogradTensor`.
 
-Covers: making them, operators, calling ops, in-place forms.
-Leaves to others: computing (engines), gradients (autograd), the ops' own rules (ops).
+Covers: making them, what they are, calling ops.
+Leaves to others: computing (engines), gradients (autograd), in-place forms (changes), the ops'
+own rules (ops).
 Promise: views share memory with what they are a view of; what is noted for gradients is never
 changed unnoticed; a failed call changes nothing.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +21,7 @@ import numpy
 from holdfast.base.errors import BadInput, HoldfastError, Misuse
 from holdfast.compute import autograd, functional, methods, operators
 from holdfast.compute import dtype as formats
+from holdfast.compute.changes import assign, in_place, into, refuse_leaf  # noqa: F401
 from holdfast.compute.device import CustomDevice, default_device
 from holdfast.compute.device import device as as_device
 from holdfast.compute.engine import Engine, each, refused, run
@@ -216,11 +220,12 @@ class CustomTensor(operators.Operators, methods.Methods):
         return Removable(self._hooks, hook)
 
     def _accumulate(self, gradient: CustomTensor) -> None:
-        if self.grad is None:
-            # A gradient may be shared with another leaf, or be a broadcast view.
-            self.grad = gradient if gradient.requires_grad else functional.clone(gradient)
-        else:
-            self.grad = self.grad + gradient
+        with _adding:  # threads may go backward to the same leaf
+            if self.grad is None:
+                # A gradient may be shared with another leaf, or be a broadcast view.
+                self.grad = functional.clone(gradient)
+            else:
+                self.grad = self.grad + gradient
 
     def _root(self) -> CustomTensor:
         """Whose memory this is."""
@@ -232,6 +237,19 @@ class CustomTensor(operators.Operators, methods.Methods):
     def _touch(self) -> None:
         root = self._root()
         root._version = root._version + 1
+
+
+_adding = threading.RLock()
+
+
+def _renew_lock() -> None:
+    """In the child of a fork: another thread may have held the lock, and is not here."""
+    global _adding
+    _adding = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 class Removable:
@@ -407,100 +425,7 @@ def _apart(op: Op, args: Any, kwargs: Any) -> BadInput:
     )
 
 
-# ---- in place
-
-
-def into(out: Any, op: Op, args: Any, kwargs: Any) -> Any:
-    """Compute an op and put what it returns into `out`, a tensor or a tuple of them."""
-    result = apply(op, args, kwargs)
-    many = isinstance(out, list | tuple)
-    pairs = list(zip(out, result, strict=True)) if many else [(out, result)]
-    for target, value in pairs:
-        refuse_leaf(target, op)
-        _check_room(op, target, value)
-    for target, value in pairs:
-        assign(op, target, value)
-    return out
-
-
-def in_place(name: str) -> Callable[..., Any]:
-    """The in-place form of the op `name`: its result goes into the first argument."""
-    packet: Any = functional.packet(name)
-
-    def method(self: CustomTensor, *args: Any, **kwargs: Any) -> CustomTensor:
-        op = packet._only or packet.choose((self, *args), kwargs)
-        refuse_leaf(self, op)
-        return assign(op, self, apply(op, (self, *args), kwargs))
-
-    method.__name__ = f"{name}_"
-    return method
-
-
-def refuse_leaf(target: CustomTensor, op: Op) -> None:
-    """Raise Misuse where gradients forbid changing `target` in place."""
-    if not (target.requires_grad and autograd.mode.enabled):
-        return
-    if target.grad_fn is None:
-        raise Misuse(
-            f"cannot compute {op.name} in place: {described(target)} is a leaf that requires a "
-            "gradient",
-            expected="a result, or a tensor without requires_grad",
-            hint="with no_grad(): …, as optimizers do",
-        )
-    if target._base is not None:
-        raise _through_a_view(op, target)
-
-
-def _through_a_view(op: Op, target: CustomTensor) -> Misuse:
-    return Misuse(
-        f"cannot compute {op.name} in place: {described(target)} is a view that gradients go "
-        "through",
-        expected="a tensor with memory of its own",
-        hint="clone() first, the op without the underscore, or base[index] = value",
-    )
-
-
-def assign(op: Op, target: CustomTensor, value: CustomTensor) -> CustomTensor:
-    """Put `value` into `target`, which takes over its gradient. Raises BadInput if it cannot."""
-    _check_room(op, target, value)
-    if value.grad_fn is not None:
-        value.grad_fn.keep_copy(target)
-    target.device.engine.write(target._array, value._array)
-    target._touch()
-    if value.requires_grad:
-        retained = target._retained is not None
-        target.requires_grad = True
-        target.grad_fn, target._place = value.grad_fn, value._place
-        if retained:
-            target.retain_grad()
-    return target
-
-
-def _check_room(op: Op, target: CustomTensor, value: CustomTensor) -> None:
-    """Raise BadInput or Misuse where `value` cannot be put into `target`."""
-    if value.requires_grad and target._base is not None:
-        raise _through_a_view(op, target)
-    if not target.device.matches(value.device):
-        raise BadInput(
-            f"cannot put the result of {op.name}, {described(value)} on {value.device}, into "
-            f"{described(target)} on {target.device}",
-            expected="both on one device",
-            hint=f"tensor.to({str(value.device)!r})",
-        )
-    fits = tuple(target.shape) == tuple(value.shape)
-    if not fits or formats.category(value.dtype) > formats.category(target.dtype):
-        raise BadInput(
-            f"cannot put the result of {op.name}, {described(value)}, into {described(target)}",
-            expected="a tensor of that shape whose format can hold it",
-            hint="the op without the underscore or out=, which makes a new tensor",
-        )
-    if not getattr(getattr(target._array, "flags", None), "writeable", True):
-        raise Misuse(
-            f"cannot put the result of {op.name} into {described(target)}: several of its numbers "
-            "share one place in memory, or its memory must not be changed",
-            expected="a tensor with memory of its own",
-            hint="clone() first",
-        )
+# ---- data from elsewhere
 
 
 def host_array(data: Any, kind: numpy.dtype[Any] | None) -> Any:
@@ -511,14 +436,31 @@ def host_array(data: Any, kind: numpy.dtype[Any] | None) -> Any:
         data = _from_torch(data.detach().cpu())
     try:
         array = numpy.asarray(data)
-        if array.dtype == object:
+        if array.dtype.kind in "OUSMm":
             raise ValueError("rows of different lengths, or no numbers")
-        return array if kind is None else array.astype(kind, copy=False)
+        if kind is None or array.dtype == kind:
+            return array
+        _check_numbers(array, kind, isinstance(data, list | tuple | int | float))
+        return array.astype(kind)
     except (ValueError, TypeError) as exc:
         raise BadInput(
             f"cannot make a tensor of {type(data).__name__}: {exc}",
             expected="numbers, in rows of one length, or an array",
         ) from exc
+
+
+def _check_numbers(array: Any, kind: numpy.dtype[Any], plain: bool) -> None:
+    """Raise ValueError where another format would make other numbers of these, unasked."""
+    before, after = array.dtype.kind, kind.kind
+    if before == "c" and after not in "cb":
+        raise ValueError(f"complex numbers have no place in {kind}")
+    if after not in "iu" or not array.size:
+        return
+    if before == "f" and not numpy.isfinite(array).all():
+        raise ValueError(f"NaN and infinity have no place in {kind}")
+    ends = numpy.iinfo(kind)
+    if plain and before in "iu" and not ends.min <= array.min() <= array.max() <= ends.max:
+        raise ValueError(f"{kind} goes from {ends.min} to {ends.max}")
 
 
 def _from_torch(data: Any) -> Any:

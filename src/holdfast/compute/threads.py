@@ -234,3 +234,21 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+class Scratch(threading.local):
+    """Room for a thread alone, which stays for its next call. It is no part of the pool."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Any, Any] = {}
+
+    def of(self, count: int, kind: Any = numpy.float32, which: int = 0) -> Any:
+        """An array of `count` numbers; `which` tells several apart that are used at once."""
+        found = self._kept.get((kind, which))
+        if found is None or found.size < count:
+            room = bytearray(max(count, 1) * numpy.dtype(kind).itemsize)
+            found = self._kept[kind, which] = numpy.frombuffer(room, kind)
+        return found[:count]
+
+
+scratch = Scratch()

@@ -71,10 +71,12 @@ class _Layer(_Node):
     def __init__(self) -> None:
         self._own = f"python:{next(_numbers)}"
 
-    def _kept(self, unique_id: object, make: Callable[..., Any], seed: int, *settings: Any) -> Any:
+    def _kept(
+        self, unique_id: object, make: Callable[..., Any], device: Any, seed: int, *settings: Any
+    ) -> Any:
         node = self._own if unique_id is None else str(unique_id)
-        whose = type(self).__name__, node
-        return _layers.find((*whose, seed, *settings), lambda: _drawn(make, seed, settings))
+        key = type(self).__name__, node, str(device), seed, *settings
+        return _layers.find(key, lambda: _drawn(make, device, seed, settings))
 
 
 class CustomPyTorchLinear(_Layer):
@@ -125,7 +127,8 @@ class CustomPyTorchLinear(_Layer):
                 expected=f"a tensor of [..., {ins}]",
                 hint=f"set in_features to {last}" if last else "connect another tensor",
             )
-        layer = self._kept(unique_id, compute.CustomLinear, seed, ins, outs, bool(use_bias))
+        place = taken.tensor.device
+        layer = self._kept(unique_id, compute.CustomLinear, place, seed, ins, outs, bool(use_bias))
         return (taken.back(_through(layer, taken.tensor)),)
 
 
@@ -186,7 +189,7 @@ class CustomPyTorchConv2D(_Layer):
         taken = given("image", image)
         batch, single = pictures(taken), taken.tensor.ndim == 3
         check_pictures(taken, batch, sizes)
-        layer = self._kept(unique_id, _convolution, seed, *sizes, bool(use_bias))
+        layer = self._kept(unique_id, _convolution, batch.device, seed, *sizes, bool(use_bias))
         out = _through(layer, batch.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).contiguous()
         out = out.clamp(0, 1) if clamp else out
         return (taken.back(out[0] if single else out),)
@@ -361,11 +364,13 @@ def forget_layers() -> None:
     _layers.clear()
 
 
-def _convolution(ins: int, outs: int, window: int, step: int, edge: int, bias: bool) -> Any:
-    return compute.CustomConv2d(ins, outs, window, step, edge, bias=bias)
+def _convolution(
+    ins: int, outs: int, window: int, step: int, edge: int, bias: bool, device: Any
+) -> Any:
+    return compute.CustomConv2d(ins, outs, window, step, edge, bias=bias, device=device)
 
 
-def _drawn(make: Callable[..., Any], seed: int, settings: tuple[Any, ...]) -> Any:
+def _drawn(make: Callable[..., Any], device: Any, seed: int, settings: tuple[Any, ...]) -> Any:
     """A new layer; only its own numbers come from the seed, the program's go on as they were."""
     generator = compute.random.Generator()
     if seed is None or seed == -1:
@@ -373,7 +378,7 @@ def _drawn(make: Callable[..., Any], seed: int, settings: tuple[Any, ...]) -> An
     else:
         generator.manual_seed(whole("seed", seed, least=0))
     with compute.random.using(generator):
-        layer = make(*settings)
+        layer = make(*settings, device=device)
     layer.requires_grad_(False)
     return layer
 

@@ -31,7 +31,9 @@ def given(name: str, value: Any) -> Given:
     if isinstance(value, compute.CustomTensor):
         return Given(value, lambda t: t, 1)
     if _of_torch(value):
-        return Given(compute.tensor(value, device=None), _to_torch(value.device), 2)
+        return Given(
+            compute.tensor(value, device=None), _to_torch(getattr(value, "device", None)), 2
+        )
     if value is None or isinstance(value, str | dict):
         raise BadInput(
             f"{name} is {'missing' if value is None else f'a {type(value).__name__}'}",

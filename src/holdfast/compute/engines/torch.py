@@ -99,7 +99,9 @@ class TorchEngine:
         array.tensor.copy_(value.tensor)
 
     def call(self, kernel: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        down = lambda v: _each(v, Array, lambda a: a.tensor)  # noqa: E731
+        def down(value: Any) -> Any:
+            return _each(value, Array, lambda array: array.tensor)
+
         out = kernel(*map(down, args), **{k: down(v) for k, v in kwargs.items()})
         return _each(out, torch.Tensor, Array)
 

@@ -12,7 +12,7 @@ from holdfast.base.errors import AlreadyRegistered
 
 
 def words() -> dict[str, Any]:
-    """Every public function and number of the files beside this one, by name."""
+    """Every public function of the files beside this one, by name."""
     from holdfast.compute.gradients import (
         attention,
         convolution,
@@ -27,12 +27,11 @@ def words() -> dict[str, Any]:
         views,
     )
 
-    found: dict[str, Any] = dict(shared.NUMBERS)
-    homes = (
+    found: dict[str, Any] = dict(shared.BORROWED)
+    for module in (
         *(shared, attention, convolution, index, linalg, loss, matrix, normalize, pointwise),
         *(reduce, views),
-    )
-    for module in homes:
+    ):
         for name, value in vars(module).items():
             if name.startswith("_") or getattr(value, "__module__", None) != module.__name__:
                 continue

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from holdfast.compute import functional
-from holdfast.compute.gradients.shared import conj
+from holdfast.compute import functional as F
+from holdfast.compute.ops.complex_numbers import conjugate
 
 
 def convolution_double_backward(
@@ -15,28 +15,28 @@ def convolution_double_backward(
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """Gradients of `convolution_backward`, whose results are linear in each of its inputs."""
     settings = (stride, padding, dilation, transposed, output_padding, groups)
-    back = functional.packet("convolution_backward")
+    back = F.packet("convolution_backward")
     parts = []
     if given[0] and mask[0]:
-        parts.append(functional.convolution(grads[0], conj(weight), None, *settings))
+        parts.append(F.convolution(grads[0], conjugate(weight), None, *settings))
     if given[1] and mask[0]:
-        parts.append(functional.convolution(conj(input), grads[1], None, *settings))
+        parts.append(F.convolution(conjugate(input), grads[1], None, *settings))
     if given[2] and mask[0]:
         bias = grads[2].reshape([-1] + [1] * (grad_output.ndim - 2))
         parts.append(bias.expand(grad_output.shape))
     to_input = to_weight = None
     if given[1] and mask[1]:
         only = [True, False, False]
-        to_input = back(conj(grad_output), input, grads[1], None, *settings, only)[0]
+        to_input = back(conjugate(grad_output), input, grads[1], None, *settings, only)[0]
     if given[0] and mask[2]:
         only = [False, True, False]
-        to_weight = back(conj(grad_output), grads[0], weight, None, *settings, only)[1]
+        to_weight = back(conjugate(grad_output), grads[0], weight, None, *settings, only)[1]
     return sum(parts[1:], parts[0]) if parts else None, to_input, to_weight
 
 
 def picked(grad: Any, indices: Any, dims: int) -> Any:
     """What lies at flat positions in the last `dims` dimensions: the adjoint of adding there."""
     outer = tuple(grad.shape[:-dims])
-    flat = functional.reshape(grad, [*outer, math.prod(grad.shape[-dims:])])
-    where = functional.reshape(indices, [*outer, math.prod(indices.shape[-dims:])])
-    return functional.reshape(functional.gather(flat, -1, where), list(indices.shape))
+    flat = F.reshape(grad, [*outer, math.prod(grad.shape[-dims:])])
+    where = F.reshape(indices, [*outer, math.prod(indices.shape[-dims:])])
+    return F.reshape(F.gather(flat, -1, where), list(indices.shape))

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.compute import functional
+from holdfast.compute import functional as F
 from holdfast.compute.ops.rules import normalized_dim
-
-f: Any = functional
 
 
 def put_back(grad: Any, shape: Any, dim: int, indices: Any, keepdim: bool = True) -> Any:
     """Gradients of what was chosen along `dim`, where it was; zero elsewhere."""
     if not keepdim and len(shape):
-        grad, indices = f.unsqueeze(grad, dim), f.unsqueeze(indices, dim)
-    return f.scatter(f.new_zeros(grad, list(shape)), dim, indices, grad)
-
-
-def spread_evenly(grad: Any, of: Any, chosen: Any) -> Any:
-    """A gradient in equal parts for all elements that are equal to the one chosen."""
-    equal = f.eq(of, chosen)
-    if bool(f.isnan(chosen).data):
-        equal = f.isnan(of)
-    return f.mul(f.div(grad, f.sum(equal)), equal)
+        grad, indices = F.unsqueeze(grad, dim), F.unsqueeze(indices, dim)
+    return F.scatter(F.new_zeros(grad, list(shape)), dim, indices, grad)
 
 
 def at_corner(grad: Any, shape: Any) -> Any:
@@ -32,16 +22,16 @@ def at_corner(grad: Any, shape: Any) -> Any:
     padding: list[int] = []
     for size, there in zip(shape, grad.shape, strict=True):
         padding = [0, size - there, *padding]
-    return f.constant_pad_nd(grad, padding, 0)
+    return F.constant_pad_nd(grad, padding, 0)
 
 
 def spread_index(index: Any, shape: Any, dim: int) -> Any:
     """An index along `dim` as one for every element of `shape`."""
     if not len(shape):
-        return f.reshape(index, [])
+        return F.reshape(index, [])
     dim = normalized_dim(dim, len(shape))
     sizes = [-1 if d == dim else 1 for d in range(len(shape))]
-    return f.expand(f.reshape(index, sizes), list(shape))
+    return F.expand(F.reshape(index, sizes), list(shape))
 
 
 def scatter_reduce_backward(
@@ -57,28 +47,28 @@ def scatter_reduce_backward(
     """Gradients of a scatter that reduces, for the target and for the source."""
     shape, src = src.shape, _beginning(src, index)
     if reduce in ("sum", "add"):
-        found = grad, f.gather(grad, dim, index)
+        found = grad, F.gather(grad, dim, index)
     elif reduce == "mean":
-        ones = f.ones_like(src)
-        counts = f.scatter_add(f.full_like(grad, int(include_self)), dim, index, ones)
-        share = f.div(grad, f.clamp(counts, 1))
-        found = share, f.gather(share, dim, index)
+        ones = F.ones_like(src)
+        counts = F.scatter_add(F.full_like(grad, int(include_self)), dim, index, ones)
+        share = F.div(grad, F.clamp(counts, 1))
+        found = share, F.gather(share, dim, index)
     elif reduce in ("prod", "multiply"):
         found = _product_backward(grad, self, dim, index, src, include_self)
     else:
         found = _extreme_backward(grad, self, dim, index, src, include_self, result)
-    mine = found[0] if include_self else f.scatter(found[0], dim, index, 0)
+    mine = found[0] if include_self else F.scatter(found[0], dim, index, 0)
     return mine, at_corner(found[1], shape)
 
 
 def _as(grad: Any, truth: Any) -> Any:
-    return f._to_copy(truth, dtype=grad.dtype)
+    return F._to_copy(truth, dtype=grad.dtype)
 
 
 def _beginning(src: Any, index: Any) -> Any:
     for dim, size in enumerate(index.shape):
         if src.shape[dim] != size:
-            src = f.slice(src, dim, 0, size)
+            src = F.slice(src, dim, 0, size)
     return src
 
 
@@ -86,23 +76,23 @@ def _extreme_backward(
     grad: Any, self: Any, dim: int, index: Any, src: Any, include_self: bool, result: Any
 ) -> tuple[Any, Any]:
     """In equal parts for all that are the greatest, or the smallest."""
-    mine = _as(grad, f.eq(self, result))
-    theirs = _as(grad, f.eq(src, f.gather(result, dim, index)))
-    start = mine if include_self else f.zeros_like(mine)
-    share = f.div(grad, f.clamp(f.scatter_add(start, dim, index, theirs), 1))
-    return f.mul(share, mine), f.mul(f.gather(share, dim, index), theirs)
+    mine = _as(grad, F.eq(self, result))
+    theirs = _as(grad, F.eq(src, F.gather(result, dim, index)))
+    start = mine if include_self else F.zeros_like(mine)
+    share = F.div(grad, F.clamp(F.scatter_add(start, dim, index, theirs), 1))
+    return F.mul(share, mine), F.mul(F.gather(share, dim, index), theirs)
 
 
 def _product_backward(
     grad: Any, self: Any, dim: int, index: Any, src: Any, include_self: bool
 ) -> tuple[Any, Any]:
     """The product of all others: with one zero among them only that one has any."""
-    zero_here, zero_there = f.eq(self, 0), f.eq(src, 0)
-    safe_here, safe_there = f.masked_fill(self, zero_here, 1), f.masked_fill(src, zero_there, 1)
-    product = f.scatter_reduce(safe_here, dim, index, safe_there, "prod", include_self=include_self)
-    start = _as(grad, zero_here) if include_self else f.zeros_like(grad)
-    zeros = f.scatter_add(start, dim, index, _as(grad, zero_there))
-    whole = f.mul(grad, product)
-    mine = f.mul(f.div(whole, safe_here), f.eq(zeros, _as(grad, zero_here)))
-    others = f.eq(f.gather(zeros, dim, index), _as(grad, zero_there))
-    return mine, f.mul(f.div(f.gather(whole, dim, index), safe_there), others)
+    zero_here, zero_there = F.eq(self, 0), F.eq(src, 0)
+    safe_here, safe_there = F.masked_fill(self, zero_here, 1), F.masked_fill(src, zero_there, 1)
+    product = F.scatter_reduce(safe_here, dim, index, safe_there, "prod", include_self=include_self)
+    start = _as(grad, zero_here) if include_self else F.zeros_like(grad)
+    zeros = F.scatter_add(start, dim, index, _as(grad, zero_there))
+    whole = F.mul(grad, product)
+    mine = F.mul(F.div(whole, safe_here), F.eq(zeros, _as(grad, zero_here)))
+    others = F.eq(F.gather(zeros, dim, index), _as(grad, zero_there))
+    return mine, F.mul(F.div(F.gather(whole, dim, index), safe_there), others)

@@ -7,13 +7,12 @@ from typing import Any
 import numpy
 
 from holdfast.compute import functional as F
-
-_MEAN = 1
+from holdfast.compute.ops.loss import MEAN
 
 
 def per_value(grad: Any, self: Any, target: Any, reduction: int) -> Any:
     """The gradient of each number's own loss, out of the gradient of the reduced one."""
-    if reduction != _MEAN:
+    if reduction != MEAN:
         return grad
     shape = numpy.broadcast_shapes(tuple(self.shape), tuple(target.shape))
     return grad / max(int(numpy.prod(shape)), 1)

@@ -6,25 +6,13 @@ import cmath
 import math
 from typing import Any
 
-from holdfast.compute import dtype as formats
 from holdfast.compute import functional as F
-
-
-def _is_complex(value: Any) -> bool:
-    if hasattr(value, "dtype"):
-        return formats.is_complex(value.dtype)
-    return isinstance(value, complex)
-
-
-def _conj(value: Any) -> Any:
-    if not _is_complex(value):
-        return value
-    return value.conjugate() if isinstance(value, complex) else F._conj(value)
+from holdfast.compute.ops.complex_numbers import conjugate, is_complex
 
 
 def scaled(grad: Any, by: Any) -> Any:
     """The gradient of something that was multiplied by the plain number `by`."""
-    return grad if by == 1 else grad * _conj(by)
+    return grad if by == 1 else grad * conjugate(by)
 
 
 def unclamped(self: Any, low: Any, high: Any) -> Any:
@@ -39,35 +27,35 @@ def power_grad(grad: Any, self: Any, exponent: Any) -> Any:
     if not hasattr(exponent, "dtype"):
         if exponent == 0:
             return F.zeros_like(grad)
-        return grad * _conj(exponent * F.pow(self, exponent - 1))
-    slope = grad * _conj(exponent * F.pow(self, exponent - 1))
+        return grad * conjugate(exponent * F.pow(self, exponent - 1))
+    slope = grad * conjugate(exponent * F.pow(self, exponent - 1))
     return F.where(exponent == 0, 0, slope)
 
 
 def exponent_grad(grad: Any, self: Any, exponent: Any, result: Any) -> Any:
     """Of `self ** exponent` for `exponent`: zero where `self` is and the power is no pole."""
-    positive = (F.real(exponent) if _is_complex(exponent) else exponent) >= 0
+    positive = (F.real(exponent) if is_complex(exponent) else exponent) >= 0
     if hasattr(self, "dtype"):
-        slope = grad * _conj(result * F.log(self))
+        slope = grad * conjugate(result * F.log(self))
         return F.where((self == 0) & positive, 0, slope)
     if self == 0:
-        return F.where(positive, 0, grad * _conj(result * float("-inf")))
+        return F.where(positive, 0, grad * conjugate(result * float("-inf")))
     factor = cmath.log(self) if isinstance(self, complex) or self < 0 else math.log(self)
-    if isinstance(factor, complex) and not (_is_complex(result) or isinstance(self, complex)):
+    if isinstance(factor, complex) and not (is_complex(result) or isinstance(self, complex)):
         factor = math.nan  # the logarithm of a negative number, among real ones
-    return grad * _conj(result * factor)
+    return grad * conjugate(result * factor)
 
 
 def sinc_grad(grad: Any, self: Any) -> Any:
     """Of sin(pi x) / (pi x)."""
     turned = self * math.pi
     slope = (turned * F.cos(turned) - F.sin(turned)) / (turned * self)
-    return F.where(self == 0, 0, grad * _conj(slope))
+    return F.where(self == 0, 0, grad * conjugate(slope))
 
 
 def angle_grad(grad: Any, self: Any) -> Any:
     """Of the angle of a complex number; a real number's does not change."""
-    if not _is_complex(self):
+    if not is_complex(self):
         return F.zeros_like(grad)
     length = F.abs(self)
     return F.where(self == 0, 0, (self * 1j) / (length * length) * grad)
@@ -75,15 +63,15 @@ def angle_grad(grad: Any, self: Any) -> Any:
 
 def sgn_grad(grad: Any, self: Any, result: Any) -> Any:
     """Of z / |z|: what is across the direction of z, shortened by its length."""
-    if not _is_complex(self):
+    if not is_complex(self):
         return F.zeros_like(grad)
-    along = F.real(grad * _conj(result))
+    along = F.real(grad * conjugate(result))
     return F.where(self == 0, 0, (grad - result * along) / F.abs(self))
 
 
 def complex_part(grad: Any, turned: bool) -> Any:
     """The real, or else the imaginary part of a gradient that may be real."""
-    if _is_complex(grad):
+    if is_complex(grad):
         return F.imag(grad) if turned else F.real(grad)
     return F.zeros_like(grad) if turned else grad
 

@@ -12,6 +12,7 @@ import numpy
 
 from holdfast.compute import dtype as formats
 from holdfast.compute import functional as F
+from holdfast.compute.ops.complex_numbers import conjugate
 from holdfast.compute.ops.rules import normalized_dim, normalized_dims
 
 
@@ -69,8 +70,7 @@ def logsumexp_gradient(grad: Any, self: Any, result: Any, dim: Any, keepdim: boo
     """Of a logarithm of summed exponentials."""
     result = restored(result, self.ndim, dim, keepdim)
     grad = restored(grad, self.ndim, dim, keepdim)
-    share = F.exp(self - result)
-    return grad * (F.conj_physical(share) if formats.is_complex(share.dtype) else share)
+    return grad * conjugate(F.exp(self - result))
 
 
 # ---- products
@@ -80,22 +80,18 @@ def _zero_free(tensor: Any) -> bool:
     return int(numpy.count_nonzero(tensor.data)) == tensor.numel()
 
 
-def _conj(tensor: Any) -> Any:
-    return F._conj(tensor) if formats.is_complex(tensor.dtype) else tensor
-
-
 def prod_gradient(grad: Any, self: Any, result: Any, dim: Any, keepdim: bool) -> Any:
     """Of a product: what the other factors make, also where some of them are 0."""
     if _zero_free(self):
-        value = restored(grad * _conj(result), self.ndim, dim, keepdim)
-        return value / _conj(self)
+        value = restored(grad * conjugate(result), self.ndim, dim, keepdim)
+        return value / conjugate(self)
     if not self.ndim:
         return grad
     if dim is None:
         flat = F.reshape(self, [-1])
-        return F.reshape(grad * _conj(_others(flat, 0)), self.shape)
+        return F.reshape(grad * conjugate(_others(flat, 0)), self.shape)
     others = _others(self, normalized_dim(dim, self.ndim))
-    return restored(grad, self.ndim, dim, keepdim) * _conj(others)
+    return restored(grad, self.ndim, dim, keepdim) * conjugate(others)
 
 
 def _others(self: Any, axis: int) -> Any:
@@ -116,17 +112,17 @@ def cumprod_gradient(grad: Any, self: Any, result: Any, dim: int) -> Any:
         return grad
     axis = normalized_dim(dim, self.ndim)
     if _zero_free(self):
-        return reverse_cumsum(grad * _conj(result), axis) / _conj(self)
+        return reverse_cumsum(grad * conjugate(result), axis) / conjugate(self)
     size = self.shape[axis]
     # What comes after place k, seen from it: s[k] = grad[k] + x[k + 1] * s[k + 1].
     tail = F.narrow(grad, axis, size - 1, 1)
     tails = [tail]
     for place in range(size - 2, -1, -1):
-        tail = F.narrow(grad, axis, place, 1) + _conj(F.narrow(self, axis, place + 1, 1)) * tail
+        tail = F.narrow(grad, axis, place, 1) + conjugate(F.narrow(self, axis, place + 1, 1)) * tail
         tails.append(tail)
     first = F.ones_like(F.narrow(self, axis, 0, 1))
     before = F.cat([first, F.narrow(result, axis, 0, size - 1)], axis)
-    return F.cat(tails[::-1], axis) * _conj(before)
+    return F.cat(tails[::-1], axis) * conjugate(before)
 
 
 # ---- running sums
@@ -140,11 +136,11 @@ def reverse_cumsum(grad: Any, dim: int) -> Any:
     return F.flip(F.cumsum(F.flip(grad, [axis]), axis), [axis])
 
 
-def scattered(grad: Any, self: Any, dim: int, indices: Any) -> Any:
+def scattered(grad: Any, shape: tuple[int, ...], dim: int, indices: Any) -> Any:
     """Gradients added up at the places they came from."""
-    if not self.ndim:
+    if not shape:
         return grad
-    return F.scatter_add(F.zeros_like(self), dim, indices, grad)
+    return F.scatter_add(F.new_zeros(grad, shape), dim, indices, grad)
 
 
 def logcumsumexp_gradient(grad: Any, self: Any, result: Any, dim: int) -> Any:

@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from holdfast.compute import dtype as formats
-from holdfast.compute import functional
+from holdfast.compute import functional as F
 from holdfast.compute.ops.rules import normalized_dims
 
 
@@ -27,7 +27,7 @@ def cat_backward(grad: Any, tensors: Any, dim: int) -> list[Any]:
             found.append(None)
             continue
         size = one.shape[dim]
-        found.append(functional.slice(grad, dim, begin, begin + size))
+        found.append(F.slice(grad, dim, begin, begin + size))
         begin += size
     return found
 
@@ -41,28 +41,27 @@ def repeat_backward(grad: Any, shape: tuple[int, ...], repeats: Any) -> Any:
     """The sum over all repeats of a tensor of that shape."""
     padded = [1] * (len(repeats) - len(shape)) + list(shape)
     if 0 in repeats:
-        return functional.new_zeros(grad, shape)
+        return F.new_zeros(grad, shape)
     if not padded:
         return grad
     sizes = [n for pair in zip(repeats, padded, strict=True) for n in pair]
-    summed = functional.sum(functional.reshape(grad, sizes), list(range(0, len(sizes), 2)))
-    return functional.reshape(summed, shape)
+    summed = F.sum(F.reshape(grad, sizes), list(range(0, len(sizes), 2)))
+    return F.reshape(summed, shape)
 
 
-def as_strided_backward(grad: Any, of: Any, size: Any, stride: Any, offset: int | None) -> Any:
+def as_strided_backward(
+    grad: Any, shape: Any, layout: Any, size: Any, stride: Any, offset: int | None
+) -> Any:
     """Gradients added up where a strided view read them, in the shape of what it was a view of."""
-    steps = [s // of.dtype.itemsize for s in of._array.strides]
-    start = functional.sym_storage_offset(of)
+    steps, start = layout
     shift = start if offset is None else offset
-    reached = [_reach(of.shape, steps, start), _reach(size, stride, shift)]
+    reached = [_reach(shape, steps, start), _reach(size, stride, shift)]
     places = _places(grad, size, stride, shift)
-    memory = functional.new_zeros(grad, [max(reached)])
-    flat = functional.reshape(grad, [-1])
-    memory = functional.index_add(memory, 0, functional.reshape(places, [-1]), flat)
-    found = functional.index_select(
-        memory, 0, functional.reshape(_places(grad, of.shape, steps, start), [-1])
-    )
-    return functional.reshape(found, of.shape)
+    memory = F.new_zeros(grad, [max(reached)])
+    flat = F.reshape(grad, [-1])
+    memory = F.index_add(memory, 0, F.reshape(places, [-1]), flat)
+    found = F.index_select(memory, 0, F.reshape(_places(grad, shape, steps, start), [-1]))
+    return F.reshape(found, shape)
 
 
 def _reach(size: Any, stride: Any, offset: int) -> int:
@@ -71,10 +70,10 @@ def _reach(size: Any, stride: Any, offset: int) -> int:
 
 def _places(like: Any, size: Any, stride: Any, offset: int) -> Any:
     """Where each number of a strided view lies."""
-    found = functional.new_full(like, [], offset, dtype=formats.INT64)
+    found = F.new_full(like, [], offset, dtype=formats.INT64)
     for n, step in zip(size, stride, strict=True):
-        line = functional.arange(n).to(device=like.device) * step
-        found = functional.unsqueeze(found, -1) + line
+        line = F.arange(n).to(device=like.device) * step
+        found = F.unsqueeze(found, -1) + line
     return found
 
 
@@ -85,8 +84,8 @@ def chunk_cat_backward(grad: Any, tensors: Any, dim: int, num_chunks: int) -> li
         length = -(-one.shape[dim] // num_chunks)
         rest = one.shape[dim:][1:]
         width = length * math.prod(rest)
-        part = functional.slice(grad, -1, begin, begin + width)
-        whole = functional.reshape(part, [*one.shape[:dim], num_chunks * length, *rest])
-        found.append(functional.slice(whole, dim, 0, one.shape[dim]))
+        part = F.slice(grad, -1, begin, begin + width)
+        whole = F.reshape(part, [*one.shape[:dim], num_chunks * length, *rest])
+        found.append(F.slice(whole, dim, 0, one.shape[dim]))
         begin += width
     return found

@@ -1,42 +1,19 @@
 /* Loops of the NumPy engine that NumPy has no fast form for.
  *
- * Covers: convolution without a matrix of columns, attention without a matrix of weights.
+ * Covers: convolution without a matrix of columns, attention without a matrix of weights, chains
+ * of pointwise ops.
  * Promise: no function allocates, keeps anything or calls back; each can run in many threads at
  * once. Compiled on the machine it runs on, so that LANES fits its processor.
  */
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#endif
+#include "vectors.h"
 
-#if defined(__AVX512F__)
-#define LANES 16
-#define HIGH 8
-#define WIDE 3
-#elif defined(__AVX__)
-#define LANES 8
-#define HIGH 6
-#define WIDE 2
-#elif defined(__aarch64__)
-#define LANES 4
+#if defined(__AVX512F__) || defined(__aarch64__)
 #define HIGH 8
 #define WIDE 3
 #else
-#define LANES 4
 #define HIGH 6
 #define WIDE 2
 #endif
-
-typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int32_t ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-
-#define INLINE static inline __attribute__((always_inline))
-
-INLINE vec all(float value) { return value - (vec){}; }
-INLINE vec load(const float *from) { return *(const vec *)from; }
-INLINE void store(float *to, vec value) { *(vec *)to = value; }
 
 /* How many channels the tile of a convolution has: weights are packed in groups of so many. */
 int64_t holdfast_high(void) { return HIGH; }
@@ -291,51 +268,6 @@ void holdfast_pack(const float *weight, int64_t outputs, int64_t depth, int64_t 
  */
 #define SPAN (WIDE * LANES)
 
-#if defined(__AVX512F__)
-INLINE vec larger(vec a, vec b) { return (vec)_mm512_max_ps((__m512)b, (__m512)a); }
-
-/* e to the x, to the last bit or two; not a number stays what it is. */
-INLINE vec exponential(vec x) {
-    __m512 kept = _mm512_max_ps(_mm512_set1_ps(-104.0f), (__m512)x);
-    __m512 whole = _mm512_roundscale_ps(_mm512_mul_ps(kept, _mm512_set1_ps(1.44269504f)), 8);
-    vec rest = (vec)kept - (vec)whole * 0.693359375f;
-    rest = rest + (vec)whole * 2.12194440e-4f;
-    vec y = all(1.9875691500e-4f);
-    y = y * rest + 1.3981999507e-3f;
-    y = y * rest + 8.3334519073e-3f;
-    y = y * rest + 4.1665795894e-2f;
-    y = y * rest + 1.6666665459e-1f;
-    y = y * rest + 5.0000001201e-1f;
-    y = y * (rest * rest) + (rest + 1.0f);
-    return (vec)_mm512_scalef_ps((__m512)y, whole);
-}
-#else
-INLINE vec choose(ivec which, vec one, vec other) {
-    return (vec)((which & (ivec)one) | (~which & (ivec)other));
-}
-
-INLINE vec larger(vec a, vec b) { return choose((a > b) | (a != a), a, b); }
-
-INLINE vec exponential(vec x) {
-    vec kept = larger(x, all(-87.3f));
-    vec magic = all(12582912.0f); /* adding it rounds to whole numbers */
-    vec whole = (kept * 1.44269504f + magic) - magic;
-    vec rest = kept - whole * 0.693359375f;
-    rest = rest + whole * 2.12194440e-4f;
-    vec y = all(1.9875691500e-4f);
-    y = y * rest + 1.3981999507e-3f;
-    y = y * rest + 8.3334519073e-3f;
-    y = y * rest + 4.1665795894e-2f;
-    y = y * rest + 1.6666665459e-1f;
-    y = y * rest + 5.0000001201e-1f;
-    y = y * (rest * rest) + (rest + 1.0f);
-    ivec power = (__builtin_convertvector(whole, ivec) + 127) << 23;
-    y = y * (vec)power;
-    y = choose(x < -87.3f, all(0), y);
-    return choose(x == x, y, x); /* not a number stays what it is */
-}
-#endif
-
 typedef struct {
     int64_t keys, width, depth;  /* of a value, of a query */
     int64_t q_row, q_column;     /* steps from one number to the next */
@@ -444,27 +376,6 @@ INLINE vec root(vec a) {
 #endif
 }
 
-INLINE vec pick(ivec which, vec a, vec b) { return (vec)((which & (ivec)a) | (~which & (ivec)b)); }
-
-#define EACH(EXPRESSION)                                                                        \
-    {                                                                                           \
-        for (; i + LANES <= n; i += LANES) {                                                    \
-            vec a = load(x + i), b = load(y + i);                                               \
-            (void)b;                                                                            \
-            store(to + i, EXPRESSION);                                                          \
-        }                                                                                       \
-        if (i < n) {                                                                            \
-            float p[LANES] = {0}, q[LANES] = {0};                                               \
-            memcpy(p, x + i, (n - i) * sizeof(float));                                          \
-            memcpy(q, y + i, (n - i) * sizeof(float));                                          \
-            vec a = load(p), b = load(q);                                                       \
-            (void)b;                                                                            \
-            store(p, EXPRESSION);                                                               \
-            memcpy(to + i, p, (n - i) * sizeof(float));                                         \
-        }                                                                                       \
-        break;                                                                                  \
-    }
-
 static void obey(int32_t code, const float *x, const float *y, float *to, int64_t n) {
     int64_t i = 0;
     switch (code) {
@@ -472,8 +383,8 @@ static void obey(int32_t code, const float *x, const float *y, float *to, int64_
     case 1: EACH(a - b)
     case 2: EACH(a * b)
     case 3: EACH(a / b)
-    case 4: EACH(pick((a > b) | (a != a), a, b))
-    case 5: EACH(pick((a < b) | (a != a), a, b))
+    case 4: EACH(choose((a > b) | (a != a), a, b))
+    case 5: EACH(choose((a < b) | (a != a), a, b))
     case 6: EACH(-a)
     case 7: EACH((vec)((ivec)a & 0x7fffffff))
     case 8: EACH(root(a))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 from holdfast.base.errors import BadInput
@@ -57,7 +58,8 @@ class MultiheadAttention(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        if embed_dim <= 0 or num_heads <= 0 or embed_dim % num_heads:
+        whole = isinstance(embed_dim, Integral) and isinstance(num_heads, Integral)
+        if not whole or embed_dim <= 0 or num_heads <= 0 or embed_dim % num_heads:
             raise BadInput(
                 f"MultiheadAttention cannot split embed_dim={embed_dim} into {num_heads} heads",
                 expected="num_heads that divide embed_dim, both above 0",

@@ -20,6 +20,11 @@ class _Listed(Module):
 
     def _key(self, index: int) -> str:
         names = list(self._modules)
+        if not isinstance(index, int):
+            raise BadInput(
+                f"{type(self).__name__} has no module {index!r}",
+                expected="a whole number, or a slice",
+            )
         if not -len(names) <= index < len(names):
             raise IndexError(f"{type(self).__name__} has {len(names)} modules, none at {index}")
         return names[index]
@@ -59,6 +64,7 @@ class _Listed(Module):
 
     def insert(self, index: int, module: Module) -> None:
         """One more, before the one at `index`."""
+        self._check_part(str(len(self)), module, Module)
         listed = self._listed()
         listed.insert(index, module)
         self._modules.update({str(place): one for place, one in enumerate(listed)})
@@ -177,6 +183,7 @@ class Flatten(Module):
         self.start_dim, self.end_dim = start_dim, end_dim
 
     def forward(self, input: CustomTensor) -> CustomTensor:
+        self.check_tensor(input)
         first, last = (d + input.ndim if d < 0 else d for d in (self.start_dim, self.end_dim))
         if not 0 <= first <= last < max(input.ndim, 1):
             raise self.refuse(
@@ -203,6 +210,7 @@ class Unflatten(Module):
         self.dim, self.unflattened_size = dim, unflattened_size
 
     def forward(self, input: CustomTensor) -> CustomTensor:
+        self.check_tensor(input)
         at, sizes = self.dim % max(input.ndim, 1), list(self.unflattened_size)
         known = 1
         for size in sizes:

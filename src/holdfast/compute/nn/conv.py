@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 from holdfast.base.errors import BadInput
@@ -55,6 +56,15 @@ class _Conv(Module):
                 f"channels into {groups} groups",
                 expected="groups that divide both",
             )
+        least = {"kernel_size": 1, "stride": 1, "dilation": 1, "padding": 0}
+        for what in least if not isinstance(self.padding, str) else list(least)[:3]:
+            given = getattr(self, what)
+            fits = len(given) == self.space and all(isinstance(n, Integral) for n in given)
+            if not fits or min(given) < least[what]:
+                raise BadInput(
+                    f"{name} cannot have {what}={given}",
+                    expected=f"a whole number from {least[what]} up, or {self.space} of them",
+                )
         modes = ("zeros",) if self.transposed else _PADDING_MODES
         if self.padding_mode not in modes:
             raise BadInput(
@@ -65,10 +75,12 @@ class _Conv(Module):
             self._check_word(name)
 
     def _check_word(self, name: str) -> None:
-        if self.padding not in ("same", "valid"):
+        words = () if self.transposed else ("same", "valid")
+        if self.padding not in words:
+            known = ', "same" or "valid"' if words else ""
             raise BadInput(
                 f"{name} has no padding {self.padding!r}",
-                expected='a number, one for each dimension, "same" or "valid"',
+                expected=f"a number, one for each dimension{known}",
             )
         if self.padding == "same" and any(s != 1 for s in self.stride):
             raise BadInput(

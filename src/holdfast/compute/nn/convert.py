@@ -22,6 +22,17 @@ def told_apart(given: Any, device: Any, dtype: Any) -> tuple[Any, Any]:
         return given, dtype
 
 
+def learnable(kind: numpy.dtype[Any], of: str) -> numpy.dtype[Any]:
+    """A format for weights. Raises BadInput for whole numbers, which cannot learn."""
+    if formats.category(kind) < formats.FLOATING:
+        raise BadInput(
+            f"{of} cannot be turned into {kind}",
+            expected="a format with fractions",
+            hint="quant.quantize_weights(model)",
+        )
+    return kind
+
+
 def convert(
     tensor: CustomTensor, device: CustomDevice | None, kind: numpy.dtype[Any] | None
 ) -> None:

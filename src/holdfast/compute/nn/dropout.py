@@ -14,13 +14,14 @@ class Dropout(Module):
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
-        if not 0 <= p <= 1:
+        if not isinstance(p, int | float) or not 0 <= p <= 1:
             raise BadInput(
-                f"{p} is no probability for {type(self).__name__}", expected="0 <= p <= 1"
+                f"{p!r} is no probability for {type(self).__name__}", expected="0 <= p <= 1"
             )
         self.p, self.inplace = p, inplace
 
     def forward(self, input: CustomTensor) -> CustomTensor:
+        self.check_tensor(input)
         return dropped(input, self.p if self.training else 0.0)
 
     def extra_repr(self) -> str:
@@ -36,6 +37,7 @@ class _FeatureDropout(Dropout):
     ranks: tuple[int, ...]
 
     def forward(self, input: CustomTensor) -> CustomTensor:
+        self.check_tensor(input)
         if input.ndim not in self.ranks:
             raise self.refuse(
                 input,

@@ -73,6 +73,7 @@ class Embedding(Module):
         return cls(rows, width, _weight=embeddings, _freeze=freeze, **options)
 
     def forward(self, input: CustomTensor) -> CustomTensor:
+        self.check_tensor(input)
         if formats.category(input.dtype) != formats.INTEGER:
             raise self.refuse(input, "its numbers are not whole", "int64", "tensor.to('int64')")
         numbers = input.data

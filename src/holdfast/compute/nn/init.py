@@ -9,6 +9,7 @@ them: with the same seed and the same order they are torch's.
 from __future__ import annotations
 
 import math
+from numbers import Integral
 from typing import Any
 
 import numpy
@@ -25,7 +26,14 @@ _PLAIN = ("linear", "conv1d", "conv2d", "conv3d", "sigmoid")
 
 
 def empty(*shape: int, device: Any = None, dtype: Any = None) -> CustomTensor:
-    """A tensor with nothing in particular in it, float32 unless `dtype` says otherwise."""
+    """A tensor with nothing in particular in it, float32 unless `dtype` says otherwise.
+
+    Raises BadInput for sizes that are no whole numbers from 0 up.
+    """
+    if not all(isinstance(size, Integral) and size >= 0 for size in shape):
+        raise BadInput(
+            f"a weight cannot have the sizes {list(shape)}", expected="whole numbers from 0 up"
+        )
     place = as_device(device)
     kind = formats.FLOAT32 if dtype is None else formats.dtype(dtype)
     return CustomTensor._wrap(place.engine.alloc(shape, kind), place)
@@ -114,13 +122,13 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 def xavier_uniform_(tensor: CustomTensor, gain: float = 1.0) -> CustomTensor:
     """Evenly, with the variance of Glorot and Bengio (2010)."""
-    bound = math.sqrt(3.0) * (gain * math.sqrt(2.0 / sum(fans(tensor))))
+    bound = math.sqrt(3.0) * (gain * math.sqrt(2.0) * inverse_root(sum(fans(tensor))))
     return uniform_(tensor, -bound, bound)
 
 
 def xavier_normal_(tensor: CustomTensor, gain: float = 1.0) -> CustomTensor:
     """Normally, with the variance of Glorot and Bengio (2010)."""
-    return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(fans(tensor))))
+    return normal_(tensor, 0.0, gain * math.sqrt(2.0) * inverse_root(sum(fans(tensor))))
 
 
 def kaiming_uniform_(
@@ -141,8 +149,7 @@ def kaiming_normal_(
 def _kaiming(tensor: CustomTensor, a: float, mode: str, nonlinearity: str) -> float:
     if mode not in ("fan_in", "fan_out"):
         raise BadInput(f"{mode!r} is no mode", expected="one of fan_in, fan_out")
-    fan = fans(tensor)[mode == "fan_out"]
-    return calculate_gain(nonlinearity, a) / math.sqrt(fan)
+    return calculate_gain(nonlinearity, a) * inverse_root(fans(tensor)[mode == "fan_out"])
 
 
 def inverse_root(fan: int) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.base.errors import BadInput
+from holdfast.compute import dtype as formats
 from holdfast.compute import functional as F
 from holdfast.compute.nn.module import Module
 from holdfast.compute.schema import described
@@ -40,12 +41,17 @@ class _Loss(Module):
 
     def _check(self, input: CustomTensor, target: CustomTensor) -> None:
         """The same shape. torch only warns of another one, which is nearly always a mistake."""
+        self._check_tensors(input, target)
         if tuple(input.shape) != tuple(target.shape):
             raise BadInput(
                 f"{type(self).__name__} cannot compare {described(input)} with {described(target)}",
                 expected="equal shapes",
                 hint="reshape one of them, or expand it on purpose",
             )
+
+    def _check_tensors(self, *given: Any) -> None:
+        for one in given:
+            self.check_tensor(one)
 
 
 class MSELoss(_Loss):
@@ -125,6 +131,13 @@ class _Classes(_Weighted):
         self.ignore_index = ignore_index
 
     def _check_classes(self, input: CustomTensor, target: CustomTensor) -> None:
+        self._check_tensors(input, target)
+        if formats.category(target.dtype) != formats.INTEGER:
+            raise BadInput(
+                f"{type(self).__name__} cannot take the classes {described(target)}",
+                expected="whole numbers",
+                hint="target.to('int64')",
+            )
         shape = tuple(input.shape[:1] + input.shape[2:]) if input.ndim > 1 else ()
         if not input.ndim or tuple(target.shape) != shape:
             raise BadInput(
@@ -156,11 +169,22 @@ class CrossEntropyLoss(_Classes):
         label_smoothing: float = 0.0,
     ) -> None:
         super().__init__(weight, size_average, ignore_index, reduce, reduction)
+        if not 0 <= label_smoothing <= 1:
+            raise BadInput(
+                f"CrossEntropyLoss cannot have label_smoothing={label_smoothing}",
+                expected="0 to 1",
+            )
         self.label_smoothing = label_smoothing
 
     def forward(self, input: CustomTensor, target: CustomTensor) -> CustomTensor:
+        self._check_tensors(input, target)
         if tuple(input.shape) != tuple(target.shape):
             self._check_classes(input, target)
+        elif not target.is_floating_point():
+            raise BadInput(
+                f"CrossEntropyLoss cannot compare {described(input)} with {described(target)}",
+                expected="probabilities with fractions, or whole numbers for the classes alone",
+            )
         return F.cross_entropy_loss(
             *(input, target, self.weight, self._reduction, self.ignore_index, self.label_smoothing)
         )

@@ -12,14 +12,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
-from holdfast.base.errors import BadInput
+from holdfast.base.errors import BadInput, Misuse
 from holdfast.compute import dtype as formats
 from holdfast.compute.device import CustomDevice
-from holdfast.compute.nn.convert import convert, fill, forget_gradient, told_apart
+from holdfast.compute.nn.convert import convert, fill, forget_gradient, learnable, told_apart
 from holdfast.compute.nn.parameter import Parameter
-from holdfast.compute.nn.state import Keys, compared
+from holdfast.compute.nn.state import Keys, compared, readable
 from holdfast.compute.schema import described
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors import CustomTensor, Removable
 
 _HELD = {
     "_parameters": ("parameter", "Parameter"),
@@ -27,18 +27,6 @@ _HELD = {
     "_modules": ("module", "Module"),
 }
 _TABLES = tuple(_HELD)
-
-
-class Handle:
-    """A hook that can be taken away again."""
-
-    def __init__(self, hooks: list[Any], hook: Any) -> None:
-        self._hooks, self._hook = hooks, hook
-
-    def remove(self) -> None:
-        """Stop calling the hook. A second time does nothing."""
-        if self._hook in self._hooks:
-            self._hooks.remove(self._hook)
 
 
 class Module:
@@ -66,12 +54,12 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__} has no forward()")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        for hook in self._before:
+        for hook in tuple(self._before):  # one may take itself away
             changed = hook(self, args)
             if changed is not None:
                 args = changed if isinstance(changed, tuple) else (changed,)
         result = self.forward(*args, **kwargs)
-        for hook in self._after:
+        for hook in tuple(self._after):
             changed = hook(self, args, result)
             result = result if changed is None else changed
         return result
@@ -122,6 +110,11 @@ class Module:
             found = self.__dict__.get(table)
             if found is not None and name in found:
                 return found[name]
+        if name in _TABLES or name in ("_before", "_after"):
+            raise Misuse(
+                f"{type(self).__name__} was used before it was made ready",
+                expected="super().__init__() as the first line of __init__",
+            )
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def __delattr__(self, name: str) -> None:
@@ -136,40 +129,45 @@ class Module:
         self, name: str, tensor: CustomTensor | None, persistent: bool = True
     ) -> None:
         """A tensor that belongs to the module and is not learned."""
-        self._check_name(name)
+        self._check_part(name, tensor, CustomTensor)
         self._buffers[name] = tensor
         if not persistent:
             self._passing.add(name)
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
         """A parameter, which may be missing (None)."""
-        self._check_name(name)
+        self._check_part(name, param, Parameter)
         self._parameters[name] = param
 
     def add_module(self, name: str, module: Module | None) -> None:
         """A module inside of this one."""
-        self._check_name(name)
+        self._check_part(name, module, Module)
         self._modules[name] = module
 
     register_module = add_module
 
-    def _check_name(self, name: str) -> None:
+    def _check_part(self, name: str, value: Any, kind: type) -> None:
         taken = hasattr(self, name) and all(name not in self.__dict__[t] for t in _TABLES)
         if not name or "." in name or taken:
             raise BadInput(
                 f"{name!r} is no name for a part of {type(self).__name__}",
                 expected="a name without dots that is not taken by an attribute",
             )
+        if value is not None and not isinstance(value, kind):
+            raise BadInput(
+                f"cannot make a {type(value).__name__} the part {name!r} of {type(self).__name__}",
+                expected=f"a {kind.__name__}, or None",
+            )
 
-    def register_forward_pre_hook(self, hook: Callable[..., Any]) -> Handle:
+    def register_forward_pre_hook(self, hook: Callable[..., Any]) -> Removable:
         """Call `hook(module, args)` before forward; it may return other arguments."""
         self._before.append(hook)
-        return Handle(self._before, hook)
+        return Removable(self._before, hook)
 
-    def register_forward_hook(self, hook: Callable[..., Any]) -> Handle:
+    def register_forward_hook(self, hook: Callable[..., Any]) -> Removable:
         """Call `hook(module, args, result)` after forward; it may return another result."""
         self._after.append(hook)
-        return Handle(self._after, hook)
+        return Removable(self._after, hook)
 
     # ---- walking
 
@@ -207,7 +205,7 @@ class Module:
         seen: set[int] = set()
         inside = self.named_modules(prefix=prefix, remove_duplicate=once)
         for path, module in inside if recurse else [(prefix, self)]:
-            for name, value in module.__dict__[table].items():
+            for name, value in getattr(module, table).items():
                 if value is None or (once and id(value) in seen):
                     continue
                 seen.add(id(value))
@@ -287,7 +285,7 @@ class Module:
             elif given is not None:
                 device, dtype = told_apart(given, device, dtype)
         place = None if device is None else CustomDevice(str(device))
-        kind = None if dtype is None else formats.dtype(dtype)
+        kind = None if dtype is None else learnable(formats.dtype(dtype), type(self).__name__)
         for module in self.modules():
             for table in ("_parameters", "_buffers"):
                 for tensor in module.__dict__[table].values():
@@ -343,9 +341,8 @@ class Module:
         own: dict[str, CustomTensor] = {}
         self._collect(own, "", lambda tensor: tensor)
         keys = compared(type(self).__name__, own, state_dict, strict)
-        for name, tensor in own.items():
-            if name in state_dict:
-                fill(tensor, state_dict[name])
+        for tensor, value in readable(own, state_dict):
+            fill(tensor, value)
         return keys
 
     # ---- printing
@@ -370,19 +367,23 @@ class Module:
 
     def check_kind(self, given: Any, weight: CustomTensor) -> None:
         """Raise BadInput for what is no tensor, or one in another format than the weights."""
-        if not isinstance(given, CustomTensor):
-            words = described(given) if hasattr(given, "ndim") else type(given).__name__
-            raise BadInput(
-                f"{type(self).__name__}({self.extra_repr()}) cannot take {words}: it is no tensor",
-                expected="a tensor",
-                hint="CustomTensor(data)",
-            )
+        self.check_tensor(given)
         if given.dtype != weight.dtype:
             raise self.refuse(
                 given,
                 f"the weights are {weight.dtype}",
                 f"both in {weight.dtype}",
                 f"tensor.to({str(weight.dtype)!r})",
+            )
+
+    def check_tensor(self, given: Any) -> None:
+        """Raise BadInput for what is no tensor."""
+        if not isinstance(given, CustomTensor):
+            words = described(given) if hasattr(given, "ndim") else type(given).__name__
+            raise BadInput(
+                f"{type(self).__name__}({self.extra_repr()}) cannot take {words}: it is no tensor",
+                expected="a tensor",
+                hint="CustomTensor(data)",
             )
 
     def refuse(self, given: Any, reason: str, expected: str, hint: str | None = None) -> BadInput:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy
@@ -82,6 +83,7 @@ class _Statistics(Module):
             init.zeros_(self.bias)
 
     def _check(self, input: CustomTensor, channel: int) -> None:
+        self.check_tensor(input)
         fits = input.ndim in self.ranks
         if not fits or input.shape[channel] != self.num_features:
             found = f", {input.shape[channel]} channels" if fits else ""
@@ -163,6 +165,7 @@ class _InstanceNorm(_Statistics):
         )
 
     def forward(self, input: CustomTensor) -> CustomTensor:
+        self.check_tensor(input)
         unbatched = input.ndim == self.ranks[0]
         self._check(input, 0 if unbatched else 1)
         batched = F.unsqueeze(input, 0) if unbatched else input
@@ -225,6 +228,7 @@ class _OverLast(Module):
     normalized_shape: tuple[int, ...]
 
     def _check(self, input: CustomTensor) -> None:
+        self.check_tensor(input)
         last = tuple(input.shape[max(input.ndim - len(self.normalized_shape), 0) :])
         if last != self.normalized_shape:
             sizes = ", ".join(map(str, self.normalized_shape))
@@ -314,7 +318,8 @@ class GroupNorm(Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        if num_channels % num_groups:
+        whole = isinstance(num_groups, Integral) and isinstance(num_channels, Integral)
+        if not whole or num_groups < 1 or num_channels % num_groups:
             raise BadInput(
                 f"GroupNorm cannot split {num_channels} channels into {num_groups} groups",
                 expected="groups that divide the channels",
@@ -325,6 +330,7 @@ class GroupNorm(Module):
         _affine(self, [num_channels], affine, affine and bias, kind)
 
     def forward(self, input: CustomTensor) -> CustomTensor:
+        self.check_tensor(input)
         if input.ndim < 2 or input.shape[1] != self.num_channels:
             raise self.refuse(
                 input,

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
+from holdfast.base.errors import BadInput
 from holdfast.compute import functional as F
 from holdfast.compute.nn.module import Module
 from holdfast.compute.tensors import CustomTensor
 
 
 def _listed(value: Any, count: int) -> list[int]:
-    return list(value) if isinstance(value, Sequence) else [value] * count
+    """One number for each dimension. Raises BadInput for other things, and other counts."""
+    listed = list(value) if isinstance(value, Sequence) else [value] * count
+    if len(listed) != count or not all(n is None or isinstance(n, Integral) for n in listed):
+        raise BadInput(
+            f"a window cannot be had from {value!r}",
+            expected=f"a whole number, or {count} of them",
+        )
+    return listed
 
 
 class _Pool(Module):
@@ -20,6 +29,7 @@ class _Pool(Module):
     space: int
 
     def _check(self, input: CustomTensor) -> CustomTensor:
+        self.check_tensor(input)
         if input.ndim not in (self.space + 1, self.space + 2):
             sizes = ", ".join(("height", "width")[-self.space :])
             raise self.refuse(

@@ -6,6 +6,7 @@ layer and direction (`ops.recurrent`). Single steps are in `cells`.
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 from holdfast.base.errors import BadInput
@@ -58,7 +59,8 @@ class _Recurrent(Module):
             raise BadInput(
                 f"{self.dropout} is no probability for {name}", expected="0 <= dropout <= 1"
             )
-        if min(self.input_size, self.hidden_size, self.num_layers) < 1:
+        sizes = (self.input_size, self.hidden_size, self.num_layers)
+        if not all(isinstance(size, Integral) and size >= 1 for size in sizes):
             raise BadInput(
                 f"{name} cannot have input_size={self.input_size}, hidden_size="
                 f"{self.hidden_size}, num_layers={self.num_layers}",

@@ -19,6 +19,7 @@ from holdfast.compute import dtype as formats
 from holdfast.compute.device import device as as_device
 from holdfast.compute.nn.convert import to_host
 from holdfast.compute.nn.module import Module
+from holdfast.compute.schema import described
 from holdfast.compute.tensors import CustomTensor
 
 _KINDS = {
@@ -67,6 +68,11 @@ def save(
     for name, value in state.items():
         # Tied parameters would be one piece of memory twice, which the format refuses.
         arrays[name] = numpy.array(to_host(value), order="C", copy=True)
+        if not isinstance(name, str) or arrays[name].dtype.name not in _KINDS.values():
+            raise BadInput(
+                f"{name!r}, {described(arrays[name])}, cannot be saved",
+                expected=f"a name, and one of {', '.join(_KINDS.values())}",
+            )
     target = Path(path)
     beside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
@@ -74,6 +80,10 @@ def save(
         beside.replace(target)
     except OSError as exc:
         raise BadInput(f"cannot write {target}: {exc}", expected="a path to write to") from exc
+    except TypeError as exc:
+        raise BadInput(
+            f"cannot write metadata={metadata!r}: {exc}", expected="a mapping from text to text"
+        ) from exc
     finally:
         beside.unlink(missing_ok=True)
 

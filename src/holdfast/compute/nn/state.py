@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from holdfast.base.errors import BadInput
+from holdfast.compute import dtype as formats
+from holdfast.compute.nn.convert import to_host
+from holdfast.compute.schema import described
+from holdfast.compute.tensors import CustomTensor
 
 
 class Keys(NamedTuple):
@@ -22,13 +26,42 @@ def compared(module: str, own: Mapping[str, Any], given: Mapping[str, Any], stri
     """
     keys = Keys([n for n in own if n not in given], [n for n in given if n not in own])
     wrong = [
-        f"{name} is {list(given[name].shape)}, not {list(own[name].shape)}"
+        f"{name} is {_sizes(given[name])}, not {list(own[name].shape)}"
         for name in own
-        if name in given and tuple(given[name].shape) != tuple(own[name].shape)
+        if name in given and _sizes(given[name]) != list(own[name].shape)
     ]
     if wrong or (strict and any(keys)):
         raise _unfit(module, keys if strict else Keys([], []), wrong)
     return keys
+
+
+def _sizes(value: Any) -> Any:
+    shape = getattr(value, "shape", None)
+    return f"a {type(value).__name__}" if shape is None else list(shape)
+
+
+def readable(own: Mapping[str, Any], given: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    """Pairs of a tensor and what can be copied into it.
+
+    Raises BadInput for values that are no numbers, or would lose their imaginary part.
+    """
+    found = []
+    for name in own:
+        if name in given:
+            value = given[name]
+            value = value if isinstance(value, CustomTensor) else to_host(value)
+            _check_format(name, value, own[name])
+            found.append((own[name], value))
+    return found
+
+
+def _check_format(name: str, value: Any, own: Any) -> None:
+    numbers = value.dtype.kind not in "OSUMm"
+    if not numbers or (formats.is_complex(value.dtype) and not formats.is_complex(own.dtype)):
+        raise BadInput(
+            f"{name} of the state is {described(value)}, which does not fit {described(own)}",
+            expected="real numbers" if numbers else "numbers",
+        )
 
 
 def _unfit(module: str, keys: Keys, wrong: list[str]) -> BadInput:

@@ -13,7 +13,15 @@ from holdfast.compute.tensors import CustomTensor
 
 
 def _gradients(parameters: Any) -> list[CustomTensor]:
-    given = [parameters] if isinstance(parameters, CustomTensor) else list(parameters)
+    listed = isinstance(parameters, Iterable)
+    given = [parameters] if isinstance(parameters, CustomTensor) or not listed else list(parameters)
+    for one in given:
+        if not isinstance(one, CustomTensor):
+            raise BadInput(
+                f"a {type(one).__name__} has no gradient to be clipped",
+                expected="parameters",
+                hint="module.parameters()",
+            )
     return [p.grad for p in given if p.grad is not None]
 
 
@@ -35,6 +43,12 @@ def clip_grad_norm_(
     Raises BadInput for a norm that is no number, if `error_if_nonfinite`; nothing is changed then.
     """
     gradients = _gradients(parameters)
+    max_norm, norm_type = _number("max_norm", max_norm), _number("norm_type", norm_type)
+    if max_norm < 0 or norm_type <= 0:
+        raise BadInput(
+            f"gradients cannot be clipped to max_norm={max_norm} by norm_type={norm_type}",
+            expected="a norm from 0 up, of a type above 0",
+        )
     if not gradients:
         return CustomTensor(0.0)
     total = _common_norm([_norm(g.data, norm_type) for g in gradients], norm_type)
@@ -51,6 +65,13 @@ def clip_grad_norm_(
             _replace(gradient, array * numpy.asarray(share, array.dtype))
     first = gradients[0]
     return CustomTensor(numpy.asarray(total), first.device, first.dtype)
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as exc:
+        raise BadInput(f"{name}={value!r} is no number", expected="a number") from exc
 
 
 def _norm(array: Any, kind: float) -> float:
@@ -75,9 +96,10 @@ def clip_grad_value_(
     foreach: bool | None = None,
 ) -> None:
     """Bring every gradient between -clip_value and clip_value."""
+    bound = abs(_number("clip_value", clip_value))
     for gradient in _gradients(parameters):
         array = gradient.data
-        limit = numpy.asarray(abs(clip_value), array.dtype)
+        limit = numpy.asarray(bound, array.dtype)
         _replace(gradient, numpy.clip(array, -limit, limit))
 
 

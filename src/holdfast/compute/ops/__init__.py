@@ -11,7 +11,6 @@ from holdfast.compute.ops import (  # noqa: F401
     batchnorm,
     comparison,
     complex_numbers,
-    composite,
     contract,
     convolution,
     counting,

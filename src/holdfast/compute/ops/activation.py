@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.compute import dtype as formats
-from holdfast.compute.ops.lazy import functional as f
+from holdfast.compute import functional as F
+from holdfast.compute.ops.complex_numbers import conjugate
 from holdfast.compute.ops.rules import (
     POINTWISE,
     POINTWISE_FLOAT,
@@ -25,7 +25,7 @@ _BOTH = pointwise(among=("grad_output", "self"))
 
 def _steps(grad: Any, condition: Any, scale: Any = 1) -> Any:
     """A gradient that passes where the condition holds."""
-    return f.where(condition, grad if scale == 1 else grad * scale, 0)
+    return F.where(condition, grad if scale == 1 else grad * scale, 0)
 
 
 # ---- straight lines
@@ -35,13 +35,13 @@ op("threshold(Tensor self, Scalar threshold, Scalar value) -> Tensor", POINTWISE
    {"self": "threshold_backward(grad, self, threshold)"})  # fmt: skip
 op("threshold_backward(Tensor grad_output, Tensor self, Scalar threshold) -> Tensor", _BOTH,
    decomposition=lambda grad_output, self, threshold:
-   f.where(self <= threshold, 0, grad_output))  # fmt: skip
+   F.where(self <= threshold, 0, grad_output))  # fmt: skip
 op("leaky_relu(Tensor self, Scalar negative_slope=0.01) -> Tensor", POINTWISE,
    {"self": "leaky_relu_backward(grad, self, negative_slope, False)"})  # fmt: skip
 op("leaky_relu_backward(Tensor grad_output, Tensor self, Scalar negative_slope, "
    "bool self_is_result) -> Tensor", _BOTH,
    decomposition=lambda grad_output, self, negative_slope, self_is_result:
-   f.where(self > 0, grad_output, grad_output * negative_slope))  # fmt: skip
+   F.where(self > 0, grad_output, grad_output * negative_slope))  # fmt: skip
 op("hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor", POINTWISE,
    {"self": "hardtanh_backward(grad, self, min_val, max_val)"})  # fmt: skip
 op("hardtanh_backward(Tensor grad_output, Tensor self, Scalar min_val, Scalar max_val) -> Tensor",
@@ -56,12 +56,12 @@ op("hardshrink(Tensor self, Scalar lambd=0.5) -> Tensor", POINTWISE,
    {"self": "hardshrink_backward(grad, self, lambd)"})  # fmt: skip
 op("hardshrink_backward(Tensor grad_out, Tensor self, Scalar lambd) -> Tensor", POINTWISE,
    decomposition=lambda grad_out, self, lambd:
-   f.where((self >= -lambd) & (self <= lambd), 0, grad_out))  # fmt: skip
+   F.where((self >= -lambd) & (self <= lambd), 0, grad_out))  # fmt: skip
 op("softshrink(Tensor self, Scalar lambd=0.5) -> Tensor", POINTWISE,
    {"self": "softshrink_backward(grad, self, lambd)"})  # fmt: skip
 op("softshrink_backward(Tensor grad_output, Tensor self, Scalar lambd) -> Tensor", _BOTH,
    decomposition=lambda grad_output, self, lambd:
-   f.where((self >= -lambd) & (self <= lambd), 0, grad_output))  # fmt: skip
+   F.where((self >= -lambd) & (self <= lambd), 0, grad_output))  # fmt: skip
 op("_prelu_kernel(Tensor self, Tensor weight) -> Tensor", POINTWISE,
    {"self, weight": "_prelu_kernel_backward(grad, self, weight)"})  # fmt: skip
 
@@ -69,8 +69,8 @@ op("_prelu_kernel(Tensor self, Tensor weight) -> Tensor", POINTWISE,
 def _prelu_backward(grad_output: Any, self: Any, weight: Any) -> Any:
     positive = self > 0
     return (
-        f.where(positive, grad_output, weight * grad_output),
-        f.where(positive, 0, self * grad_output),
+        F.where(positive, grad_output, weight * grad_output),
+        F.where(positive, 0, self * grad_output),
     )
 
 
@@ -81,8 +81,8 @@ op("_prelu_kernel_backward(Tensor grad_output, Tensor self, Tensor weight) -> (T
 
 
 def _hardswish_backward(grad_output: Any, self: Any) -> Any:
-    middle = f.where(self <= -3, 0, grad_output * (self / 3 + 0.5))
-    return f.where(self < 3, middle, grad_output)
+    middle = F.where(self <= -3, 0, grad_output * (self / 3 + 0.5))
+    return F.where(self < 3, middle, grad_output)
 
 
 op("hardswish(Tensor self) -> Tensor", POINTWISE, {"self": "hardswish_backward(grad, self)"})
@@ -98,9 +98,9 @@ op("tanh_backward(Tensor grad_output, Tensor output) -> Tensor", POINTWISE,
 
 
 def _silu_backward(grad_output: Any, self: Any) -> Any:
-    share = f.sigmoid(self)
+    share = F.sigmoid(self)
     slope = share * (1 + self * (1 - share))
-    return grad_output * (f._conj(slope) if formats.is_complex(slope.dtype) else slope)
+    return grad_output * conjugate(slope)
 
 
 op("silu(Tensor self) -> Tensor", POINTWISE, {"self": "silu_backward(grad, self)"})
@@ -109,8 +109,8 @@ op("silu_backward(Tensor grad_output, Tensor self) -> Tensor", _BOTH,
 
 
 def _mish_backward(grad_output: Any, self: Any) -> Any:
-    bent = f.tanh(f.softplus(self))
-    return grad_output * (bent + self * f.sigmoid(self) * (1 - bent * bent))
+    bent = F.tanh(F.softplus(self))
+    return grad_output * (bent + self * F.sigmoid(self) * (1 - bent * bent))
 
 
 op("mish(Tensor self) -> Tensor", POINTWISE, {"self": "mish_backward(grad, self)"})
@@ -120,10 +120,10 @@ op("mish_backward(Tensor grad_output, Tensor self) -> Tensor", _BOTH,
 
 def _gelu_backward(grad_output: Any, self: Any, approximate: str = "none") -> Any:
     if approximate == "none":
-        below = 0.5 * (1 + f.erf(self * 0.7071067811865476))
-        density = f.exp(self * self * -0.5) * 0.3989422804014327
+        below = 0.5 * (1 + F.erf(self * 0.7071067811865476))
+        density = F.exp(self * self * -0.5) * 0.3989422804014327
         return grad_output * (below + self * density)
-    bent = f.tanh(0.7978845608028654 * (self + 0.044715 * self * self * self))
+    bent = F.tanh(0.7978845608028654 * (self + 0.044715 * self * self * self))
     slope = 0.7978845608028654 * (1 + 0.134145 * self * self)
     return grad_output * (0.5 * (1 + bent) + 0.5 * self * (1 - bent * bent) * slope)
 
@@ -146,8 +146,8 @@ def _elu_backward(
     if is_result:
         slope = input_scale * (of + alpha * scale)
     else:
-        slope = input_scale * alpha * scale * f.exp(of * input_scale)
-    return f.where(of <= 0, grad_output * slope, grad_output * scale)
+        slope = input_scale * alpha * scale * F.exp(of * input_scale)
+    return F.where(of <= 0, grad_output * slope, grad_output * scale)
 
 
 op("elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor", POINTWISE,
@@ -159,7 +159,7 @@ op("elu_backward(Tensor grad_output, Scalar alpha, Scalar scale, Scalar input_sc
 
 def _softplus_backward(grad_output: Any, self: Any, beta: Any, threshold: Any) -> Any:
     turned = self * beta
-    return f.where(turned > threshold, grad_output, grad_output * f.sigmoid(turned))
+    return F.where(turned > threshold, grad_output, grad_output * F.sigmoid(turned))
 
 
 op("softplus(Tensor self, Scalar beta=1, Scalar threshold=20) -> Tensor", POINTWISE,
@@ -169,7 +169,7 @@ op("softplus_backward(Tensor grad_output, Tensor self, Scalar beta, Scalar thres
 op("log_sigmoid_forward(Tensor self) -> (Tensor output, Tensor buffer)", like("self", "self"),
    {"self": "log_sigmoid_backward(grad, self, result1)"})  # fmt: skip
 op("log_sigmoid_backward(Tensor grad_output, Tensor self, Tensor buffer) -> Tensor", _BOTH,
-   decomposition=lambda grad_output, self, buffer: grad_output * f.sigmoid(-self))  # fmt: skip
+   decomposition=lambda grad_output, self, buffer: grad_output * F.sigmoid(-self))  # fmt: skip
 
 # ---- gates
 
@@ -187,9 +187,9 @@ _HALVES = "a dimension of even size, which is split into values and gates"
 
 def _glu_backward(grad_output: Any, self: Any, dim: int) -> Any:
     half = self.shape[dim] // 2
-    values, gates = f.narrow(self, dim, 0, half), f.sigmoid(f.narrow(self, dim, half, half))
+    values, gates = F.narrow(self, dim, 0, half), F.sigmoid(F.narrow(self, dim, half, half))
     opened = grad_output * gates
-    return f.cat([opened, opened * values * (1 - gates)], dim)
+    return F.cat([opened, opened * values * (1 - gates)], dim)
 
 
 op("glu(Tensor self, int dim=-1) -> Tensor", Rule(_halved, expects=_HALVES),
@@ -216,7 +216,7 @@ def _rrelu_backward(
 ) -> Any:
     if training and upper - lower > 1e-6:
         return grad_output * noise
-    return f.leaky_relu_backward(grad_output, self, (lower + upper) / 2, self_is_result)
+    return F.leaky_relu_backward(grad_output, self, (lower + upper) / 2, self_is_result)
 
 
 op("rrelu_with_noise_backward(Tensor grad_output, Tensor self, Tensor noise, Scalar lower, "
@@ -228,35 +228,35 @@ op("rrelu_with_noise_backward(Tensor grad_output, Tensor self, Tensor noise, Sca
 
 @composite("relu6(Tensor self) -> Tensor")
 def relu6(self: Any) -> Any:
-    return f.hardtanh(self, 0, 6)
+    return F.hardtanh(self, 0, 6)
 
 
 @composite("celu(Tensor self, Scalar alpha=1.0) -> Tensor")
 def celu(self: Any, alpha: Any = 1.0) -> Any:
     if alpha == 0:
         raise ValueError("alpha cannot be 0")
-    return f.elu(self, alpha, 1.0, 1.0 / alpha)
+    return F.elu(self, alpha, 1.0, 1.0 / alpha)
 
 
 @composite("selu(Tensor self) -> Tensor")
 def selu(self: Any) -> Any:
     # The fixed point at which activations keep mean 0 and variance 1.
-    return f.elu(self, 1.6732632423543772, 1.0507009873554805)
+    return F.elu(self, 1.6732632423543772, 1.0507009873554805)
 
 
 @composite("log_sigmoid(Tensor self) -> Tensor")
 def log_sigmoid(self: Any) -> Any:
-    return f.log_sigmoid_forward(self)[0]
+    return F.log_sigmoid_forward(self)[0]
 
 
 @composite("softsign(Tensor self) -> Tensor")
 def softsign(self: Any) -> Any:
-    return self / (f.abs(self) + 1)
+    return self / (F.abs(self) + 1)
 
 
 @composite("tanhshrink(Tensor self) -> Tensor")
 def tanhshrink(self: Any) -> Any:
-    return self - f.tanh(self)
+    return self - F.tanh(self)
 
 
 @composite("prelu(Tensor self, Tensor weight) -> Tensor")
@@ -265,7 +265,7 @@ def prelu(self: Any, weight: Any) -> Any:
         channels = self.shape[1] if self.ndim > 1 else 1
         if weight.ndim != 1 or weight.shape[0] != channels:
             raise ValueError(f"a weight of {list(weight.shape)} does not fit {channels} channels")
-        weight = f.reshape(weight, (1, channels) + (1,) * (self.ndim - 2))
+        weight = F.reshape(weight, (1, channels) + (1,) * (self.ndim - 2))
     elif not self.ndim:
-        weight = f.reshape(weight, ())
-    return f._prelu_kernel(self, weight)
+        weight = F.reshape(weight, ())
+    return F._prelu_kernel(self, weight)

@@ -1,11 +1,11 @@
-"""Other names for ops: what NumPy calls them, `special_` forms."""
+"""Other names for ops: what NumPy calls them, `special_` forms, names from before `linalg_`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.compute.ops.lazy import functional
+from holdfast.compute import functional as F
 from holdfast.compute.ops.table import PACKETS, op
 
 ALIASES = {
@@ -28,8 +28,19 @@ ALIASES = {
     "less": "lt",
     "less_equal": "le",
     "not_equal": "ne",
-    "conj": "_conj",
     "conj_physical": "_conj_physical",
+    "ger": "outer",
+    "concat": "cat",
+    "concatenate": "cat",
+    "row_stack": "vstack",
+    "argwhere": "nonzero",
+    "pdist": "_pdist_forward",
+    "adaptive_avg_pool2d": "_adaptive_avg_pool2d",
+    "adaptive_avg_pool3d": "_adaptive_avg_pool3d",
+    "matrix_power": "linalg_matrix_power",
+    "matrix_exp": "linalg_matrix_exp",
+    "special_logsumexp": "logsumexp",
+    "special_polygamma": "polygamma",
     "special_expit": "sigmoid",
     "special_erf": "erf",
     "special_erfc": "erfc",
@@ -52,7 +63,7 @@ ALIASES = {
 
 
 def _forward(name: str) -> Callable[..., Any]:
-    return lambda *args, **kwargs: getattr(functional, name)(*args, **kwargs)
+    return lambda *args, **kwargs: F.packet(name)(*args, **kwargs)
 
 
 def add() -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.compute import dtype as formats
-from holdfast.compute.ops.lazy import functional as F
-from holdfast.compute.ops.rules import Meta, rule
+from holdfast.compute import functional as F
+from holdfast.compute.ops.normalize import statistics_format
+from holdfast.compute.ops.rules import Meta, gradients, meta_of, rule
 from holdfast.compute.ops.table import Op, composite, op
 
 _NAMES = ("weight", "bias", "running_mean", "running_var")
@@ -18,11 +18,10 @@ _NAMES = ("weight", "bias", "running_mean", "running_var")
 
 def _normalized(op: Op, bound: dict[str, Any]) -> tuple[Meta, ...]:
     of = bound["input"]
-    others = [bound[name].dtype for name in _NAMES if bound.get(name) is not None]
-    mixed = of.dtype in formats.NARROW and any(o != of.dtype for o in others)
+    kind = statistics_format(of, *(bound.get(name) for name in _NAMES))
     training = bound.get("training", "with_update" in op.name)
-    statistic = Meta((of.shape[1],) if training else (0,), formats.FLOAT32 if mixed else of.dtype)
-    return Meta(tuple(of.shape), of.dtype), statistic, statistic
+    statistic = Meta((of.shape[1],) if training else (0,), kind)
+    return meta_of(of), statistic, statistic
 
 
 _OUT = " -> (Tensor, Tensor, Tensor)"
@@ -48,12 +47,14 @@ op(f"_batch_norm_with_update({_HEAD}Tensor(a!) running_mean, Tensor(b!) running_
 op("native_batch_norm_backward(Tensor grad_out, Tensor input, Tensor? weight,"
    " Tensor? running_mean, Tensor? running_var, Tensor? save_mean, Tensor? save_invstd,"
    " bool train, float eps, bool[3] output_mask)" + _OUT,
-   gradient={"grad_out, input, weight": "batch_norm_twice(grads, given, grad_out, input, weight,"
+   gradients("input", "weight", "weight"),
+   {"grad_out, input, weight": "batch_norm_twice(grads, given, grad_out, input, weight,"
              " running_mean, running_var, train, eps, output_mask, mask)"})  # fmt: skip
 op("batch_norm_backward(Tensor grad_out, Tensor input, Tensor weight, Tensor? running_mean,"
    " Tensor? running_var, Tensor? save_mean, Tensor? save_var, bool update, float eps,"
    " bool[3] output_mask, Tensor reserve)" + _OUT,
-   gradient={"grad_out, input, weight": "batch_norm_twice(grads, given, grad_out, input, weight,"
+   gradients("input", "weight", "weight"),
+   {"grad_out, input, weight": "batch_norm_twice(grads, given, grad_out, input, weight,"
              " running_mean, running_var, update, eps, output_mask, mask)"})  # fmt: skip
 
 

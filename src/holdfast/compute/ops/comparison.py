@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from holdfast.compute.ops.lazy import functional as f
-from holdfast.compute.ops.rules import POINTWISE, POINTWISE_BOOL, Rule, pointwise
+from holdfast.compute import functional as F
+from holdfast.compute.ops.rules import POINTWISE, POINTWISE_BOOL, Rule
 from holdfast.compute.ops.table import composite, op
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
@@ -14,7 +14,7 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     op(f"{_name}.Scalar(Tensor self, Scalar other) -> Tensor", POINTWISE_BOOL)
 for _name in ("logical_and", "logical_or", "logical_xor"):
     op(f"{_name}(Tensor self, Tensor other) -> Tensor", POINTWISE_BOOL)
-for _name in (*("logical_not", "isnan", "isfinite", "isposinf", "isneginf", "isreal", "signbit"),):
+for _name in ("logical_not", "isnan", "isfinite", "isposinf", "isneginf", "isreal", "signbit"):
     op(f"{_name}(Tensor self) -> Tensor", POINTWISE_BOOL)
 
 # ---- bits
@@ -63,8 +63,7 @@ for _name, _wins in (("fmax", ">="), ("fmin", "<=")):
     op(f"{_name}(Tensor self, Tensor other) -> Tensor", POINTWISE,
        {"self": f"where((self {_wins} other) | isnan(other), grad, 0)",
         "other": f"where((self {_wins} other) | isnan(other), 0, grad)"})  # fmt: skip
-op("heaviside(Tensor self, Tensor values) -> Tensor",
-   pointwise(among=("self", "values")))  # fmt: skip
+op("heaviside(Tensor self, Tensor values) -> Tensor", POINTWISE)
 
 
 @composite(
@@ -74,6 +73,6 @@ op("heaviside(Tensor self, Tensor values) -> Tensor",
 def isclose(
     self: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Any:
-    near = f.abs(self - other) <= atol + f.abs(rtol * other)
-    close = (self == other) | (near & f.isfinite(self) & f.isfinite(other))
-    return close | (f.isnan(self) & f.isnan(other)) if equal_nan else close
+    near = F.abs(self - other) <= atol + F.abs(rtol * other)
+    close = (self == other) | (near & F.isfinite(self) & F.isfinite(other))
+    return close | (F.isnan(self) & F.isnan(other)) if equal_nan else close

@@ -7,11 +7,28 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as formats
+from holdfast.compute import functional as F
 from holdfast.compute.ops.rules import POINTWISE, Meta, Rule, pointwise
-from holdfast.compute.ops.table import Op, op
+from holdfast.compute.ops.table import Op, composite, op
 
-op("_conj(Tensor(a) self) -> Tensor(a)", POINTWISE, {"self": "conj(grad)"})
+
+def is_complex(value: Any) -> bool:
+    """Whether a tensor or a number is complex."""
+    if hasattr(value, "dtype"):
+        return formats.is_complex(value.dtype)
+    return isinstance(value, complex)
+
+
+def conjugate(value: Any) -> Any:
+    """The complex conjugate of a tensor or a number; real ones are their own."""
+    if not is_complex(value):
+        return value
+    return value.conjugate() if isinstance(value, complex) else F._conj(value)
+
+
+op("_conj(Tensor self) -> Tensor", POINTWISE, {"self": "conj(grad)"})
 op("_conj_physical(Tensor self) -> Tensor", POINTWISE, {"self": "conj(grad)"})
+composite("conj(Tensor(a) self) -> Tensor(a)")(conjugate)
 op("angle(Tensor self) -> Tensor", pointwise("float_real"), {"self": "angle_grad(grad, self)"})
 op("sgn(Tensor self) -> Tensor", POINTWISE, {"self": "sgn_grad(grad, self, result)"})
 

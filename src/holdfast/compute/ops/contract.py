@@ -9,8 +9,8 @@ import math
 from typing import Any
 
 from holdfast.base.errors import BadInput
-from holdfast.compute import dtype as formats
-from holdfast.compute.ops.lazy import functional as f
+from holdfast.compute import functional as F
+from holdfast.compute.ops.complex_numbers import conjugate
 from holdfast.compute.ops.rules import normalized_dim
 from holdfast.compute.ops.table import composite
 from holdfast.compute.schema import described
@@ -22,12 +22,7 @@ def outer(self: Any, vec2: Any) -> Any:
         raise BadInput(
             f"cannot compute outer({described(self)}, {described(vec2)})", expected="two vectors"
         )
-    return f.unsqueeze(self, 1) * vec2
-
-
-@composite("ger(Tensor self, Tensor vec2) -> Tensor")
-def ger(self: Any, vec2: Any) -> Any:
-    return outer(self, vec2)
+    return F.unsqueeze(self, 1) * vec2
 
 
 @composite("inner(Tensor self, Tensor other) -> Tensor")
@@ -39,8 +34,7 @@ def inner(self: Any, other: Any) -> Any:
 
 @composite("linalg_vecdot(Tensor x, Tensor y, *, int dim=-1) -> Tensor")
 def vecdot(x: Any, y: Any, dim: int = -1) -> Any:
-    first = f._conj(x) if formats.is_complex(x.dtype) else x
-    return f.sum(first * y, [dim])
+    return F.sum(conjugate(x) * y, [dim])
 
 
 @composite("tensordot(Tensor self, Tensor other, int[] dims_self, int[] dims_other) -> Tensor")
@@ -49,9 +43,9 @@ def tensordot(self: Any, other: Any, dims_self: Any, dims_other: Any) -> Any:
     for i, j in zip(first, second, strict=False):
         # A size of 1 meets any other: the sum over that is taken before the product.
         if self.shape[i] == 1 != other.shape[j]:
-            other = f.sum(other, [j], True)
+            other = F.sum(other, [j], True)
         elif other.shape[j] == 1 != self.shape[i]:
-            self = f.sum(self, [i], True)
+            self = F.sum(self, [i], True)
     sizes = [self.shape[d] for d in first], [other.shape[d] for d in second]
     if sizes[0] != sizes[1]:
         raise BadInput(
@@ -63,10 +57,10 @@ def tensordot(self: Any, other: Any, dims_self: Any, dims_other: Any) -> Any:
     left = [d for d in range(other.ndim) if d not in second]
     count = math.prod(sizes[0])
     shape = [self.shape[d] for d in kept] + [other.shape[d] for d in left]
-    rows = f.reshape(f.permute(self, kept + first), (math.prod(self.shape[d] for d in kept), count))
-    columns = f.permute(other, second + left)
-    columns = f.reshape(columns, (count, math.prod(other.shape[d] for d in left)))
-    return f.reshape(f.mm(rows, columns), shape)
+    rows = F.reshape(F.permute(self, kept + first), (math.prod(self.shape[d] for d in kept), count))
+    columns = F.permute(other, second + left)
+    columns = F.reshape(columns, (count, math.prod(other.shape[d] for d in left)))
+    return F.reshape(F.mm(rows, columns), shape)
 
 
 @composite("tensordot.dims(Tensor self, Tensor other, Any dims=2) -> Tensor")
@@ -86,18 +80,18 @@ def kron(self: Any, other: Any) -> Any:
     ndim = max(self.ndim, other.ndim)
     one = (*[1] * (ndim - self.ndim), *self.shape)
     two = (*[1] * (ndim - other.ndim), *other.shape)
-    first = f.reshape(self, [n for size in one for n in (size, 1)])
-    second = f.reshape(other, [n for size in two for n in (1, size)])
-    return f.reshape(first * second, [a * b for a, b in zip(one, two, strict=True)])
+    first = F.reshape(self, [n for size in one for n in (size, 1)])
+    second = F.reshape(other, [n for size in two for n in (1, size)])
+    return F.reshape(first * second, [a * b for a, b in zip(one, two, strict=True)])
 
 
 @composite("bilinear(Tensor input1, Tensor input2, Tensor weight, Tensor? bias=None) -> Tensor")
 def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
     shape = (*input1.shape[:-1], weight.shape[0])
     count = math.prod(input1.shape[:-1])
-    rows = [f.reshape(x, (count, x.shape[-1])) for x in (input1, input2)]
-    out = f._trilinear(rows[0], weight, rows[1], [1, 3], [0], [1, 2], [2, 3])
-    out = f.reshape(out, shape)
+    rows = [F.reshape(x, (count, x.shape[-1])) for x in (input1, input2)]
+    out = F._trilinear(rows[0], weight, rows[1], [1, 3], [0], [1, 2], [2, 3])
+    out = F.reshape(out, shape)
     return out if bias is None else out + bias
 
 
@@ -111,13 +105,13 @@ def multi_dot(tensors: Any) -> Any:
     matrices = list(tensors)
     row, column = matrices[0].ndim == 1, matrices[-1].ndim == 1
     if row:
-        matrices[0] = f.unsqueeze(matrices[0], 0)
+        matrices[0] = F.unsqueeze(matrices[0], 0)
     if column:
-        matrices[-1] = f.unsqueeze(matrices[-1], -1)
+        matrices[-1] = F.unsqueeze(matrices[-1], -1)
     sizes = [m.shape[0] for m in matrices] + [matrices[-1].shape[1]]
     found = _in_order(matrices, _best_splits(sizes), 0, len(matrices) - 1)
     shape = (() if row else (sizes[0],)) + (() if column else (sizes[-1],))
-    return f.reshape(found, shape) if row or column else found
+    return F.reshape(found, shape) if row or column else found
 
 
 def _best_splits(sizes: list[int]) -> dict[tuple[int, int], int]:
@@ -139,7 +133,7 @@ def _in_order(matrices: list[Any], split: dict[tuple[int, int], int], i: int, j:
     if i == j:
         return matrices[i]
     cut = split[i, j]
-    return f.mm(_in_order(matrices, split, i, cut), _in_order(matrices, split, cut + 1, j))
+    return F.mm(_in_order(matrices, split, i, cut), _in_order(matrices, split, cut + 1, j))
 
 
 @composite("chain_matmul(Tensor[] matrices) -> Tensor")
@@ -152,20 +146,15 @@ def matrix_power(self: Any, n: int) -> Any:
     if self.ndim < 2 or self.shape[-1] != self.shape[-2]:
         raise BadInput(f"cannot raise {described(self)} to a power", expected="square matrices")
     if n == 0:
-        nothing = f.tril(f.triu(self, 1))
-        return f.tril(f.triu(f.ones_like(self))) + nothing
+        nothing = F.tril(F.triu(self, 1))
+        return F.tril(F.triu(F.ones_like(self))) + nothing
     if n < 0:
-        self, n = f.linalg_inv_ex(self, check_errors=True)[0], -n
+        self, n = F.linalg_inv_ex(self, check_errors=True)[0], -n
     found = None
     while True:
         if n & 1:
-            found = self if found is None else f.matmul(found, self)
+            found = self if found is None else F.matmul(found, self)
         n >>= 1
         if not n:
             return found
-        self = f.matmul(self, self)
-
-
-@composite("matrix_power(Tensor self, int n) -> Tensor")
-def old_matrix_power(self: Any, n: int) -> Any:
-    return matrix_power(self, n)
+        self = F.matmul(self, self)

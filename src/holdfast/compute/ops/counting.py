@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.ops.rules import Meta, rule
+from holdfast.compute import functional as F
+from holdfast.compute.ops.complex_numbers import conjugate
+from holdfast.compute.ops.rules import Meta, meta_of, rule, sized
 from holdfast.compute.ops.table import Op, composite, op
 
 # ---- histograms
@@ -16,14 +18,26 @@ def _bins(_: Op, bound: dict[str, Any]) -> Meta:
 
 
 op("histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Tensor", rule(_bins))
+
+
+def _by_edges(_: Op, bound: dict[str, Any]) -> tuple[Meta, Meta]:
+    edges = bound["bins"]
+    return Meta((edges.shape[0] - 1,), bound["self"].dtype), meta_of(edges)
+
+
+def _by_count(_: Op, bound: dict[str, Any]) -> tuple[Meta, Meta]:
+    count, kind = bound["bins"], bound["self"].dtype
+    return Meta((count,), kind), Meta((count + 1,), kind)
+
+
 op("histogram.bins_tensor(Tensor self, Tensor bins, *, Tensor? weight=None, "
-   "bool density=False) -> (Tensor hist, Tensor bin_edges)")  # fmt: skip
+   "bool density=False) -> (Tensor hist, Tensor bin_edges)", rule(_by_edges))  # fmt: skip
 op("histogram.bin_ct(Tensor self, int bins=100, *, float[]? range=None, Tensor? weight=None, "
-   "bool density=False) -> (Tensor hist, Tensor bin_edges)")  # fmt: skip
+   "bool density=False) -> (Tensor hist, Tensor bin_edges)", rule(_by_count))  # fmt: skip
 op("_histogramdd_bin_edges(Tensor self, int[] bins, *, float[]? range=None, "
    "Tensor? weight=None, bool density=False) -> Tensor[]")  # fmt: skip
 op("_histogramdd_from_bin_cts(Tensor self, int[] bins, *, float[]? range=None, "
-   "Tensor? weight=None, bool density=False) -> Tensor")  # fmt: skip
+   "Tensor? weight=None, bool density=False) -> Tensor", sized("bins", "self"))  # fmt: skip
 op("_histogramdd_from_bin_tensors(Tensor self, Tensor[] bins, *, Tensor? weight=None, "
    "bool density=False) -> Tensor")  # fmt: skip
 op("bincount(Tensor self, Tensor? weights=None, int minlength=0) -> Tensor")
@@ -36,11 +50,9 @@ op("bincount(Tensor self, Tensor? weights=None, int minlength=0) -> Tensor")
 def _histogramdd(
     self: Any, bins: Any, range: Any = None, weight: Any = None, density: bool = False
 ) -> Any:
-    from holdfast.compute import functional as f
-
     counts = [bins] * self.shape[-1] if isinstance(bins, int) else list(bins)
-    edges = f._histogramdd_bin_edges(self, counts, range=range)
-    found = f._histogramdd_from_bin_cts(self, counts, range=range, weight=weight, density=density)
+    edges = F._histogramdd_bin_edges(self, counts, range=range)
+    found = F._histogramdd_from_bin_cts(self, counts, range=range, weight=weight, density=density)
     return found, edges
 
 
@@ -67,15 +79,18 @@ def _unique(
     dim: int | None = None,
 ) -> Any:
     """As `torch.unique`: the numbers alone, or a tuple with what was asked for."""
-    from holdfast.compute import functional as f
-
     if dim is None:
-        found = f._unique2(self, sorted, return_inverse, return_counts)
+        found = F._unique2(self, sorted, return_inverse, return_counts)
     else:
-        found = f.unique_dim(self, dim, sorted, return_inverse, return_counts)
+        found = F.unique_dim(self, dim, sorted, return_inverse, return_counts)
     asked = (True, return_inverse, return_counts)
     chosen: Any = tuple(one for one, wanted in zip(found, asked, strict=True) if wanted)
     return chosen if len(chosen) > 1 else chosen[0]
+
+
+def _found(op: Op, bound: dict[str, Any]) -> Meta:
+    elements = bound[op.schema.parameters[0].name]
+    return Meta(tuple(getattr(elements, "shape", ())), formats.BOOL)
 
 
 _ISIN = "isin.{0}({1}, *, bool assume_unique=False, bool invert=False) -> Tensor"
@@ -84,7 +99,7 @@ for _name, _arguments in {
     "Tensor_Scalar": "Tensor elements, Scalar test_element",
     "Scalar_Tensor": "Scalar element, Tensor test_elements",
 }.items():
-    op(_ISIN.format(_name, _arguments))
+    op(_ISIN.format(_name, _arguments), rule(_found))
 
 
 # ---- where a number belongs
@@ -117,54 +132,40 @@ op(f"searchsorted.Scalar(Tensor sorted_sequence, Scalar self, *, {_HOW}, str? si
 )
 def _cov(self: Any, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
     """Rows are variables, columns are observations."""
-    from holdfast.compute import functional as f
-
-    rows = self if self.ndim == 2 else f.reshape(self, [1, -1])
+    rows = self if self.ndim == 2 else F.reshape(self, [1, -1])
     weights = fweights if aweights is None else aweights
     if fweights is not None and aweights is not None:
-        weights = f.mul(fweights, aweights)
+        weights = F.mul(fweights, aweights)
     count = rows.shape[1]
     if weights is None:
         free = float(max(count - correction, 0))
         centred, weighted = _centred(rows, None, count), None
     else:
-        total = f.sum(weights)
-        free = f.clamp(f.sub(total, _lost(weights, total, aweights, correction)), 0)
+        total = F.sum(weights)
+        free = F.clamp(F.sub(total, _lost(weights, total, aweights, correction)), 0)
         centred, weighted = _centred(rows, weights, total), weights
-    other = centred if weighted is None else f.mul(centred, weighted)
-    found = f.div(f.matmul(other, f.transpose(_conjugate(centred), 0, 1)), free)
-    return found if self.ndim == 2 else f.reshape(found, [])
+    other = centred if weighted is None else F.mul(centred, weighted)
+    found = F.div(F.matmul(other, F.transpose(conjugate(centred), 0, 1)), free)
+    return found if self.ndim == 2 else F.reshape(found, [])
 
 
 def _centred(rows: Any, weights: Any, total: Any) -> Any:
-    from holdfast.compute import functional as f
-
-    weighted = rows if weights is None else f.mul(rows, weights)
-    return f.sub(rows, f.div(f.sum(weighted, [1], True), total))
+    weighted = rows if weights is None else F.mul(rows, weights)
+    return F.sub(rows, F.div(F.sum(weighted, [1], True), total))
 
 
 def _lost(weights: Any, total: Any, aweights: Any, correction: int) -> Any:
     """What the correction takes from the number of observations."""
-    from holdfast.compute import functional as f
-
     if aweights is None:
         return correction
-    return f.mul(f.div(f.sum(f.mul(weights, aweights)), total), correction)
-
-
-def _conjugate(value: Any) -> Any:
-    from holdfast.compute.gradients import shared
-
-    return shared.conj(value)
+    return F.mul(F.div(F.sum(F.mul(weights, aweights)), total), correction)
 
 
 @composite("corrcoef(Tensor self) -> Tensor")
 def _corrcoef(self: Any) -> Any:
-    from holdfast.compute import functional as f
-
-    together = f.cov(self)
+    together = F.cov(self)
     if together.ndim == 0:
-        return f.div(together, together)
-    alone = f.sqrt(f.diagonal(together))
-    scaled = f.div(f.div(together, f.unsqueeze(alone, 1)), f.unsqueeze(alone, 0))
-    return scaled if formats.is_complex(scaled.dtype) else f.clamp(scaled, -1, 1)
+        return F.div(together, together)
+    alone = F.sqrt(F.diagonal(together))
+    scaled = F.div(F.div(together, F.unsqueeze(alone, 1)), F.unsqueeze(alone, 0))
+    return scaled if formats.is_complex(scaled.dtype) else F.clamp(scaled, -1, 1)

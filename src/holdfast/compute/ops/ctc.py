@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.compute.ops.lazy import functional as F
+from holdfast.compute import functional as F
 from holdfast.compute.ops.loss import MEAN, NONE
 from holdfast.compute.ops.rules import like
 from holdfast.compute.ops.table import composite, op

@@ -5,21 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.ops.lazy import functional as F
-from holdfast.compute.ops.rules import LIKE_SELF, Meta, like, normalized_dim, rule
+from holdfast.compute import functional as F
+from holdfast.compute.ops.rules import LIKE_SELF, Meta, like, normalized_dim, rule, with_places
 from holdfast.compute.ops.table import Op, composite, op
 
 
 def _ran(op: Op, bound: dict[str, Any]) -> Meta:
-    of, asked = bound["self"], bound["dtype"]
-    whole = formats.category(of.dtype) < formats.FLOATING
-    kind = formats.dtype(asked) if asked is not None else formats.INT64 if whole else of.dtype
-    return Meta(tuple(of.shape), kind)
-
-
-def _placed(op: Op, bound: dict[str, Any]) -> tuple[Meta, Meta]:
-    shape = tuple(bound["self"].shape)
-    return Meta(shape, bound["self"].dtype), Meta(shape, formats.INT64)
+    of = bound["self"]
+    return Meta(tuple(of.shape), formats.asked(bound["dtype"], formats.of_sums(of.dtype)))
 
 
 op("cumsum(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor", rule(_ran),
@@ -27,8 +20,8 @@ op("cumsum(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor", rule(_ra
 op("cumprod(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor", rule(_ran),
    {"self": "cumprod_gradient(grad, self, result, dim)"})  # fmt: skip
 for _name in ("cummax", "cummin"):
-    op(f"{_name}(Tensor self, int dim) -> (Tensor values, Tensor indices)", rule(_placed),
-       {"self": "scattered(grad, self, dim, result1)"})  # fmt: skip
+    op(f"{_name}(Tensor self, int dim) -> (Tensor values, Tensor indices)", with_places(LIKE_SELF),
+       {"self": "scattered(grad, self.shape, dim, result1)"})  # fmt: skip
 op("logcumsumexp(Tensor self, int dim) -> Tensor", LIKE_SELF,
    {"self": "logcumsumexp_gradient(grad, self, result, dim)"})  # fmt: skip
 

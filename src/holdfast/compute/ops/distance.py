@@ -1,4 +1,4 @@
-"""Norms and distances."""
+"""Distances, of pairs and between all rows."""
 
 from __future__ import annotations
 
@@ -6,54 +6,9 @@ from typing import Any
 
 import numpy
 
-from holdfast.compute import dtype as formats
-from holdfast.compute.ops.lazy import functional as F
-from holdfast.compute.ops.rules import Meta, like, normalized_dim, reduction, rule
+from holdfast.compute import functional as F
+from holdfast.compute.ops.rules import Meta, like, rule
 from holdfast.compute.ops.table import Op, composite, op
-
-REAL = reduction("real")
-
-# ---- norms
-
-
-def _asked(op: Op, bound: dict[str, Any]) -> Meta:
-    infer: Any = REAL.infer
-    shape = infer(op, bound).shape
-    return Meta(shape, formats.real_of(formats.dtype(bound["dtype"])))
-
-
-op("norm.Scalar(Tensor self, Scalar p=2) -> Tensor", REAL,
-   {"self": "norm_gradient(grad, self, p, result, None, False)"})  # fmt: skip
-op("norm.ScalarOpt_dim(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor", REAL,
-   {"self": "norm_gradient(grad, self, p, result, dim, keepdim)"})  # fmt: skip
-op("norm.ScalarOpt_dim_dtype(Tensor self, Scalar? p, int[1] dim, bool keepdim, *,"
-   " ScalarType dtype) -> Tensor", rule(_asked),
-   {"self": "norm_gradient(grad, self.to(dtype), p, result, dim, keepdim)"})  # fmt: skip
-op("norm.ScalarOpt_dtype(Tensor self, Scalar? p, *, ScalarType dtype) -> Tensor", rule(_asked),
-   {"self": "norm_gradient(grad, self.to(dtype), p, result, None, False)"})  # fmt: skip
-
-
-@composite("frobenius_norm.dim(Tensor self, int[1] dim, bool keepdim=False) -> Tensor")
-def frobenius_norm(self: Any, dim: Any, keepdim: bool = False) -> Any:
-    return F.norm(self, 2, dim, keepdim)
-
-
-def _single(op: Op, bound: dict[str, Any]) -> Meta:
-    return Meta((), formats.real_of(formats.result_type(bound["self"], bound["other"])))
-
-
-op("dist(Tensor self, Tensor other, Scalar p=2) -> Tensor", rule(_single),
-   {"self": "norm_gradient(grad, self - other, p, result, None, False)",
-    "other": "norm_gradient(0 - grad, self - other, p, result, None, False)"})  # fmt: skip
-
-
-@composite("renorm(Tensor self, Scalar p, int dim, Scalar maxnorm) -> Tensor")
-def renorm(self: Any, p: Any, dim: int, maxnorm: Any) -> Any:
-    axis = normalized_dim(dim, self.ndim)
-    sizes = F.norm(self, p, [d for d in range(self.ndim) if d != axis], True)
-    factor = F.where(F.gt(sizes, maxnorm), maxnorm / (sizes + 1e-7), F.ones_like(sizes))
-    return self * factor
-
 
 # ---- distances of pairs
 
@@ -114,8 +69,3 @@ op("_pdist_backward(Tensor grad, Tensor self, float p, Tensor pdist) -> Tensor",
 @composite("cdist(Tensor x1, Tensor x2, float p=2., int? compute_mode=None) -> Tensor")
 def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: Any = None) -> Any:
     return F._cdist_forward(x1, x2, p, compute_mode)
-
-
-@composite("pdist(Tensor self, float p=2.) -> Tensor")
-def pdist(self: Any, p: float = 2.0) -> Any:
-    return F._pdist_forward(self, p)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast.base.errors import BadInput
-from holdfast.compute.ops.lazy import functional as f
+from holdfast.compute import functional as F
 from holdfast.compute.ops.table import composite
 from holdfast.compute.schema import described
 
@@ -102,7 +102,7 @@ def _with_diagonals(tensor: Any, labels: Labels) -> tuple[Any, Labels]:
             j = labels.index(label, i + 1)
             if tensor.shape[i] != tensor.shape[j]:
                 raise _Refused(f"{label!r} is {tensor.shape[i]} and {tensor.shape[j]}")
-            tensor = f.diagonal(tensor, 0, i, j)
+            tensor = F.diagonal(tensor, 0, i, j)
             labels = [s for k, s in enumerate(labels) if k not in (i, j)] + [label]
     return tensor, labels
 
@@ -144,33 +144,33 @@ def _joined(
     a = _permuted(a, one, shared + left + inner)
     if not inner:
         b = _permuted(b, two, shared + right)
-        a = f.reshape(a, (*a.shape, *[1] * len(right)))
-        b = f.reshape(b, (*b.shape[: len(shared)], *[1] * len(left), *b.shape[len(shared) :]))
+        a = F.reshape(a, (*a.shape, *[1] * len(right)))
+        b = F.reshape(b, (*b.shape[: len(shared)], *[1] * len(left), *b.shape[len(shared) :]))
         return a * b, labels
     b = _permuted(b, two, shared + inner + right)
     a = _grouped(a, [shared, left, inner], sizes)
     b = _grouped(b, [shared, inner, right], sizes)
-    return f.reshape(f.matmul(a, b), [sizes[s] for s in labels]), labels
+    return F.reshape(F.matmul(a, b), [sizes[s] for s in labels]), labels
 
 
 def _grouped(tensor: Any, groups: Sequence[Labels], sizes: dict[str, int]) -> Any:
     """Each group of dimensions as one; none where the first group, the batch, is empty."""
     full = [sizes[s] for group in groups for s in group]
     if tuple(full) != tuple(tensor.shape):
-        tensor = f.expand(tensor, full)
+        tensor = F.expand(tensor, full)
     counts = [math.prod(sizes[s] for s in group) for group in groups]
-    return f.reshape(tensor, counts if groups[0] else counts[1:])
+    return F.reshape(tensor, counts if groups[0] else counts[1:])
 
 
 def _summed(tensor: Any, labels: Labels, away: set[str]) -> tuple[Any, Labels]:
     dims = [i for i, s in enumerate(labels) if s in away]
     if not dims:
         return tensor, labels
-    return f.sum(tensor, dims), [s for s in labels if s not in away]
+    return F.sum(tensor, dims), [s for s in labels if s not in away]
 
 
 def _permuted(tensor: Any, labels: Labels, order: Labels) -> Any:
-    return tensor if labels == order else f.permute(tensor, [labels.index(s) for s in order])
+    return tensor if labels == order else F.permute(tensor, [labels.index(s) for s in order])
 
 
 def _arranged(tensor: Any, labels: Labels, out: Labels) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.ops.lazy import functional as F
+from holdfast.compute import functional as F
 from holdfast.compute.ops.rules import LIKE_SELF, Meta, rule
 from holdfast.compute.ops.table import Op, composite, op
 

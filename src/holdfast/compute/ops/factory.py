@@ -7,37 +7,25 @@ Leaves to others: random numbers (`random`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.ops.rules import LIKE_SELF, Meta, Rule, rule
+from holdfast.compute.ops.rules import LIKE_SELF, Meta, rule
 from holdfast.compute.ops.table import Op, op
-
-Infer = Callable[[Op, dict[str, Any]], Meta]
-
-
-def asked(kind: Any, otherwise: Any) -> Any:
-    """The format `kind` stands for, or the other where none is asked for."""
-    return otherwise if kind is None else formats.dtype(kind)
-
-
-def filled_format(value: Any) -> Any:
-    """The format of a tensor full of a number."""
-    return formats.of_scalar(value)
 
 
 def _sized(op: Op, bound: dict[str, Any]) -> Meta:
-    return Meta(tuple(bound["size"]), asked(bound["dtype"], formats.FLOAT32))
+    return Meta(tuple(bound["size"]), formats.asked(bound["dtype"], formats.FLOAT32))
 
 
 def _full(op: Op, bound: dict[str, Any]) -> Meta:
-    return Meta(tuple(bound["size"]), asked(bound["dtype"], filled_format(bound["fill_value"])))
+    kind = formats.asked(bound["dtype"], formats.of_scalar(bound["fill_value"]))
+    return Meta(tuple(bound["size"]), kind)
 
 
 def _like(op: Op, bound: dict[str, Any]) -> Meta:
     of = bound["self"]
-    return Meta(tuple(bound.get("size", of.shape)), asked(bound["dtype"], of.dtype))
+    return Meta(tuple(bound.get("size", of.shape)), formats.asked(bound["dtype"], of.dtype))
 
 
 SIZED, LIKE, _FULL = rule(_sized), rule(_like), rule(_full)
@@ -58,7 +46,7 @@ op(
 
 
 def _scalar(op: Op, bound: dict[str, Any]) -> Meta:
-    return Meta((), asked(bound["dtype"], formats.FLOAT32))
+    return Meta((), formats.asked(bound["dtype"], formats.FLOAT32))
 
 
 op("scalar_tensor(Scalar s, *, ScalarType? dtype=None) -> Tensor", rule(_scalar))
@@ -89,7 +77,7 @@ op("copy(Tensor self, Tensor src) -> Tensor", LIKE_SELF,
 
 def range_format(*numbers: Any) -> Any:
     """What arange counts in: whole numbers where all it was given are."""
-    whole = all(isinstance(n, int) and not isinstance(n, float) for n in numbers)
+    whole = all(isinstance(n, int) for n in numbers)
     return formats.INT64 if whole else formats.FLOAT32
 
 
@@ -113,7 +101,7 @@ def range_length(start: Any, end: Any, step: Any, kind: Any) -> int:
 
 def _range(op: Op, bound: dict[str, Any]) -> Meta:
     start, end, step = bound.get("start", 0), bound["end"], bound.get("step", 1)
-    kind = asked(bound["dtype"], range_format(start, end, step))
+    kind = formats.asked(bound["dtype"], range_format(start, end, step))
     return Meta((range_length(start, end, step, kind),), kind)
 
 
@@ -130,11 +118,11 @@ def spaced_format(start: Any, end: Any) -> Any:
 
 
 def _spaced(op: Op, bound: dict[str, Any]) -> Meta:
-    kind = asked(bound["dtype"], spaced_format(bound["start"], bound["end"]))
+    kind = formats.asked(bound["dtype"], spaced_format(bound["start"], bound["end"]))
     return Meta((bound["steps"],), kind)
 
 
-_SPACED: Rule = rule(_spaced)
+_SPACED = rule(_spaced)
 for _overload, _one, _other in (
     ("", "Scalar", "Scalar"),
     (".Scalar_Tensor", "Scalar", "Tensor"),
@@ -151,7 +139,7 @@ for _overload, _one, _other in (
 
 def _eye(op: Op, bound: dict[str, Any]) -> Meta:
     columns = bound.get("m", bound["n"])
-    return Meta((bound["n"], columns), asked(bound["dtype"], formats.FLOAT32))
+    return Meta((bound["n"], columns), formats.asked(bound["dtype"], formats.FLOAT32))
 
 
 op("eye(int n, *, ScalarType? dtype=None) -> Tensor", rule(_eye))

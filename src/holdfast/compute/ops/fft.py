@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.ops.lazy import functional as f
+from holdfast.compute import functional as F
 from holdfast.compute.ops.rules import Meta, like, normalized_dim, rule
 from holdfast.compute.ops.table import Op, composite, op
 
@@ -40,8 +40,15 @@ op("_fft_r2c(Tensor self, int[] dim, int normalization, bool onesided) -> Tensor
 op("_fft_c2r(Tensor self, int[] dim, int normalization, int last_dim_size) -> Tensor",
    rule(_c2r, "complex numbers"),
    {"self": "fft_c2r_gradient(grad, dim, normalization)"})  # fmt: skip
-op("fft_fftfreq(int n, float d=1.0, *, ScalarType? dtype=None) -> Tensor")
-op("fft_rfftfreq(int n, float d=1.0, *, ScalarType? dtype=None) -> Tensor")
+
+
+def _frequencies(op: Op, bound: dict[str, Any]) -> Meta:
+    count = bound["n"] // 2 + 1 if op.name == "fft_rfftfreq" else bound["n"]
+    return Meta((count,), formats.asked(bound["dtype"], formats.FLOAT32))
+
+
+for _name in ("fft_fftfreq", "fft_rfftfreq"):
+    op(f"{_name}(int n, float d=1.0, *, ScalarType? dtype=None) -> Tensor", rule(_frequencies))
 
 
 # ---- what people call
@@ -66,9 +73,9 @@ def _fit(of: Any, dims: Any, sizes: Any) -> Any:
             raise ValueError(f"a transform of {size} numbers")
         have = of.shape[dim]
         if have > size:
-            of = f.narrow(of, dim, 0, size)
+            of = F.narrow(of, dim, 0, size)
         elif have < size:
-            of = f.constant_pad_nd(of, [0, 0] * (of.ndim - 1 - dim) + [0, size - have], 0)
+            of = F.constant_pad_nd(of, [0, 0] * (of.ndim - 1 - dim) + [0, size - have], 0)
     return of
 
 
@@ -104,19 +111,19 @@ def _dims(of: Any, sizes: Any, dims: Any) -> tuple[list[int], list[Any]]:
 def _complex(of: Any, sizes: Any, dims: Any, norm: str | None, forward: bool) -> Any:
     dims, sizes = _dims(of, sizes, dims)
     of = _fit(_as_complex(of), dims, sizes)
-    return f._fft_c2c(of, dims, _norm(norm, forward), forward) if dims else of
+    return F._fft_c2c(of, dims, _norm(norm, forward), forward) if dims else of
 
 
 def _to_half(of: Any, sizes: Any, dims: Any, norm: str | None) -> Any:
     dims, sizes = _dims(of, sizes, dims)
-    return f._fft_r2c(_fit(_as_real(of), dims, sizes), dims, _norm(norm, True), True)
+    return F._fft_r2c(_fit(_as_real(of), dims, sizes), dims, _norm(norm, True), True)
 
 
 def _from_half(of: Any, sizes: Any, dims: Any, norm: str | None) -> Any:
     dims, sizes = _dims(of, sizes, dims)
     last = sizes[-1] or 2 * (of.shape[dims[-1]] - 1)
     of = _fit(_as_complex(of), dims, [*sizes[:-1], last // 2 + 1])
-    return f._fft_c2r(of, dims, _norm(norm, False), last)
+    return F._fft_c2r(of, dims, _norm(norm, False), last)
 
 
 def _to_real(of: Any, sizes: Any, dims: Any, norm: str | None) -> Any:
@@ -125,16 +132,16 @@ def _to_real(of: Any, sizes: Any, dims: Any, norm: str | None) -> Any:
     last = sizes[-1] or 2 * (of.shape[dims[-1]] - 1)
     of = _fit(_as_complex(of), dims, [*sizes[:-1], last // 2 + 1])
     if dims[:-1]:
-        of = f._fft_c2c(of, dims[:-1], _norm(norm, True), True)
-    return f._fft_c2r(f._conj(of), dims[-1:], _norm(norm, True), last)
+        of = F._fft_c2c(of, dims[:-1], _norm(norm, True), True)
+    return F._fft_c2r(F._conj(of), dims[-1:], _norm(norm, True), last)
 
 
 def _to_mirror(of: Any, sizes: Any, dims: Any, norm: str | None) -> Any:
     """The inverse of `_to_real`."""
     dims, sizes = _dims(of, sizes, dims)
     number = _norm(norm, False)
-    half = f._conj(f._fft_r2c(_fit(_as_real(of), dims, sizes), dims[-1:], number, True))
-    return f._fft_c2c(half, dims[:-1], number, False) if dims[:-1] else half
+    half = F._conj(F._fft_r2c(_fit(_as_real(of), dims, sizes), dims[-1:], number, True))
+    return F._fft_c2c(half, dims[:-1], number, False) if dims[:-1] else half
 
 
 def _family(name: str, transform: Any) -> None:
@@ -167,10 +174,10 @@ _family("ihfft", _to_mirror)
 @composite("fft_fftshift(Tensor self, int[1]? dim=None) -> Tensor")
 def fftshift(self: Any, dim: Any = None) -> Any:
     dims, _ = _dims(self, None, dim)
-    return f.roll(self, [self.shape[d] // 2 for d in dims], dims)
+    return F.roll(self, [self.shape[d] // 2 for d in dims], dims)
 
 
 @composite("fft_ifftshift(Tensor self, int[1]? dim=None) -> Tensor")
 def ifftshift(self: Any, dim: Any = None) -> Any:
     dims, _ = _dims(self, None, dim)
-    return f.roll(self, [(self.shape[d] + 1) // 2 for d in dims], dims)
+    return F.roll(self, [(self.shape[d] + 1) // 2 for d in dims], dims)

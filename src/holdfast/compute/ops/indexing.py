@@ -13,7 +13,8 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.ops.rules import LIKE_SELF, POINTWISE_BOOL, Meta, normalized_dim, rule
+from holdfast.compute import functional as F
+from holdfast.compute.ops.rules import LIKE_SELF, POINTWISE_BOOL, Meta, normalized_dim, rule, sized
 from holdfast.compute.ops.table import Op, composite, op
 
 op("isinf(Tensor self) -> Tensor", POINTWISE_BOOL)
@@ -51,13 +52,11 @@ op("_unsafe_index.Tensor(Tensor self, Tensor?[] indices) -> Tensor", _INDEX, _BA
     },
 )
 def _unsafe_masked_index(self: Any, mask: Any, indices: Any, fill: Any) -> Any:
-    from holdfast.compute import functional as f
-
     if not math.prod(self.shape):
         shape = numpy.broadcast_shapes(mask.shape, *(i.shape for i in indices if i is not None))
-        return f.new_full(self, list(shape), fill)
-    found = f.index(self, _within(self, indices))
-    return f.masked_fill(found, f.logical_not(mask), fill)
+        return F.new_full(self, list(shape), fill)
+    found = F.index(self, _within(self, indices))
+    return F.masked_fill(found, F.logical_not(mask), fill)
 
 
 @composite(
@@ -66,20 +65,16 @@ def _unsafe_masked_index(self: Any, mask: Any, indices: Any, fill: Any) -> Any:
     {"self": "grad", "values": "_unsafe_masked_index(grad, mask, indices, 0)"},
 )
 def _unsafe_masked_index_put(self: Any, mask: Any, indices: Any, values: Any) -> Any:
-    from holdfast.compute import functional as f
-
     if not math.prod(self.shape):
-        return f.clone(self)
-    kept = f.masked_fill(values, f.logical_not(mask), 0)
-    return f.index_put(self, _within(self, indices), kept, True)
+        return F.clone(self)
+    kept = F.masked_fill(values, F.logical_not(mask), 0)
+    return F.index_put(self, _within(self, indices), kept, True)
 
 
 def _within(self: Any, indices: Any) -> list[Any]:
     """Indices brought into range; what lies outside of the mask may be anything."""
-    from holdfast.compute import functional as f
-
     return [
-        None if index is None else f.clamp(index, -size, size - 1)
+        None if index is None else F.clamp(index, -size, size - 1)
         for index, size in zip(indices, self.shape, strict=False)
     ]
 
@@ -119,19 +114,17 @@ op("index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor",
 
 @composite("take_along_dim(Tensor self, Tensor indices, int? dim=None) -> Tensor")
 def _take_along_dim(self: Any, indices: Any, dim: int | None = None) -> Any:
-    from holdfast.compute import functional as f
-
     if dim is None:
-        return f.gather(f.reshape(self, [-1]), 0, f.reshape(indices, [-1]))
+        return F.gather(F.reshape(self, [-1]), 0, F.reshape(indices, [-1]))
     dim = normalized_dim(dim, self.ndim)
     if indices.ndim != self.ndim:
         raise ValueError(f"the indices have {indices.ndim} dimensions, the tensor {self.ndim}")
     pairs = list(zip(self.shape, indices.shape, strict=True))
     both = [numpy.broadcast_shapes((one,), (other,))[0] if d != dim else 0
             for d, (one, other) in enumerate(pairs)]  # fmt: skip
-    of = f.expand(self, [pairs[d][0] if d == dim else size for d, size in enumerate(both)])
-    at = f.expand(indices, [pairs[d][1] if d == dim else size for d, size in enumerate(both)])
-    return f.gather(of, dim, at)
+    of = F.expand(self, [pairs[d][0] if d == dim else size for d, size in enumerate(both)])
+    at = F.expand(indices, [pairs[d][1] if d == dim else size for d, size in enumerate(both)])
+    return F.gather(of, dim, at)
 
 
 # ---- masks
@@ -155,7 +148,7 @@ op("masked_scatter(Tensor self, Tensor mask, Tensor source) -> Tensor", rule(_ma
    {"self": "masked_fill(grad, mask, 0)",
     "source": "masked_scatter_backward(grad, mask, source.shape)"})  # fmt: skip
 op("masked_scatter_backward(Tensor grad_output, Tensor mask, int[] sizes) -> Tensor",
-   rule(lambda op, bound: Meta(tuple(bound["sizes"]), bound["grad_output"].dtype)),
+   sized("sizes", "grad_output"),
    {"grad_output": "masked_scatter(new_zeros(grad, grad_output.shape), mask, grad)"})  # fmt: skip
 
 
@@ -167,19 +160,10 @@ op("nonzero_static(Tensor self, *, int size, int fill_value=-1) -> Tensor",
 op("repeat_interleave.Tensor(Tensor repeats, *, int? output_size=None) -> Tensor")
 
 
-@composite("argwhere(Tensor self) -> Tensor")
-def _argwhere(self: Any) -> Any:
-    from holdfast.compute import functional as f
-
-    return f.nonzero(self)
-
-
 @composite("nonzero_numpy(Tensor self) -> Tensor[]")
 def _nonzero_numpy(self: Any) -> Any:
-    from holdfast.compute import functional as f
-
-    found = f.nonzero(self if self.ndim else f.unsqueeze(self, 0))
-    return list(f.unbind(found, 1))
+    found = F.nonzero(self if self.ndim else F.unsqueeze(self, 0))
+    return list(F.unbind(found, 1))
 
 
 @composite("where(Tensor condition) -> Tensor[]")
@@ -194,16 +178,14 @@ def _where(condition: Any) -> Any:
 def _repeat_by_tensor(
     self: Any, repeats: Any, dim: int | None = None, *, output_size: int | None = None
 ) -> Any:
-    from holdfast.compute import functional as f
-
-    of = self if dim is not None else f.reshape(self, [-1])
+    of = self if dim is not None else F.reshape(self, [-1])
     along = normalized_dim(dim or 0, of.ndim)
-    counts = f.reshape(repeats, [-1])
+    counts = F.reshape(repeats, [-1])
     if counts.shape[0] == 1:
-        counts = f.expand(counts, [of.shape[along] if of.ndim else 1])
+        counts = F.expand(counts, [of.shape[along] if of.ndim else 1])
     if of.ndim and counts.shape[0] != of.shape[along]:
         raise ValueError(f"{counts.shape[0]} repeats for {of.shape[along]} rows")
-    return f.index_select(of, along, f.repeat_interleave(counts, output_size=output_size))
+    return F.index_select(of, along, F.repeat_interleave(counts, output_size=output_size))
 
 
 @composite(
@@ -213,10 +195,8 @@ def _repeat_by_tensor(
 def _repeat_by_number(
     self: Any, repeats: int, dim: int | None = None, *, output_size: int | None = None
 ) -> Any:
-    from holdfast.compute import functional as f
-
-    of = self if dim is not None else f.reshape(self, [-1])
+    of = self if dim is not None else F.reshape(self, [-1])
     along = normalized_dim(dim or 0, of.ndim)
     shape = [*of.shape[: along + 1], repeats, *of.shape[along + 1 :]]
-    spread = f.expand(f.unsqueeze(of, along + 1), shape)
-    return f.reshape(spread, [*of.shape[:along], -1, *of.shape[along + 1 :]])
+    spread = F.clone(F.expand(F.unsqueeze(of, along + 1), shape))
+    return F.reshape(spread, [*of.shape[:along], -1, *of.shape[along + 1 :]])

@@ -12,7 +12,7 @@ import numpy
 
 from holdfast.compute import dtype as formats
 from holdfast.compute.ops import reflect
-from holdfast.compute.ops.rules import LIKE_SELF, Meta, Rule, like, rule
+from holdfast.compute.ops.rules import LIKE_SELF, Meta, Rule, like, meta_of, rule
 from holdfast.compute.ops.table import Op, op
 
 _INT32 = formats.DTYPES["int32"]
@@ -33,12 +33,12 @@ def _by(shape: Callable[[Any, dict[str, Any]], Any], expects: str = _SQUARE) -> 
     return rule(infer, expects)
 
 
-def _like(a: Any) -> Meta:
-    return Meta(tuple(a.shape), a.dtype)
-
-
 def _info(a: Any) -> Meta:
     return Meta(tuple(a.shape[:-2]), _INT32)
+
+
+def _det(a: Any) -> Meta:
+    return Meta(tuple(a.shape[:-2]), a.dtype)
 
 
 def _values(a: Any) -> Meta:
@@ -72,9 +72,13 @@ def _together(a: Any, b: Any) -> Meta:
     return Meta((*batch, *b.shape[-2:]), b.dtype)
 
 
+def is_vector(a: Any, b: Any) -> bool:
+    """Whether the right side of an equation is one vector for each matrix."""
+    return b.ndim == 1 or (a.ndim - 1 == b.ndim and tuple(b.shape) == tuple(a.shape[:-1]))
+
+
 def _solution(a: Any, b: Any) -> Meta:
-    vector = b.ndim == 1 or (a.ndim - 1 == b.ndim and b.shape == a.shape[:-1])
-    if not vector:
+    if not is_vector(a, b):
         return _together(a, b)
     return Meta(_together(a, Meta((*b.shape, 1), b.dtype)).shape[:-1], b.dtype)
 
@@ -109,7 +113,7 @@ def _parts_of_svd(a: Any, full: bool, vectors: bool) -> tuple[Meta, ...]:
 op("_linalg_check_errors(Tensor info, str api_name, *, bool is_matrix) -> ()")
 op("linalg_lu_factor_ex(Tensor A, *, bool pivot=True, bool check_errors=False) -> "
    "(Tensor LU, Tensor pivots, Tensor info)",
-   _by(lambda a, _: (_like(a), _pivots(a), _info(a)), _ANY),
+   _by(lambda a, _: (meta_of(a), _pivots(a), _info(a)), _ANY),
    {"A": "lu_factor_gradient(grad, result0, result1)"})  # fmt: skip
 op("lu_unpack(Tensor LU_data, Tensor LU_pivots, bool unpack_data=True, bool unpack_pivots=True) "
    "-> (Tensor P, Tensor L, Tensor U)",
@@ -125,17 +129,16 @@ op("linalg_lu_solve(Tensor LU, Tensor pivots, Tensor B, *, bool left=True, bool 
     "B": "linalg_lu_solve(LU, pivots, grad, left=left, adjoint=not adjoint)"})  # fmt: skip
 op("_linalg_solve_ex(Tensor A, Tensor B, *, bool left=True, bool check_errors=False) -> "
    "(Tensor result, Tensor LU, Tensor pivots, Tensor info)",
-   _by(lambda a, b: (_solution(a, b["B"]), _like(a), _pivots(a), _info(a)), _EQUATION),
+   _by(lambda a, b: (_solution(a, b["B"]), meta_of(a), _pivots(a), _info(a)), _EQUATION),
    {"A, B": "solve_gradient(grad, A, B, result0, left)"})  # fmt: skip
 op("linalg_inv_ex(Tensor A, *, bool check_errors=False) -> (Tensor inverse, Tensor info)",
-   _by(lambda a, _: (_like(a), _info(a))),
+   _by(lambda a, _: (meta_of(a), _info(a))),
    {"A": "-matmul(adjoint(result0), matmul(grad, adjoint(result0)))"})  # fmt: skip
 op("_linalg_det(Tensor A) -> (Tensor result, Tensor LU, Tensor pivots)",
-   _by(lambda a, _: (Meta(_info(a).shape, a.dtype), _like(a), _pivots(a))),
+   _by(lambda a, _: (_det(a), meta_of(a), _pivots(a))),
    {"A": "det_gradient(grad, A, result0)"})  # fmt: skip
 op("_linalg_slogdet(Tensor A) -> (Tensor sign, Tensor logabsdet, Tensor LU, Tensor pivots)",
-   _by(lambda a, _: (
-       Meta(_info(a).shape, a.dtype), _real(Meta(_info(a).shape, a.dtype)), _like(a), _pivots(a))),
+   _by(lambda a, _: (_det(a), _real(_det(a)), meta_of(a), _pivots(a))),
    {"A": "slogdet_gradient(grads[0], grads[1], A, result0)"})  # fmt: skip
 op("linalg_solve_triangular(Tensor self, Tensor B, *, bool upper, bool left=True, "
    "bool unitriangular=False) -> Tensor", _by(lambda a, b: _together(a, b["B"]), _EQUATION),
@@ -152,7 +155,7 @@ op("triangular_solve(Tensor self, Tensor A, bool upper=True, bool transpose=Fals
 op("cholesky(Tensor self, bool upper=False) -> Tensor", LIKE_SELF,
    {"self": "cholesky_gradient(grad, result, upper)"})  # fmt: skip
 op("linalg_cholesky_ex(Tensor self, *, bool upper=False, bool check_errors=False) -> "
-   "(Tensor L, Tensor info)", _by(lambda a, _: (_like(a), _info(a))),
+   "(Tensor L, Tensor info)", _by(lambda a, _: (meta_of(a), _info(a))),
    {"self": "cholesky_gradient(grad, result0, upper)"})  # fmt: skip
 op("cholesky_inverse(Tensor self, bool upper=False) -> Tensor", LIKE_SELF,
    {"self": "cholesky_inverse_gradient(grad, self, result, upper)"})  # fmt: skip
@@ -162,13 +165,13 @@ op("cholesky_solve(Tensor self, Tensor input2, bool upper=False) -> Tensor",
     "input2": "cholesky_solve_gradient(grad, input2, result, upper)"})  # fmt: skip
 op("linalg_ldl_factor_ex(Tensor self, *, bool hermitian=False, bool check_errors=False) -> "
    "(Tensor LD, Tensor pivots, Tensor info)",
-   _by(lambda a, _: (_like(a), _pivots(a), _info(a))))  # fmt: skip
+   _by(lambda a, _: (meta_of(a), _pivots(a), _info(a))))  # fmt: skip
 op("linalg_ldl_solve(Tensor LD, Tensor pivots, Tensor B, *, bool hermitian=False) -> Tensor",
    _by(lambda a, b: _together(a, b["B"]), _EQUATION))  # fmt: skip
 
 # ---- QR
 
-op("geqrf(Tensor self) -> (Tensor a, Tensor tau)", _by(lambda a, _: (_like(a), _values(a)), _ANY))
+op("geqrf(Tensor self) -> (Tensor a, Tensor tau)", _by(lambda a, _: (meta_of(a), _values(a)), _ANY))
 op("linalg_qr(Tensor A, str mode='reduced') -> (Tensor Q, Tensor R)",
    _by(lambda a, b: _parts_of_qr(a, b["mode"]), _ANY),
    {"A": "qr_gradient(grads, given, result0, result1, mode)"})  # fmt: skip
@@ -181,10 +184,10 @@ op("ormqr(Tensor self, Tensor input2, Tensor input3, bool left=True, bool transp
 
 op("_linalg_eigh(Tensor A, str UPLO='L', bool compute_v=True) -> "
    "(Tensor eigenvalues, Tensor eigenvectors)",
-   _by(lambda a, b: (_real(_values(a)), _like(a) if b["compute_v"] else _none(a))),
+   _by(lambda a, b: (_real(_values(a)), meta_of(a) if b["compute_v"] else _none(a))),
    {"A": "eigh_gradient(grads, given, A, result0, result1, UPLO, compute_v)"})  # fmt: skip
 op("linalg_eig(Tensor self) -> (Tensor eigenvalues, Tensor eigenvectors)",
-   _by(lambda a, _: (_complex(_values(a)), _complex(_like(a)))),
+   _by(lambda a, _: (_complex(_values(a)), _complex(meta_of(a)))),
    {"self": "eig_gradient(grads, given, self, result0, result1)"})  # fmt: skip
 op("linalg_eigvals(Tensor self) -> Tensor", _by(lambda a, _: _complex(_values(a))),
    {"self": "eigvals_gradient(grad, self)"})  # fmt: skip

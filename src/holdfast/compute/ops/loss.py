@@ -11,7 +11,7 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.ops.lazy import functional as F
+from holdfast.compute import functional as F
 from holdfast.compute.ops.rules import Meta, rule
 from holdfast.compute.ops.table import Op, composite, op
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.ops.lazy import functional as F
+from holdfast.compute import functional as F
 from holdfast.compute.ops.loss import MEAN, NONE, reduced
 from holdfast.compute.ops.rules import LIKE_SELF, Meta, rule
 from holdfast.compute.ops.table import Op, composite, op
@@ -20,8 +20,8 @@ def _lost(op: Op, bound: dict[str, Any]) -> tuple[Meta, Meta]:
 for _name in ("nll_loss", "nll_loss2d"):
     op(f"{_name}_forward(Tensor self, Tensor target, Tensor? weight, int reduction,"
        " int ignore_index) -> (Tensor output, Tensor total_weight)", rule(_lost),
-       {"self": f"{_name}_backward(grad, self, target, weight, reduction, ignore_index,"
-                " result1)"})  # fmt: skip
+       {"self": f"{_name}_backward(grad, hollow(grad, self.shape), target, weight, reduction,"
+                " ignore_index, result1)"})  # fmt: skip
     op(f"{_name}_backward(Tensor grad_output, Tensor self, Tensor target, Tensor? weight,"
        " int reduction, int ignore_index, Tensor total_weight) -> Tensor", LIKE_SELF,
        {"grad_output": f"nll_grad(grad, target, weight, reduction, ignore_index, {_name}_forward)"

@@ -51,8 +51,7 @@ def _outer(_: Op, bound: dict[str, Any]) -> Meta:
 
 
 def _trace(_: Op, bound: dict[str, Any]) -> Meta:
-    kind = bound["self"].dtype
-    return Meta((), formats.INT64 if formats.category(kind) < formats.FLOATING else kind)
+    return Meta((), formats.of_sums(bound["self"].dtype))
 
 
 def _cross(_: Op, bound: dict[str, Any]) -> Meta:
@@ -85,8 +84,8 @@ _MATRICES = like("self", expects="a matrix, or a batch of them")
 # ---- products
 
 op("matmul(Tensor self, Tensor other) -> Tensor", _product("self", "other", _MEET),
-   {"self": "matmul_first(grad, self, other)",
-    "other": "matmul_second(grad, self, other)"})  # fmt: skip
+   {"self": "matmul_first(grad, self.ndim, other)",
+    "other": "matmul_second(grad, self, other.ndim)"})  # fmt: skip
 op("mm(Tensor self, Tensor mat2) -> Tensor", _product("self", "mat2", f"2-D tensors: {_MEET}"),
    {"self": "mm(grad, adjoint(mat2))", "mat2": "mm(adjoint(self), grad)"})  # fmt: skip
 op("bmm(Tensor self, Tensor mat2) -> Tensor",
@@ -103,7 +102,7 @@ op("vdot(Tensor self, Tensor other) -> Tensor",
    {"self": "conj(grad) * other", "other": "grad * self"})  # fmt: skip
 op("linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor",
    rule(_linear, "input (…, features in), weight (features out, features in), bias (features out)"),
-   {"input": "linear_input(grad, weight)", "weight": "linear_weight(grad, input, weight)",
+   {"input": "linear_input(grad, weight)", "weight": "linear_weight(grad, input, weight.ndim)",
     "bias": "grad"})  # fmt: skip
 
 # ---- sums with a product

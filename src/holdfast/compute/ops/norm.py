@@ -3,28 +3,60 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from holdfast.base.errors import BadInput
 from holdfast.compute import dtype as formats
-from holdfast.compute.ops.lazy import functional as f
-from holdfast.compute.ops.rules import Meta, normalized_dim, normalized_dims, rule
+from holdfast.compute import functional as F
+from holdfast.compute.ops.rules import Meta, normalized_dim, reduction, rule
 from holdfast.compute.ops.table import Op, composite, op
 from holdfast.compute.schema import described
 
+_REAL = reduction("real")
+_NORM = replace(
+    _REAL, expects="floating-point or complex numbers, at least one where ord is inf or < 0"
+)
 
-def _vector_norm(_: Op, bound: dict[str, Any]) -> Meta:
-    of, keep = bound["self"], bound["keepdim"]
-    dims = normalized_dims(bound["dim"], len(of.shape))
-    shape = tuple(1 if d in dims else n for d, n in enumerate(of.shape) if keep or d not in dims)
-    kind = of.dtype if bound["dtype"] is None else formats.dtype(bound["dtype"])
-    return Meta(shape, formats.real_of(kind))
-
+# ---- of vectors
 
 op("linalg_vector_norm(Tensor self, Scalar ord=2, int[1]? dim=None, bool keepdim=False, *, "
    "ScalarType? dtype=None) -> Tensor",
-   rule(_vector_norm, "floating-point or complex numbers, at least one where ord is inf or < 0"),
-   {"self": "vector_norm_gradient(grad, self, result, ord, dim, keepdim)"})  # fmt: skip
+   _NORM, {"self": "norm_gradient(grad, self, ord, result, dim, keepdim)"})  # fmt: skip
+op("norm.Scalar(Tensor self, Scalar p=2) -> Tensor", _REAL,
+   {"self": "norm_gradient(grad, self, p, result, None, False)"})  # fmt: skip
+op("norm.ScalarOpt_dim(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor", _REAL,
+   {"self": "norm_gradient(grad, self, p, result, dim, keepdim)"})  # fmt: skip
+op("norm.ScalarOpt_dim_dtype(Tensor self, Scalar? p, int[1] dim, bool keepdim, *,"
+   " ScalarType dtype) -> Tensor", _REAL,
+   {"self": "norm_gradient(grad, self.to(dtype), p, result, dim, keepdim)"})  # fmt: skip
+op("norm.ScalarOpt_dtype(Tensor self, Scalar? p, *, ScalarType dtype) -> Tensor", _REAL,
+   {"self": "norm_gradient(grad, self.to(dtype), p, result, None, False)"})  # fmt: skip
+
+
+@composite("frobenius_norm.dim(Tensor self, int[1] dim, bool keepdim=False) -> Tensor")
+def frobenius_norm(self: Any, dim: Any, keepdim: bool = False) -> Any:
+    return F.norm(self, 2, dim, keepdim)
+
+
+def _single(op: Op, bound: dict[str, Any]) -> Meta:
+    return Meta((), formats.real_of(formats.result_type(bound["self"], bound["other"])))
+
+
+op("dist(Tensor self, Tensor other, Scalar p=2) -> Tensor", rule(_single),
+   {"self": "norm_gradient(grad, self - other, p, result, None, False)",
+    "other": "norm_gradient(0 - grad, self - other, p, result, None, False)"})  # fmt: skip
+
+
+@composite("renorm(Tensor self, Scalar p, int dim, Scalar maxnorm) -> Tensor")
+def renorm(self: Any, p: Any, dim: int, maxnorm: Any) -> Any:
+    axis = normalized_dim(dim, self.ndim)
+    sizes = F.norm(self, p, [d for d in range(self.ndim) if d != axis], True)
+    factor = F.where(F.gt(sizes, maxnorm), maxnorm / (sizes + 1e-7), F.ones_like(sizes))
+    return self * factor
+
+
+# ---- of matrices
 
 
 def _matrix_norm(of: Any, order: Any, dims: Any, keepdim: bool, dtype: Any) -> Any:
@@ -32,26 +64,26 @@ def _matrix_norm(of: Any, order: Any, dims: Any, keepdim: bool, dtype: Any) -> A
     if of.ndim < 2 or rows == columns:
         raise _refused(of, order, dims)
     if order in ("fro", None):
-        return f.linalg_vector_norm(of, 2, [rows, columns], keepdim, dtype=dtype)
+        return F.linalg_vector_norm(of, 2, [rows, columns], keepdim, dtype=dtype)
     of = of if dtype is None else of.to(dtype)
     if order in (1, -1, math.inf, -math.inf):
         along, over = (rows, columns) if abs(order) == 1 else (columns, rows)
-        sums = f.linalg_vector_norm(of, 1, [along], True)
-        found = (f.amax if order > 0 else f.amin)(sums, [over], True)
+        sums = F.linalg_vector_norm(of, 1, [along], True)
+        found = (F.amax if order > 0 else F.amin)(sums, [over], True)
     elif order in ("nuc", 2, -2):
-        values = f._linalg_svd(f.movedim(of, [rows, columns], [-2, -1]), False, False)[1]
-        found = f.sum(values, [-1]) if order == "nuc" else _extreme(values, order)
+        values = F._linalg_svd(F.movedim(of, [rows, columns], [-2, -1]), False, False)[1]
+        found = F.sum(values, [-1]) if order == "nuc" else _extreme(values, order)
         for d in sorted((rows, columns)):
-            found = f.unsqueeze(found, d)
+            found = F.unsqueeze(found, d)
     else:
         raise _refused(of, order, dims)
     if keepdim:
         return found
-    return f.squeeze(f.squeeze(found, max(rows, columns)), min(rows, columns))
+    return F.squeeze(F.squeeze(found, max(rows, columns)), min(rows, columns))
 
 
 def _extreme(values: Any, order: float) -> Any:
-    return f.amax(values, [-1]) if order > 0 else f.amin(values, [-1])
+    return F.amax(values, [-1]) if order > 0 else F.amin(values, [-1])
 
 
 def _refused(of: Any, order: Any, dims: Any) -> BadInput:
@@ -91,7 +123,7 @@ def norm(
     dims = [dim] if isinstance(dim, int) else dim
     count = self.ndim if dims is None else len(dims)
     if ord is None or count == 1:
-        return f.linalg_vector_norm(self, 2 if ord is None else ord, dims, keepdim, dtype=dtype)
+        return F.linalg_vector_norm(self, 2 if ord is None else ord, dims, keepdim, dtype=dtype)
     if count != 2:
         raise _refused(self, ord, dims)
     return _matrix_norm(self, ord, dims or (-2, -1), keepdim, dtype)
@@ -124,10 +156,10 @@ def cond_named(self: Any, p: str) -> Any:
 
 def _cond(of: Any, order: Any) -> Any:
     if order in (None, 2, -2):
-        values = f._linalg_svd(of, False, False)[1]
-        large, small = f.amax(values, [-1]), f.amin(values, [-1])
+        values = F._linalg_svd(of, False, False)[1]
+        large, small = F.amax(values, [-1]), F.amin(values, [-1])
         return small / large if order == -2 else large / small
-    inverse = f.linalg_inv_ex(of)[0]
+    inverse = F.linalg_inv_ex(of)[0]
     dims = (-2, -1)
     return _matrix_norm(of, order, dims, False, None) * _matrix_norm(
         inverse, order, dims, False, None

@@ -10,32 +10,30 @@ import math
 from typing import Any
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.ops.lazy import functional as F
-from holdfast.compute.ops.rules import Meta, rule
+from holdfast.compute import functional as F
+from holdfast.compute.ops.rules import Meta, gradients, meta_of, rule
 from holdfast.compute.ops.table import Op, composite, op
 
 
-def _kind(bound: dict[str, Any], *names: str) -> Any:
-    """The format of statistics, as torch has it."""
-    of = bound["input"].dtype
-    others = [bound[name].dtype for name in names if bound.get(name) is not None]
-    return formats.FLOAT32 if of in formats.NARROW and any(o != of for o in others) else of
-
-
-def _of(value: Any) -> Meta:
-    return Meta(tuple(value.shape), value.dtype)
+def statistics_format(input: Any, *parameters: Any) -> Any:
+    """The format of means and deviations: float32 where narrow numbers meet wide parameters."""
+    mixed = any(p is not None and p.dtype != input.dtype for p in parameters)
+    return formats.FLOAT32 if mixed and input.dtype in formats.NARROW else input.dtype
 
 
 def _layer(op: Op, bound: dict[str, Any]) -> tuple[Meta, ...]:
     of, inner = bound["input"], len(bound["normalized_shape"])
     outer = (*of.shape[: len(of.shape) - inner], *(1,) * inner)
-    statistic = Meta(outer, _kind(bound, "weight", "bias"))
-    return _of(of), statistic, statistic
+    kind = statistics_format(of, bound.get("weight"), bound.get("bias"))
+    statistic = Meta(outer, kind)
+    return meta_of(of), statistic, statistic
 
 
 def _group(op: Op, bound: dict[str, Any]) -> tuple[Meta, ...]:
-    statistic = Meta((bound["N"], bound["group"]), _kind(bound, "weight", "bias"))
-    return _of(bound["input"]), statistic, statistic
+    of = bound["input"]
+    kind = statistics_format(of, bound["weight"], bound["bias"])
+    statistic = Meta((bound["N"], bound["group"]), kind)
+    return meta_of(of), statistic, statistic
 
 
 op("native_layer_norm(Tensor input, int[] normalized_shape, Tensor? weight, Tensor? bias,"
@@ -44,7 +42,8 @@ op("native_layer_norm(Tensor input, int[] normalized_shape, Tensor? weight, Tens
                            " result2, weight, bias, mask)"})  # fmt: skip
 op("native_layer_norm_backward(Tensor grad_out, Tensor input, int[] normalized_shape, Tensor mean,"
    " Tensor rstd, Tensor? weight, Tensor? bias, bool[3] output_mask) -> (Tensor, Tensor, Tensor)",
-   gradient={"grad_out, input, weight": "layer_norm_twice(grads, given, grad_out, input, weight,"
+   gradients("input", "weight", "bias"),
+   {"grad_out, input, weight": "layer_norm_twice(grads, given, grad_out, input, weight,"
              " normalized_shape, rstd, output_mask, mask)"})  # fmt: skip
 op("native_group_norm(Tensor input, Tensor? weight, Tensor? bias, int N, int C, int HxW,"
    " int group, float eps) -> (Tensor, Tensor, Tensor)", rule(_group),
@@ -52,8 +51,8 @@ op("native_group_norm(Tensor input, Tensor? weight, Tensor? bias, int N, int C, 
                            " C, HxW, group, mask)"})  # fmt: skip
 op("native_group_norm_backward(Tensor grad_out, Tensor input, Tensor mean, Tensor rstd,"
    " Tensor? weight, int N, int C, int HxW, int group, bool[3] output_mask)"
-   " -> (Tensor, Tensor, Tensor)",
-   gradient={"grad_out, input, weight": "group_norm_twice(grads, given, grad_out, input, weight,"
+   " -> (Tensor, Tensor, Tensor)", gradients("input", "weight", "weight"),
+   {"grad_out, input, weight": "group_norm_twice(grads, given, grad_out, input, weight,"
              " rstd, group, output_mask, mask)"})  # fmt: skip
 
 
@@ -68,7 +67,8 @@ op("_fused_rms_norm(Tensor input, int[] normalized_shape, Tensor? weight, float?
                      " mask)"})  # fmt: skip
 op("_fused_rms_norm_backward(Tensor grad_out, Tensor input, int[] normalized_shape, Tensor rstd,"
    " Tensor? weight, bool[2] output_mask) -> (Tensor, Tensor)",
-   gradient={"grad_out, input, weight": "rms_norm_twice(grads, given, grad_out, input, weight,"
+   gradients("input", "weight"),
+   {"grad_out, input, weight": "rms_norm_twice(grads, given, grad_out, input, weight,"
              " normalized_shape, rstd, output_mask, mask)"})  # fmt: skip
 
 # ---- what users call
@@ -130,13 +130,12 @@ def instance_norm(
 
 def _dropped(op: Op, bound: dict[str, Any]) -> tuple[Meta, Meta]:
     of = bound["input"]
-    return _of(of), Meta(tuple(of.shape), formats.BOOL)
+    return meta_of(of), Meta(tuple(of.shape), formats.BOOL)
 
 
 def _kept(op: Op, bound: dict[str, Any]) -> Meta:
     of = bound["grad_output"]
-    whole = formats.category(of.dtype) < formats.FLOATING
-    return Meta(tuple(of.shape), formats.FLOAT32 if whole else of.dtype)
+    return Meta(tuple(of.shape), formats.with_fractions(of.dtype))
 
 
 op("native_dropout(Tensor input, float p, bool? train) -> (Tensor, Tensor)", rule(_dropped),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.base.errors import BadInput
-from holdfast.compute.ops.lazy import functional as f
+from holdfast.compute import functional as F
 from holdfast.compute.ops.rules import Meta, like, rule
 from holdfast.compute.ops.table import Op, composite, op
 
@@ -49,7 +49,7 @@ for _kind in ("reflection", "replication"):
     for _dims in (1, 2, 3):
         _name, _many = f"{_kind}_pad{_dims}d", 2 * _dims
         op(f"{_name}(Tensor self, int[{_many}] padding) -> Tensor", rule(_mirrored),
-           {"self": f"{_name}_backward(grad, self, padding)"})  # fmt: skip
+           {"self": f"{_name}_backward(grad, hollow(grad, self.shape), padding)"})  # fmt: skip
         op(f"{_name}_backward(Tensor grad_output, Tensor self, int[{_many}] padding) -> Tensor",
            like("self"), {"grad_output": f"{_name}(grad, padding)"})  # fmt: skip
 
@@ -68,23 +68,23 @@ def _pad(self: Any, pad: Sequence[int], mode: str = "constant", value: Any = Non
         )
     if mode == "constant":
         fill = 0 if value is None else value
-        return f.constant_pad_nd(self, pad, fill)
+        return F.constant_pad_nd(self, pad, fill)
     if value is not None and value != 0:
         raise BadInput(f"cannot pad by {mode!r} with the value {value}", expected="no value")
     if mode == "circular":
-        return f._pad_circular(self, pad)
+        return F._pad_circular(self, pad)
     dims = len(pad) // 2
     if mode not in _MODES or dims not in (1, 2, 3):
         raise BadInput(
             f"cannot pad {dims} dimensions by {mode!r}",
             expected="constant, circular, or, for 1 to 3 dimensions, reflect, replicate",
         )
-    return f.packet(f"{_MODES[mode]}_pad{dims}d")(self, pad)
+    return F.packet(f"{_MODES[mode]}_pad{dims}d")(self, pad)
 
 
 @composite("_pad_circular(Tensor self, int[] pad) -> Tensor")
 def _pad_circular(self: Any, pad: Sequence[int]) -> Any:
-    cut, joined = f.slice, f.cat
+    cut, joined = F.slice, F.cat
     out = self
     for dim, (before, after) in enumerate(sides(pad, self.ndim)):
         size = out.shape[dim]
@@ -100,4 +100,4 @@ def _pad_circular(self: Any, pad: Sequence[int]) -> Any:
         head = [cut(out, dim, size - before, size)] if before > 0 else []
         tail = [cut(out, dim, 0, after)] if after > 0 else []
         out = joined([*head, out, *tail], dim) if head or tail else out
-    return out if max(pad, default=0) > 0 else f.clone(out)
+    return out if max(pad, default=0) > 0 else F.clone(out)

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.compute import functional
+from holdfast.compute import functional as F
 from holdfast.compute.ops import shapes
 from holdfast.compute.ops.reshaping import atleast_1d, atleast_2d, atleast_3d
 from holdfast.compute.ops.table import composite
@@ -21,7 +21,7 @@ from holdfast.compute.ops.table import composite
 def narrow(self: Any, dim: int, start: int, length: int) -> Any:
     shapes.narrowed(tuple(self.shape), dim, start, length)
     begin = start + self.shape[dim] if start < 0 else start
-    return functional.slice(self, dim, begin, begin + length)
+    return F.slice(self, dim, begin, begin + length)
 
 
 @composite("narrow.Tensor(Tensor(a) self, int dim, Tensor start, int length) -> Tensor(a)")
@@ -31,7 +31,7 @@ def narrow_tensor(self: Any, dim: int, start: Any, length: int) -> Any:
 
 @composite("split.sizes(Tensor(a -> *) self, int[] split_size, int dim=0) -> Tensor(a)[]")
 def split_sizes(self: Any, split_size: Any, dim: int = 0) -> Any:
-    return functional.split_with_sizes(self, split_size, dim)
+    return F.split_with_sizes(self, split_size, dim)
 
 
 def _chunk_size(self: Any, chunks: int, dim: int) -> int:
@@ -44,16 +44,16 @@ def _chunk_size(self: Any, chunks: int, dim: int) -> int:
 def chunk(self: Any, chunks: int, dim: int = 0) -> Any:
     size = _chunk_size(self, chunks, dim)
     if not size:  # as many empty parts as were asked for
-        return functional.split_with_sizes(self, [0] * chunks, dim)
-    return functional.split(self, size, dim)
+        return F.split_with_sizes(self, [0] * chunks, dim)
+    return F.split(self, size, dim)
 
 
 @composite("unsafe_chunk(Tensor self, int chunks, int dim=0) -> Tensor[]")
 def unsafe_chunk(self: Any, chunks: int, dim: int = 0) -> Any:
     size = _chunk_size(self, chunks, dim)
     if not size:
-        return functional.unsafe_split_with_sizes(self, [0] * chunks, dim)
-    return functional.unsafe_split(self, size, dim)
+        return F.unsafe_split_with_sizes(self, [0] * chunks, dim)
+    return F.unsafe_split(self, size, dim)
 
 
 @composite("tensor_split.sections(Tensor(a -> *) self, int sections, int dim=0) -> Tensor(a)[]")
@@ -63,13 +63,13 @@ def tensor_split_sections(self: Any, sections: int, dim: int = 0) -> Any:
         raise ValueError(f"a tensor cannot be taken apart into {sections} sections")
     each, more = divmod(size, sections)
     sizes = [each + 1] * more + [each] * (sections - more)
-    return functional.split_with_sizes(self, sizes, dim)
+    return F.split_with_sizes(self, sizes, dim)
 
 
 @composite("tensor_split.indices(Tensor(a -> *) self, int[] indices, int dim=0) -> Tensor(a)[]")
 def tensor_split_indices(self: Any, indices: Any, dim: int = 0) -> Any:
     cuts = [0, *shapes.listed(indices), None]
-    return [functional.slice(self, dim, *ends) for ends in itertools.pairwise(cuts)]
+    return [F.slice(self, dim, *ends) for ends in itertools.pairwise(cuts)]
 
 
 @composite(
@@ -111,38 +111,23 @@ _splits("dsplit", 3, lambda self: 2)
 # ---- together
 
 
-@composite("concat(Tensor[] tensors, int dim=0) -> Tensor")
-def concat(tensors: Any, dim: int = 0) -> Any:
-    return functional.cat(tensors, dim)
-
-
-@composite("concatenate(Tensor[] tensors, int dim=0) -> Tensor")
-def concatenate(tensors: Any, dim: int = 0) -> Any:
-    return functional.cat(tensors, dim)
-
-
 @composite("hstack(Tensor[] tensors) -> Tensor")
 def hstack(tensors: Any) -> Any:
     lifted = [atleast_1d(one) for one in tensors]
-    return functional.cat(lifted, 0 if lifted and lifted[0].ndim == 1 else 1)
+    return F.cat(lifted, 0 if lifted and lifted[0].ndim == 1 else 1)
 
 
 @composite("vstack(Tensor[] tensors) -> Tensor")
 def vstack(tensors: Any) -> Any:
-    return functional.cat([atleast_2d(one) for one in tensors], 0)
-
-
-@composite("row_stack(Tensor[] tensors) -> Tensor")
-def row_stack(tensors: Any) -> Any:
-    return vstack(tensors)
+    return F.cat([atleast_2d(one) for one in tensors], 0)
 
 
 @composite("dstack(Tensor[] tensors) -> Tensor")
 def dstack(tensors: Any) -> Any:
-    return functional.cat([atleast_3d(one) for one in tensors], 2)
+    return F.cat([atleast_3d(one) for one in tensors], 2)
 
 
 @composite("column_stack(Tensor[] tensors) -> Tensor")
 def column_stack(tensors: Any) -> Any:
-    lifted = [one if one.ndim > 1 else functional.reshape(one, [one.numel(), 1]) for one in tensors]
-    return functional.cat(lifted, 1)
+    lifted = [one if one.ndim > 1 else F.reshape(one, [one.numel(), 1]) for one in tensors]
+    return F.cat(lifted, 1)

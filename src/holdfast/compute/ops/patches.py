@@ -17,28 +17,18 @@ def patches(
     sizes: Sequence[int], kernel_size: Any, dilation: Any, padding: Any, stride: Any
 ) -> list[windows.Window]:
     """How patches stand in an image. Raises ValueError where none fits."""
-    given = [
-        windows.per_dim(value, 2, name)
-        for value, name in (
-            (kernel_size, "kernel_size"),
-            (stride, "stride"),
-            (padding, "padding"),
-            (dilation, "dilation"),
-        )
-    ]
-    for value, name in zip(given, ("kernel_size", "stride", "", "dilation"), strict=True):
-        if name and min(value) < 1:
-            raise ValueError(f"{name} is {list(value)}, it must be greater than zero")
-    if min(given[2]) < 0:
-        raise ValueError(f"padding is {list(given[2])}, it cannot be negative")
-    kernel, steps, around, spread = given
+    kernel = windows.per_dim(kernel_size, 2, "kernel_size")
+    steps = windows.per_dim(stride, 2, "stride")
+    around = windows.per_dim(padding, 2, "padding")
+    spread = windows.per_dim(dilation, 2, "dilation")
+    windows.check(kernel, steps, around, spread)
     found = [
         windows.Window(*one, windows.outputs_of(*one))
         for one in zip(sizes, kernel, steps, around, spread, strict=True)
     ]
     if any(w.outputs < 1 for w in found):
         raise ValueError(
-            f"no patch of {list(given[0])} fits into {list(sizes)}: there would be "
+            f"no patch of {list(kernel)} fits into {list(sizes)}: there would be "
             f"{[w.outputs for w in found]} of them"
         )
     return found

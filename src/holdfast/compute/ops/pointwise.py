@@ -11,7 +11,7 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.ops.lazy import functional as f
+from holdfast.compute import functional as F
 from holdfast.compute.ops.rules import (
     POINTWISE,
     POINTWISE_FLOAT,
@@ -19,6 +19,7 @@ from holdfast.compute.ops.rules import (
     Meta,
     Rule,
     like,
+    meta_of,
     pointwise,
     promoted,
 )
@@ -50,8 +51,8 @@ def _divided(op: Op, bound: dict[str, Any]) -> Meta:
     """Division that rounds keeps whole numbers whole; plain division does not."""
     shapes = [bound[name].shape for name in ("self", "other") if hasattr(bound[name], "shape")]
     kind = promoted(op, bound)[1]
-    if bound["rounding_mode"] is None and formats.category(kind) < formats.FLOATING:
-        kind = formats.FLOAT32
+    if bound["rounding_mode"] is None:
+        kind = formats.with_fractions(kind)
     return Meta(numpy.broadcast_shapes(*shapes), kind)
 
 
@@ -170,7 +171,7 @@ op("nextafter(Tensor self, Tensor other) -> Tensor",
 
 def _frexp(op: Op, bound: dict[str, Any]) -> tuple[Meta, Meta]:
     of = bound["self"]
-    return Meta(tuple(of.shape), of.dtype), Meta(tuple(of.shape), formats.DTYPES["int32"])
+    return meta_of(of), Meta(tuple(of.shape), formats.DTYPES["int32"])
 
 
 op("frexp.Tensor(Tensor self) -> (Tensor mantissa, Tensor exponent)",
@@ -183,7 +184,7 @@ op("nan_to_num(Tensor self, float? nan=None, float? posinf=None, float? neginf=N
 
 @composite("ldexp.Tensor(Tensor self, Tensor other) -> Tensor")
 def ldexp(self: Any, other: Any) -> Any:
-    return self * f.pow(2.0, other)
+    return self * F.pow(2.0, other)
 
 
 def _widest(value: Any) -> Any:
@@ -197,4 +198,4 @@ def _widest(value: Any) -> Any:
 @composite("float_power.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor")
 @composite("float_power.Scalar(Scalar self, Tensor exponent) -> Tensor")
 def float_power(self: Any, exponent: Any) -> Any:
-    return f.pow(_widest(self), _widest(exponent))
+    return F.pow(_widest(self), _widest(exponent))

@@ -11,8 +11,8 @@ from typing import Any
 
 from holdfast.base.errors import BadInput
 from holdfast.compute import dtype as formats
+from holdfast.compute import functional as F
 from holdfast.compute.ops import windows
-from holdfast.compute.ops.lazy import functional as f
 from holdfast.compute.ops.rules import Infer, Meta, like, rule
 from holdfast.compute.ops.table import Op, composite, op
 
@@ -44,35 +44,48 @@ def _metas(of: Any, sizes: tuple[int, ...], indices: bool) -> Any:
 
 
 _SELF = like("self")
+_SIZES = "hollow(grad, self.shape)"  # the numbers that were pooled are not needed again
 
-for _n in (2, 3):
-    _pool = f"int[{_n}] kernel_size, int[{_n}] stride=[], int[{_n}] padding=0"
-    _back = f"int[{_n}] kernel_size, int[{_n}] stride, int[{_n}] padding"
-    _max, _avg = f"max_pool{_n}d_with_indices", f"avg_pool{_n}d"
-    op(f"{_max}(Tensor self, {_pool}, int[{_n}] dilation=1, bool ceil_mode=False)"
-       " -> (Tensor, Tensor)", rule(_pooled(_n, True)),
-       {"self": f"{_max}_backward(grad, self, kernel_size, stride, padding, dilation, ceil_mode,"
-                " result1)"})  # fmt: skip
-    op(f"{_max}_backward(Tensor grad_output, Tensor self, {_back}, int[{_n}] dilation,"
+
+def _regular(count: int) -> None:
+    """Windows of one size, over `count` dimensions."""
+    sizes = f"int[{count}]"
+    given = f"{sizes} kernel_size, {sizes} stride=[], {sizes} padding=0"
+    back = f"{sizes} kernel_size, {sizes} stride, {sizes} padding"
+    largest, average = f"max_pool{count}d_with_indices", f"avg_pool{count}d"
+    op(f"{largest}(Tensor self, {given}, {sizes} dilation=1, bool ceil_mode=False)"
+       " -> (Tensor, Tensor)", rule(_pooled(count, True)),
+       {"self": f"{largest}_backward(grad, {_SIZES}, kernel_size, stride, padding, dilation,"
+                " ceil_mode, result1)"})  # fmt: skip
+    op(f"{largest}_backward(Tensor grad_output, Tensor self, {back}, {sizes} dilation,"
        " bool ceil_mode, Tensor indices) -> Tensor", _SELF,
-       {"grad_output": f"picked(grad, indices, {_n})", "self": "zeros_like(self)"})  # fmt: skip
-    _rest = "kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override"
-    op(f"{_avg}(Tensor self, {_pool}, bool ceil_mode=False, bool count_include_pad=True,"
-       " int? divisor_override=None) -> Tensor", rule(_pooled(_n, False)),
-       {"self": f"{_avg}_backward(grad, self, {_rest})"})  # fmt: skip
-    op(f"{_avg}_backward(Tensor grad_output, Tensor self, {_back}, bool ceil_mode,"
+       {"grad_output": f"picked(grad, indices, {count})", "self": "zeros_like(self)"})  # fmt: skip
+    rest = "kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override"
+    op(f"{average}(Tensor self, {given}, bool ceil_mode=False, bool count_include_pad=True,"
+       " int? divisor_override=None) -> Tensor", rule(_pooled(count, False)),
+       {"self": f"{average}_backward(grad, {_SIZES}, {rest})"})  # fmt: skip
+    op(f"{average}_backward(Tensor grad_output, Tensor self, {back}, bool ceil_mode,"
        " bool count_include_pad, int? divisor_override) -> Tensor", _SELF,
-       {"grad_output": f"{_avg}(grad, {_rest})"})  # fmt: skip
-    _name = f"_adaptive_avg_pool{_n}d"
-    op(f"{_name}(Tensor self, int[{_n}] output_size) -> Tensor", rule(_adapted(_n, False)),
-       {"self": f"{_name}_backward(grad, self)"})  # fmt: skip
-    op(f"{_name}_backward(Tensor grad_output, Tensor self) -> Tensor", _SELF,
-       {"grad_output": f"{_name}(grad, grad_output.shape[-{_n}:])"})  # fmt: skip
-    _name = f"adaptive_max_pool{_n}d"
-    op(f"{_name}(Tensor self, int[{_n}] output_size) -> (Tensor, Tensor)",
-       rule(_adapted(_n, True)), {"self": f"{_name}_backward(grad, self, result1)"})  # fmt: skip
-    op(f"{_name}_backward(Tensor grad_output, Tensor self, Tensor indices) -> Tensor", _SELF,
-       {"grad_output": f"picked(grad, indices, {_n})"})  # fmt: skip
+       {"grad_output": f"{average}(grad, {rest})"})  # fmt: skip
+
+
+def _adaptive(count: int) -> None:
+    """Windows that adapt to an output size, over `count` dimensions."""
+    average, largest = f"_adaptive_avg_pool{count}d", f"adaptive_max_pool{count}d"
+    op(f"{average}(Tensor self, int[{count}] output_size) -> Tensor", rule(_adapted(count, False)),
+       {"self": f"{average}_backward(grad, {_SIZES})"})  # fmt: skip
+    op(f"{average}_backward(Tensor grad_output, Tensor self) -> Tensor", _SELF,
+       {"grad_output": f"{average}(grad, grad_output.shape[-{count}:])"})  # fmt: skip
+    op(f"{largest}(Tensor self, int[{count}] output_size) -> (Tensor, Tensor)",
+       rule(_adapted(count, True)),
+       {"self": f"{largest}_backward(grad, {_SIZES}, result1)"})  # fmt: skip
+    op(f"{largest}_backward(Tensor grad_output, Tensor self, Tensor indices) -> Tensor", _SELF,
+       {"grad_output": f"picked(grad, indices, {count})"})  # fmt: skip
+
+
+for _count in (2, 3):
+    _regular(_count)
+    _adaptive(_count)
 
 
 # ---- windows at random places, and undoing the largest
@@ -89,13 +102,15 @@ def _unpooled(op: Op, bound: dict[str, Any]) -> Meta:
     return Meta((*of.shape[: -len(bound["output_size"])], *bound["output_size"]), of.dtype)
 
 
-for _n in (2, 3):
-    _name, _sizes = f"fractional_max_pool{_n}d", f"int[{_n}] kernel_size, int[{_n}] output_size"
+for _count in (2, 3):
+    _name = f"fractional_max_pool{_count}d"
+    _sizes = f"int[{_count}] kernel_size, int[{_count}] output_size"
     op(f"{_name}(Tensor self, {_sizes}, Tensor random_samples) -> (Tensor, Tensor)",
        rule(_fractional),
-       {"self": f"{_name}_backward(grad, self, kernel_size, output_size, result1)"})  # fmt: skip
+       {"self": f"{_name}_backward(grad, {_SIZES}, kernel_size, output_size,"
+                " result1)"})  # fmt: skip
     op(f"{_name}_backward(Tensor grad_output, Tensor self, {_sizes}, Tensor indices) -> Tensor",
-       _SELF, {"grad_output": f"picked(grad, indices, {_n})"})  # fmt: skip
+       _SELF, {"grad_output": f"picked(grad, indices, {_count})"})  # fmt: skip
 
 op("max_unpool2d(Tensor self, Tensor indices, int[2] output_size) -> Tensor", rule(_unpooled),
    {"self": "picked(grad, indices, 2)"})  # fmt: skip
@@ -118,7 +133,7 @@ def _row(self: Any) -> Any:
             f"cannot pool {self.dtype}{list(self.shape)} over one dimension",
             expected="2 dimensions, channels and space, or a batch of those",
         )
-    return f.unsqueeze(self, -2)
+    return F.unsqueeze(self, -2)
 
 
 @composite(
@@ -131,8 +146,8 @@ def _max_pool1d_with_indices(
 ) -> Any:  # fmt: skip
     step = kernel_size if windows.missing(stride) else stride
     window = _flat(kernel_size, 1), _flat(step, 1), _flat(padding, 0), _flat(dilation, 1)
-    found = f.max_pool2d_with_indices(_row(self), *window, ceil_mode)
-    return tuple(f.squeeze(one, -2) for one in found)
+    found = F.max_pool2d_with_indices(_row(self), *window, ceil_mode)
+    return tuple(F.squeeze(one, -2) for one in found)
 
 
 @composite(
@@ -145,16 +160,16 @@ def _max_pool1d(self: Any, *args: Any, **named: Any) -> Any:
 
 def _values_only(count: int) -> Any:
     def pool(self: Any, *args: Any, **named: Any) -> Any:
-        return f.packet(f"max_pool{count}d_with_indices")(self, *args, **named)[0]
+        return F.packet(f"max_pool{count}d_with_indices")(self, *args, **named)[0]
 
     return pool
 
 
-for _n in (2, 3):
+for _count in (2, 3):
     composite(
-        f"max_pool{_n}d(Tensor self, int[{_n}] kernel_size, int[{_n}] stride=[],"
-        f" int[{_n}] padding=0, int[{_n}] dilation=1, bool ceil_mode=False) -> Tensor"
-    )(_values_only(_n))
+        f"max_pool{_count}d(Tensor self, int[{_count}] kernel_size, int[{_count}] stride=[],"
+        f" int[{_count}] padding=0, int[{_count}] dilation=1, bool ceil_mode=False) -> Tensor"
+    )(_values_only(_count))
 
 
 @composite(
@@ -167,25 +182,15 @@ def _avg_pool1d(
 ) -> Any:  # fmt: skip
     step = kernel_size if windows.missing(stride) else stride
     window = _flat(kernel_size, 1), _flat(step, 1), _flat(padding, 0)
-    return f.squeeze(f.avg_pool2d(_row(self), *window, ceil_mode, count_include_pad), -2)
+    return F.squeeze(F.avg_pool2d(_row(self), *window, ceil_mode, count_include_pad), -2)
 
 
 @composite("adaptive_avg_pool1d(Tensor self, int[1] output_size) -> Tensor")
 def _adaptive_avg_pool1d(self: Any, output_size: Any) -> Any:
-    return f.squeeze(f._adaptive_avg_pool2d(_row(self), _flat(output_size, 1)), -2)
-
-
-@composite("adaptive_avg_pool2d(Tensor self, int[2] output_size) -> Tensor")
-def _adaptive_avg_pool2d(self: Any, output_size: Any) -> Any:
-    return f._adaptive_avg_pool2d(self, output_size)
-
-
-@composite("adaptive_avg_pool3d(Tensor self, int[3] output_size) -> Tensor")
-def _adaptive_avg_pool3d(self: Any, output_size: Any) -> Any:
-    return f._adaptive_avg_pool3d(self, output_size)
+    return F.squeeze(F._adaptive_avg_pool2d(_row(self), _flat(output_size, 1)), -2)
 
 
 @composite("adaptive_max_pool1d(Tensor self, int[1] output_size) -> (Tensor, Tensor)")
 def _adaptive_max_pool1d(self: Any, output_size: Any) -> Any:
-    found = f.adaptive_max_pool2d(_row(self), _flat(output_size, 1))
-    return tuple(f.squeeze(one, -2) for one in found)
+    found = F.adaptive_max_pool2d(_row(self), _flat(output_size, 1))
+    return tuple(F.squeeze(one, -2) for one in found)

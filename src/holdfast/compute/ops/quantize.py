@@ -10,13 +10,13 @@ from typing import Any
 
 from holdfast.compute import dtype as formats
 from holdfast.compute import functional as F
-from holdfast.compute.ops.rules import Meta, Rule
+from holdfast.compute.ops.rules import Meta, Rule, like, meta_of
 from holdfast.compute.ops.table import Op, composite, op
 
 
 def _with_mask(op: Op, bound: dict[str, Any]) -> tuple[Meta, Meta]:
     of = bound["self"]
-    return Meta(tuple(of.shape), of.dtype), Meta(tuple(of.shape), formats.BOOL)
+    return meta_of(of), Meta(tuple(of.shape), formats.BOOL)
 
 
 def _product(op: Op, bound: dict[str, Any]) -> Meta:
@@ -34,7 +34,8 @@ op(
 )
 op(
     "fake_quantize_per_tensor_affine_cachemask_backward(Tensor grad, Tensor mask) -> Tensor",
-    gradient={"grad": "grads[0] * mask"},
+    like("grad"),
+    {"grad": "grads[0] * mask"},
 )
 op(
     "fake_quantize_per_channel_affine_cachemask(Tensor self, Tensor scale, Tensor zero_point, "
@@ -44,7 +45,8 @@ op(
 )
 op(
     "fake_quantize_per_channel_affine_cachemask_backward(Tensor grad, Tensor mask) -> Tensor",
-    gradient={"grad": "grads[0] * mask"},
+    like("grad"),
+    {"grad": "grads[0] * mask"},
 )
 op(
     "_int_mm(Tensor self, Tensor mat2) -> Tensor",

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy
+
 from holdfast.compute import dtype as formats
-from holdfast.compute.ops.factory import LIKE, SIZED, asked
+from holdfast.compute.ops.factory import LIKE, SIZED
 from holdfast.compute.ops.rules import LIKE_SELF, Meta, rule
-from holdfast.compute.ops.shapes import broadcast
 from holdfast.compute.ops.table import Op, op
 
 _NONE = {"self": "zeros_like(grad)"}
@@ -30,7 +31,7 @@ op("randint_like.Tensor(Tensor self, Tensor high, *, ScalarType? dtype=None) -> 
 
 
 def _permutation(op: Op, bound: dict[str, Any]) -> Meta:
-    return Meta((bound["n"],), asked(bound["dtype"], formats.INT64))
+    return Meta((bound["n"],), formats.asked(bound["dtype"], formats.INT64))
 
 
 op("randperm(int n, *, ScalarType? dtype=long) -> Tensor", rule(_permutation), effect=True)
@@ -58,9 +59,7 @@ op("bernoulli.Tensor(Tensor self, Tensor p) -> Tensor", LIKE_SELF,
 
 def _drawn(op: Op, bound: dict[str, Any]) -> Meta:
     given = [bound[n] for n in ("mean", "std") if hasattr(bound[n], "shape")]
-    shape = tuple(given[0].shape)
-    if len(given) == 2:
-        shape = broadcast(shape, given[1].shape)
+    shape = numpy.broadcast_shapes(*(one.shape for one in given))
     return Meta(shape, formats.result_type(*given))
 
 

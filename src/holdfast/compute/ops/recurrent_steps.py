@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.compute.ops.lazy import functional as F
+from holdfast.compute import functional as F
 
 Tensor = Any
 

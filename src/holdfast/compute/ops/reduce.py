@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.ops.lazy import functional as F
-from holdfast.compute.ops.rules import Meta, reduction, rule
+from holdfast.compute import functional as F
+from holdfast.compute.ops.rules import Meta, reduction, rule, sized, with_places
 from holdfast.compute.ops.table import Op, composite, op
 
-SUM, MEAN, SAME = reduction("sum"), reduction("float"), reduction("same")
+SUM, SAME = reduction("sum"), reduction()
 REAL, INDEX = reduction("real"), reduction("index")
 
 # ---- sums, products, means
@@ -25,10 +25,10 @@ op("sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType?
 op("nansum(Tensor self, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None)"
    " -> Tensor", SUM,
    {"self": "spread(grad, self.shape, dim, keepdim) * logical_not(isnan(self))"})  # fmt: skip
-op("mean(Tensor self, *, ScalarType? dtype=None) -> Tensor", MEAN,
+op("mean(Tensor self, *, ScalarType? dtype=None) -> Tensor", SAME,
    {"self": "expand(grad, self.shape) / prod_of(self.shape)"})  # fmt: skip
 op("mean.dim(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
-   MEAN,
+   SAME,
    {"self": "spread(grad, self.shape, dim, keepdim) / size_over(self.shape, dim)"})  # fmt: skip
 op("prod(Tensor self, *, ScalarType? dtype=None) -> Tensor", SUM,
    {"self": "prod_gradient(grad, self, result, None, False)"})  # fmt: skip
@@ -55,13 +55,6 @@ def _like(of: Any, op: Op, bound: dict[str, Any]) -> Any:
     return of.infer(op, bound)
 
 
-def _chosen(op: Op, bound: dict[str, Any]) -> tuple[Meta, Meta]:
-    values = _like(SAME, op, bound)
-    return values, Meta(values.shape, formats.INT64)
-
-
-CHOSEN = rule(_chosen)
-
 for _name in ("amax", "amin"):
     op(f"{_name}(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor", SAME,
        {"self": "shared_by_equals(grad, self, result, dim, keepdim)"})  # fmt: skip
@@ -69,7 +62,7 @@ for _name in ("max", "min"):
     op(f"{_name}(Tensor self) -> Tensor", SAME,
        {"self": "shared_by_equals(grad, self, result, None, False)"})  # fmt: skip
     op(f"{_name}.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)",
-       CHOSEN, {"self": _BACK})  # fmt: skip
+       with_places(SAME), {"self": _BACK})  # fmt: skip
 
 
 @composite("max.other(Tensor self, Tensor other) -> Tensor")
@@ -82,12 +75,8 @@ def min_other(self: Any, other: Any) -> Any:
     return F.minimum(self, other)
 
 
-def _sized(op: Op, bound: dict[str, Any]) -> Meta:
-    return Meta(tuple(bound["sizes"]), bound["grad"].dtype)
-
-
 op("value_selecting_reduction_backward(Tensor grad, int dim, Tensor indices, int[] sizes,"
-   " bool keepdim) -> Tensor", rule(_sized),
+   " bool keepdim) -> Tensor", sized("sizes", "grad"),
    {"grad": "gathered(grad, dim, indices, keepdim)"})  # fmt: skip
 
 
@@ -174,8 +163,7 @@ op(f"std_mean.correction{_MOMENT} -> (Tensor, Tensor)", rule(_with_mean),
 
 def _logged(op: Op, bound: dict[str, Any]) -> Meta:
     found = _like(SAME, op, bound)
-    whole = formats.category(found.dtype) < formats.FLOATING
-    return Meta(found.shape, formats.FLOAT32 if whole else found.dtype)
+    return Meta(found.shape, formats.with_fractions(found.dtype))
 
 
 op("logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor", rule(_logged),

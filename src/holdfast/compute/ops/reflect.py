@@ -8,34 +8,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.compute import dtype as formats
-from holdfast.compute.ops.lazy import functional as f
-
-
-def _conj(of: Any) -> Any:
-    return f._conj(of) if formats.is_complex(of.dtype) else of
+from holdfast.compute import functional as F
+from holdfast.compute.ops.complex_numbers import conjugate
 
 
 def _adjoint(matrix: Any) -> Any:
-    return _conj(f.transpose(matrix, -2, -1))
+    return conjugate(F.transpose(matrix, -2, -1))
 
 
 def _reflected(out: Any, vectors: Any, tau: Any, order: Any) -> Any:
     """(1 - tau v v^H) from the left, for every column v in that order."""
     for place in order:
-        v = f.narrow(vectors, -1, place, 1)
-        scale = f.unsqueeze(f.narrow(tau, -1, place, 1), -1)
-        out = out - f.matmul(scale * v, f.matmul(_adjoint(v), out))
+        v = F.narrow(vectors, -1, place, 1)
+        scale = F.unsqueeze(F.narrow(tau, -1, place, 1), -1)
+        out = out - F.matmul(scale * v, F.matmul(_adjoint(v), out))
     return out
 
 
 def _vectors(of: Any) -> Any:
     """What LAPACK has below the diagonal, with the ones on it that it leaves out."""
-    return f.tril(of, -1) + _identity(of)
+    return F.tril(of, -1) + _identity(of)
 
 
 def _identity(of: Any) -> Any:
-    return f.tril(f.triu(f.ones_like(of)))
+    return F.tril(F.triu(F.ones_like(of)))
 
 
 def householder_product(input: Any, tau: Any) -> Any:
@@ -53,5 +49,5 @@ def ormqr(self: Any, input2: Any, input3: Any, left: bool = True, transpose: boo
     back = transpose == left
     count = input2.shape[-1]
     order = range(count) if back else reversed(range(count))
-    found = _reflected(side, _vectors(self), _conj(input2) if back else input2, order)
+    found = _reflected(side, _vectors(self), conjugate(input2) if back else input2, order)
     return found if left else _adjoint(found)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.base.errors import BadInput
+from holdfast.compute import functional as F
 from holdfast.compute.ops import windows
-from holdfast.compute.ops.lazy import functional as f
-from holdfast.compute.ops.rules import Infer, Meta, rule
+from holdfast.compute.ops.rules import Infer, Meta, rule, sized
 from holdfast.compute.ops.table import Op, composite, op
 
 # name -> (spatial dimensions, whether it takes align_corners)
@@ -28,7 +28,7 @@ KINDS = {
     "_upsample_bicubic2d_aa": (2, True),
     "_upsample_lanczos2d_aa": (2, True),
 }
-_SCALES = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}
+SCALES = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}
 
 
 def sizes_of(shape: Sequence[int], count: int, output_size: Any) -> tuple[int, ...]:
@@ -53,19 +53,15 @@ def _resampled(count: int) -> Infer:
     return infer
 
 
-def _restored(op: Op, bound: dict[str, Any]) -> Meta:
-    return Meta(tuple(bound["input_size"]), bound["grad_output"].dtype)
-
-
 def _declare(name: str, count: int, aligned: bool) -> None:
     corners = "bool align_corners, " if aligned else ""
-    scales = ", ".join(f"float? {s}=None" for s in _SCALES[count])
-    rest = ("align_corners, " if aligned else "") + ", ".join(_SCALES[count])
+    scales = ", ".join(f"float? {s}=None" for s in SCALES[count])
+    rest = ("align_corners, " if aligned else "") + ", ".join(SCALES[count])
     op(f"{name}(Tensor self, int[{count}] output_size, {corners}{scales}) -> Tensor",
        rule(_resampled(count)),
        {"self": f"{name}_backward(grad, output_size, self.shape, {rest})"})  # fmt: skip
     op(f"{name}_backward(Tensor grad_output, int[{count}] output_size, int[{count + 2}] input_size,"
-       f" {corners}{scales}) -> Tensor", rule(_restored),
+       f" {corners}{scales}) -> Tensor", sized("input_size", "grad_output"),
        {"grad_output": f"{name}(grad, output_size, {rest})"})  # fmt: skip
     composite(
         f"{name}.vec(Tensor input, int[]? output_size, {corners}float[]? scale_factors) -> Tensor"
@@ -78,7 +74,7 @@ def _by_factors(name: str, aligned: bool) -> Callable[..., Any]:
         factors = named["scale_factors"] if "scale_factors" in named else rest[-1]
         sizes = factored(input.shape, output_size, factors)
         scales = factors or [None] * len(sizes)
-        return f.packet(name)(input, sizes, *corners, *scales)
+        return F.packet(name)(input, sizes, *corners, *scales)
 
     return resample
 

@@ -33,6 +33,11 @@ class Meta(NamedTuple):
         return len(self.shape)
 
 
+def meta_of(value: Any) -> Meta:
+    """Shape and format of a tensor, an array or a Meta."""
+    return Meta(tuple(value.shape), value.dtype)
+
+
 Infer = Callable[["Op", dict[str, Any]], Meta | tuple[Meta, ...] | None]
 
 
@@ -55,6 +60,7 @@ class Rule:
 # ---- pointwise
 
 _SCALARS = ("other", "exponent", "min", "max")
+_FLOAT = ("float", "float_real")
 
 
 def promoted(op: Op, bound: dict[str, Any]) -> tuple[tuple[str, ...], numpy.dtype[Any]]:
@@ -65,10 +71,7 @@ def promoted(op: Op, bound: dict[str, Any]) -> tuple[tuple[str, ...], numpy.dtyp
         if not p.many and (p.tensor or (p.type == "Scalar" and p.name in _SCALARS))
     )
     found = formats.result_type(*(bound[name] for name in among))
-    kind = op.rule.kind
-    if kind in ("float", "float_real") and formats.category(found) < formats.FLOATING:
-        found = formats.FLOAT32
-    return among, found
+    return among, formats.with_fractions(found) if op.rule.kind in _FLOAT else found
 
 
 def result_format(kind: str | None, computed: numpy.dtype[Any]) -> numpy.dtype[Any]:
@@ -115,7 +118,7 @@ def like(*names: str, count: int = 1, expects: str | None = None) -> Rule:
         found = [bound[name] for name in names]
         if any(not hasattr(one, "shape") for one in found):
             return None
-        metas = [Meta(tuple(one.shape), one.dtype) for one in found]
+        metas = [meta_of(one) for one in found]
         metas += metas[-1:] * (count - len(metas))
         return metas[0] if len(metas) == 1 else tuple(metas)
 
@@ -124,6 +127,33 @@ def like(*names: str, count: int = 1, expects: str | None = None) -> Rule:
 
 def rule(infer: Infer | None = None, expects: str | None = None) -> Rule:
     """A rule of an op's own."""
+    return Rule(infer, expects=expects)
+
+
+def sized(name: str, of: str) -> Rule:
+    """The sizes that the argument `name` lists, in the format of the tensor `of`."""
+    return Rule(lambda op, bound: Meta(tuple(bound[name]), bound[of].dtype))
+
+
+def gradients(*names: str) -> Rule:
+    """Gradients for these arguments, or fewer where `output_mask` wants fewer: then unknown."""
+
+    def infer(op: Op, bound: dict[str, Any]) -> tuple[Meta, ...] | None:
+        found = [bound[name] for name in names]
+        if not all(bound["output_mask"]) or any(one is None for one in found):
+            return None
+        return tuple(meta_of(one) for one in found)
+
+    return Rule(infer)
+
+
+def with_places(values: Rule, expects: str | None = None) -> Rule:
+    """Values as another rule foretells them, and int64 places in the same shape."""
+
+    def infer(op: Op, bound: dict[str, Any]) -> tuple[Meta, Meta]:
+        found: Any = values.infer and values.infer(op, bound)
+        return found, Meta(found.shape, formats.INT64)
+
     return Rule(infer, expects=expects)
 
 
@@ -153,7 +183,7 @@ def normalized_dim(dim: int, ndim: int) -> int:
 def reduction(kind: str = "same") -> Rule:
     """Over `dim` (all where it is missing), kept with size 1 where `keepdim` says so.
 
-    kind: "same", "sum" (integers become int64), "float" (mean), "bool", "real", "index" (int64).
+    kind: "same", "sum" (integers become int64), "real" (of complex numbers), "index" (int64).
     """
 
     def infer(op: Op, bound: dict[str, Any]) -> Meta:
@@ -168,11 +198,9 @@ def reduction(kind: str = "same") -> Rule:
     return Rule(infer)
 
 
-def _reduced(kind: str, of: numpy.dtype[Any], asked: Any) -> numpy.dtype[Any]:
-    if asked is not None:
-        return formats.dtype(asked)
-    if kind == "sum" and formats.category(of) < formats.FLOATING:
-        return formats.INT64
+def _reduced(kind: str, of: numpy.dtype[Any], dtype: Any) -> numpy.dtype[Any]:
     if kind == "real":
-        return formats.real_of(of)
-    return {"bool": formats.BOOL, "index": formats.INT64}.get(kind, of)
+        return formats.real_of(formats.asked(dtype, of))
+    if kind == "index":
+        return formats.INT64
+    return formats.asked(dtype, formats.of_sums(of) if kind == "sum" else of)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.compute.ops.lazy import functional as f
-from holdfast.compute.ops.rules import Infer, Meta, rule
+from holdfast.compute import functional as F
+from holdfast.compute.ops.rules import Infer, Meta, gradients, rule
 from holdfast.compute.ops.table import Op, composite, op
 
 
@@ -37,12 +37,6 @@ def _sampled(count: int) -> Infer:
     return infer
 
 
-def _gradients(op: Op, bound: dict[str, Any]) -> Any:
-    if not all(bound["output_mask"]):
-        return None
-    return tuple(Meta(tuple(bound[n].shape), bound[n].dtype) for n in ("input", "grid"))
-
-
 _HOW = "int interpolation_mode, int padding_mode, bool align_corners"
 for _n in (2, 3):
     _name = f"grid_sampler_{_n}d"
@@ -50,7 +44,7 @@ for _n in (2, 3):
        {"input, grid": f"{_name}_backward(grad, input, grid, interpolation_mode, padding_mode,"
                        " align_corners, mask)"})  # fmt: skip
     op(f"{_name}_backward(Tensor grad_output, Tensor input, Tensor grid, {_HOW},"
-       " bool[2] output_mask) -> (Tensor, Tensor)", rule(_gradients))  # fmt: skip
+       " bool[2] output_mask) -> (Tensor, Tensor)", gradients("input", "grid"))  # fmt: skip
 
 
 @composite(f"grid_sampler(Tensor input, Tensor grid, {_HOW}) -> Tensor")
@@ -58,7 +52,7 @@ def _grid_sampler(
     input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> Any:
     name = "grid_sampler_3d" if input.ndim == 5 else "grid_sampler_2d"
-    sample = f.packet(name)
+    sample = F.packet(name)
     return sample(input, grid, interpolation_mode, padding_mode, align_corners)
 
 

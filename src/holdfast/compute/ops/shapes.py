@@ -23,6 +23,14 @@ def listed(value: Any) -> list[int]:
     return [operator.index(value)]
 
 
+def sizes(value: Any) -> Shape:
+    """Sizes that a tensor can have. Raises ValueError."""
+    found = tuple(listed(value))
+    if min(found, default=0) < 0:
+        raise ValueError(f"{list(found)} is no shape: sizes are 0 or more")
+    return found
+
+
 def viewed(shape: Shape, size: Any) -> Shape:
     """`size` with its -1, if there is one, found out."""
     wanted, count = listed(size), math.prod(shape)
@@ -97,11 +105,11 @@ def permuted(shape: Shape, dims: Any) -> Shape:
 
 def transposed(shape: Shape, dim0: int, dim1: int) -> Shape:
     """With two dimensions exchanged."""
-    sizes = list(shape)
+    found = list(shape)
     one, other = normalized_dim(dim0, len(shape)), normalized_dim(dim1, len(shape))
-    if sizes:
-        sizes[one], sizes[other] = sizes[other], sizes[one]
-    return tuple(sizes)
+    if found:
+        found[one], found[other] = found[other], found[one]
+    return tuple(found)
 
 
 def flat_transposed(shape: Shape) -> Shape:
@@ -199,10 +207,10 @@ def split(shape: Shape, split_size: int, dim: int) -> list[Shape]:
 
 def split_with_sizes(shape: Shape, split_sizes: Any, dim: int) -> list[Shape]:
     """Parts of these sizes."""
-    place, sizes = existing(shape, dim), listed(split_sizes)
-    if sum(sizes) != shape[place] or min(sizes, default=0) < 0:
-        raise ValueError(f"parts of {sizes} do not add up to a size of {shape[place]}")
-    return [replaced(shape, place, size) for size in sizes]
+    place, wanted = existing(shape, dim), listed(split_sizes)
+    if sum(wanted) != shape[place] or min(wanted, default=0) < 0:
+        raise ValueError(f"parts of {wanted} do not add up to a size of {shape[place]}")
+    return [replaced(shape, place, size) for size in wanted]
 
 
 def unbound(shape: Shape, dim: int) -> list[Shape]:
@@ -261,20 +269,9 @@ def repeated(shape: Shape, repeats: Any) -> Shape:
 
 def embedded(shape: Shape, offset: int, dim1: int, dim2: int) -> Shape:
     """With the last size spread over two dimensions of square matrices."""
-    size = existing(shape, -1) * 0 + shape[-1] + abs(offset)
+    size = shape[existing(shape, -1)] + abs(offset)
     one, other = two_dims((*shape, 1), dim1, dim2)
-    sizes = list(shape[:-1])
+    found = list(shape[:-1])
     for place in sorted((one, other)):
-        sizes.insert(place, size)
-    return tuple(sizes)
-
-
-def broadcast(one: Sequence[int], other: Sequence[int]) -> Shape:
-    """The shape that two shapes meet in."""
-    low, high = sorted((tuple(one), tuple(other)), key=len)
-    sizes = list(high)
-    for place, size in enumerate(low, len(high) - len(low)):
-        if size != 1 and sizes[place] not in (1, size):
-            raise ValueError(f"{list(one)} and {list(other)} do not broadcast")
-        sizes[place] = size if sizes[place] == 1 else sizes[place]
-    return tuple(sizes)
+        found.insert(place, size)
+    return tuple(found)

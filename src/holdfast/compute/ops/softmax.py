@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.ops.lazy import functional as F
+from holdfast.compute import functional as F
 from holdfast.compute.ops.rules import Meta, rule
 from holdfast.compute.ops.table import Op, composite, op
 
@@ -23,8 +23,8 @@ def _back(op: Op, bound: dict[str, Any]) -> Meta:
 
 
 def _safe(op: Op, bound: dict[str, Any]) -> Meta:
-    of, asked = bound["self"], bound["dtype"]
-    return Meta(tuple(of.shape), of.dtype if asked is None else formats.dtype(asked))
+    of = bound["self"]
+    return Meta(tuple(of.shape), formats.asked(bound["dtype"], of.dtype))
 
 
 op("_softmax(Tensor self, int dim, bool half_to_float) -> Tensor", rule(_shares),
@@ -67,11 +67,6 @@ def special_softmax(self: Any, dim: int, dtype: Any = None) -> Any:
 @composite("special_log_softmax(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor")
 def special_log_softmax(self: Any, dim: int, *, dtype: Any = None) -> Any:
     return log_softmax(self, dim, dtype)
-
-
-@composite("special_logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor")
-def special_logsumexp(self: Any, dim: Any, keepdim: bool = False) -> Any:
-    return F.logsumexp(self, dim, keepdim)
 
 
 @composite("_masked_softmax(Tensor self, Tensor mask, int? dim=None, int? mask_type=None)"

@@ -12,7 +12,8 @@ import numpy
 
 from holdfast.base.errors import BadInput
 from holdfast.compute import dtype as formats
-from holdfast.compute.ops.lazy import functional as f
+from holdfast.compute import functional as F
+from holdfast.compute.ops.complex_numbers import conjugate
 from holdfast.compute.ops.table import composite
 from holdfast.compute.schema import described
 
@@ -21,7 +22,7 @@ from holdfast.compute.schema import described
 
 @composite("linalg_inv(Tensor A) -> Tensor")
 def linalg_inv(A: Any) -> Any:
-    return f.linalg_inv_ex(A, check_errors=True)[0]
+    return F.linalg_inv_ex(A, check_errors=True)[0]
 
 
 @composite("inverse(Tensor self) -> Tensor")
@@ -31,7 +32,7 @@ def inverse(self: Any) -> Any:
 
 @composite("linalg_solve(Tensor A, Tensor B, *, bool left=True) -> Tensor")
 def linalg_solve(A: Any, B: Any, left: bool = True) -> Any:
-    return f._linalg_solve_ex(A, B, left=left, check_errors=True)[0]
+    return F._linalg_solve_ex(A, B, left=left, check_errors=True)[0]
 
 
 @composite(
@@ -39,7 +40,7 @@ def linalg_solve(A: Any, B: Any, left: bool = True) -> Any:
     "(Tensor result, Tensor info)"
 )
 def linalg_solve_ex(A: Any, B: Any, left: bool = True, check_errors: bool = False) -> Any:
-    found = f._linalg_solve_ex(A, B, left=left, check_errors=check_errors)
+    found = F._linalg_solve_ex(A, B, left=left, check_errors=check_errors)
     return found[0], found[3]
 
 
@@ -51,7 +52,7 @@ def linalg_pinv(
     self: Any, atol: float | None = None, rtol: float | None = None, hermitian: bool = False
 ) -> Any:
     a, r = (None if v is None else _number(self, v) for v in (atol, rtol))
-    return f.linalg_pinv(self, atol=a, rtol=r, hermitian=hermitian)
+    return F.linalg_pinv(self, atol=a, rtol=r, hermitian=hermitian)
 
 
 @composite("linalg_pinv(Tensor self, float rcond, bool hermitian=False) -> Tensor")
@@ -70,7 +71,7 @@ def _number(of: Any, value: float) -> Any:
 
 @composite("lu_solve(Tensor self, Tensor LU_data, Tensor LU_pivots) -> Tensor")
 def lu_solve(self: Any, LU_data: Any, LU_pivots: Any) -> Any:
-    return f.linalg_lu_solve(LU_data, LU_pivots, self)
+    return F.linalg_lu_solve(LU_data, LU_pivots, self)
 
 
 @composite("linalg_tensorinv(Tensor self, int ind=2) -> Tensor")
@@ -81,15 +82,15 @@ def tensorinv(self: Any, ind: int = 2) -> Any:
             f"cannot compute tensorinv({described(self)}, ind={ind})",
             expected="as many elements in the first `ind` dimensions as in the others",
         )
-    matrix = f.reshape(self, (math.prod(before), math.prod(after)))
-    return f.reshape(linalg_inv(matrix), (*after, *before))
+    matrix = F.reshape(self, (math.prod(before), math.prod(after)))
+    return F.reshape(linalg_inv(matrix), (*after, *before))
 
 
 @composite("linalg_tensorsolve(Tensor self, Tensor other, int[]? dims=None) -> Tensor")
 def tensorsolve(self: Any, other: Any, dims: Any = None) -> Any:
     if dims is not None:
         moved = [d % self.ndim for d in dims]
-        self = f.permute(self, [d for d in range(self.ndim) if d not in moved] + moved)
+        self = F.permute(self, [d for d in range(self.ndim) if d not in moved] + moved)
     shape = self.shape[other.ndim :]
     count = other.numel()
     if math.prod(shape) != count:
@@ -97,8 +98,8 @@ def tensorsolve(self: Any, other: Any, dims: Any = None) -> Any:
             f"cannot compute tensorsolve({described(self)}, {described(other)})",
             expected="as many unknowns as there are elements on the right side",
         )
-    matrix, side = f.reshape(self, (count, count)), f.reshape(other, (count,))
-    return f.reshape(linalg_solve(matrix, side), shape)
+    matrix, side = F.reshape(self, (count, count)), F.reshape(other, (count,))
+    return F.reshape(linalg_solve(matrix, side), shape)
 
 
 # ---- determinants
@@ -106,17 +107,17 @@ def tensorsolve(self: Any, other: Any, dims: Any = None) -> Any:
 
 @composite("linalg_det(Tensor A) -> Tensor")
 def linalg_det(A: Any) -> Any:
-    return f._linalg_det(A)[0]
+    return F._linalg_det(A)[0]
 
 
 @composite("det(Tensor self) -> Tensor")
 def det(self: Any) -> Any:
-    return f._linalg_det(self)[0]
+    return F._linalg_det(self)[0]
 
 
 @composite("linalg_slogdet(Tensor A) -> (Tensor sign, Tensor logabsdet)")
 def linalg_slogdet(A: Any) -> Any:
-    return tuple(f._linalg_slogdet(A)[:2])
+    return tuple(F._linalg_slogdet(A)[:2])
 
 
 @composite("slogdet(Tensor self) -> (Tensor sign, Tensor logabsdet)")
@@ -127,7 +128,7 @@ def slogdet(self: Any) -> Any:
 @composite("logdet(Tensor self) -> Tensor")
 def logdet(self: Any) -> Any:
     sign, size = linalg_slogdet(self)
-    return f.log(sign) + size
+    return F.log(sign) + size
 
 
 # ---- factorizations
@@ -135,42 +136,37 @@ def logdet(self: Any) -> Any:
 
 @composite("linalg_cholesky(Tensor self, *, bool upper=False) -> Tensor")
 def linalg_cholesky(self: Any, upper: bool = False) -> Any:
-    return f.linalg_cholesky_ex(self, upper=upper, check_errors=True)[0]
+    return F.linalg_cholesky_ex(self, upper=upper, check_errors=True)[0]
 
 
 @composite("linalg_lu_factor(Tensor A, *, bool pivot=True) -> (Tensor LU, Tensor pivots)")
 def linalg_lu_factor(A: Any, pivot: bool = True) -> Any:
-    return tuple(f.linalg_lu_factor_ex(A, pivot=pivot, check_errors=True)[:2])
+    return tuple(F.linalg_lu_factor_ex(A, pivot=pivot, check_errors=True)[:2])
 
 
 @composite("linalg_ldl_factor(Tensor self, *, bool hermitian=False) -> (Tensor LD, Tensor pivots)")
 def linalg_ldl_factor(self: Any, hermitian: bool = False) -> Any:
-    return tuple(f.linalg_ldl_factor_ex(self, hermitian=hermitian, check_errors=True)[:2])
+    return tuple(F.linalg_ldl_factor_ex(self, hermitian=hermitian, check_errors=True)[:2])
 
 
 @composite("qr(Tensor self, bool some=True) -> (Tensor Q, Tensor R)")
 def qr(self: Any, some: bool = True) -> Any:
-    return f.linalg_qr(self, "reduced" if some else "complete")
+    return F.linalg_qr(self, "reduced" if some else "complete")
 
 
 @composite("orgqr(Tensor self, Tensor input2) -> Tensor")
 def orgqr(self: Any, input2: Any) -> Any:
-    return f.linalg_householder_product(self, input2)
-
-
-@composite("matrix_exp(Tensor self) -> Tensor")
-def matrix_exp(self: Any) -> Any:
-    return f.linalg_matrix_exp(self)
+    return F.linalg_householder_product(self, input2)
 
 
 @composite('linalg_eigh(Tensor self, str UPLO="L") -> (Tensor eigenvalues, Tensor eigenvectors)')
 def linalg_eigh(self: Any, UPLO: str = "L") -> Any:
-    return f._linalg_eigh(self, UPLO)
+    return F._linalg_eigh(self, UPLO)
 
 
 @composite('linalg_eigvalsh(Tensor self, str UPLO="L") -> Tensor')
 def linalg_eigvalsh(self: Any, UPLO: str = "L") -> Any:
-    return f._linalg_eigh(self, UPLO, False)[0]
+    return F._linalg_eigh(self, UPLO, False)[0]
 
 
 @composite(
@@ -178,12 +174,12 @@ def linalg_eigvalsh(self: Any, UPLO: str = "L") -> Any:
     "(Tensor U, Tensor S, Tensor Vh)"
 )
 def linalg_svd(A: Any, full_matrices: bool = True, driver: str | None = None) -> Any:
-    return f._linalg_svd(A, full_matrices, True, driver=driver)
+    return F._linalg_svd(A, full_matrices, True, driver=driver)
 
 
 @composite("linalg_svdvals(Tensor A, *, str? driver=None) -> Tensor")
 def linalg_svdvals(A: Any, driver: str | None = None) -> Any:
-    return f._linalg_svd(A, False, False, driver=driver)[1]
+    return F._linalg_svd(A, False, False, driver=driver)[1]
 
 
 @composite(
@@ -194,9 +190,8 @@ def svd(self: Any, some: bool = True, compute_uv: bool = True) -> Any:
         shapes = [(*self.shape[:-2], n, n) for n in self.shape[-2:]]
         u, v = (self._filled(0, (shape, self.dtype, self.device)) for shape in shapes)
         return u, linalg_svdvals(self), v
-    u, s, vh = f._linalg_svd(self, not some, True)
-    v = f.transpose(vh, -2, -1)
-    return u, s, f._conj(v) if formats.is_complex(v.dtype) else v
+    u, s, vh = F._linalg_svd(self, not some, True)
+    return u, s, conjugate(F.transpose(vh, -2, -1))
 
 
 @composite(
@@ -225,31 +220,31 @@ def linalg_matrix_rank_tol(self: Any, tol: float, hermitian: bool = False) -> An
 
 
 def _rank(of: Any, atol: Any, rtol: Any, hermitian: bool) -> Any:
-    values = f.abs(linalg_eigvalsh(of)) if hermitian else linalg_svdvals(of)
+    values = F.abs(linalg_eigvalsh(of)) if hermitian else linalg_svdvals(of)
     if not values.shape[-1]:
-        return f.sum(f.gt(values, 0), [-1])
+        return F.sum(F.gt(values, 0), [-1])
     absolute = _tolerance(of, 0.0 if atol is None else atol)
     if rtol is None:
         rtol = max(of.shape[-2:]) * float(numpy.finfo(of.dtype).eps)
-        relative = f.where(f.gt(absolute, 0), _tolerance(of, 0.0), _tolerance(of, rtol))
+        relative = F.where(F.gt(absolute, 0), _tolerance(of, 0.0), _tolerance(of, rtol))
     else:
         relative = _tolerance(of, rtol)
-    least = f.maximum(absolute, f.amax(values, [-1], True) * relative)
-    return f.sum(f.gt(values, least), [-1])
+    least = F.maximum(absolute, F.amax(values, [-1], True) * relative)
+    return F.sum(F.gt(values, least), [-1])
 
 
 def _tolerance(of: Any, value: Any) -> Any:
-    return f.unsqueeze(value if hasattr(value, "ndim") else _number(of, value), -1)
+    return F.unsqueeze(value if hasattr(value, "ndim") else _number(of, value), -1)
 
 
 @composite("linalg_vander(Tensor x, *, int? N=None) -> Tensor")
 def linalg_vander(x: Any, N: int | None = None) -> Any:
-    x = x if x.ndim else f.reshape(x, (1,))
+    x = x if x.ndim else F.reshape(x, (1,))
     count = x.shape[-1] if N is None else N
-    powers = [f.ones_like(x)]
+    powers = [F.ones_like(x)]
     while len(powers) < count:
         powers.append(powers[-1] * x)
-    return f.stack(powers, -1)
+    return F.stack(powers, -1)
 
 
 @composite("cross(Tensor self, Tensor other, int? dim=None) -> Tensor")
@@ -262,4 +257,4 @@ def cross(self: Any, other: Any, dim: int | None = None) -> Any:
                 expected="a dimension with 3 elements",
             )
         dim = threes[0]
-    return f.linalg_cross(self, other, dim=dim)
+    return F.linalg_cross(self, other, dim=dim)

@@ -5,30 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.ops.rules import Meta, normalized_dim, reduction, rule
+from holdfast.compute import functional as F
+from holdfast.compute.ops.rules import (
+    LIKE_SELF,
+    Meta,
+    normalized_dim,
+    reduction,
+    rule,
+    with_places,
+)
 from holdfast.compute.ops.table import Op, composite, op
 
 
-def _with_indices(_: Op, bound: dict[str, Any]) -> tuple[Meta, ...]:
-    of = bound["self"]
-    return Meta(tuple(of.shape), of.dtype), Meta(tuple(of.shape), formats.INT64)
-
-
-def _first(_: Op, bound: dict[str, Any]) -> tuple[Meta, ...]:
+def _first(_: Op, bound: dict[str, Any]) -> Meta:
     of = bound["self"]
     dim = normalized_dim(bound["dim"], len(of.shape))
-    shape = tuple(bound["k"] if d == dim else size for d, size in enumerate(of.shape))
-    return Meta(shape, of.dtype), Meta(shape, formats.INT64)
-
-
-def _one_of_each(op: Op, bound: dict[str, Any]) -> tuple[Meta, ...]:
-    infer: Any = _REDUCED.infer
-    one = infer(op, bound)
-    return one, Meta(one.shape, formats.INT64)
+    return Meta(tuple(bound["k"] if d == dim else n for d, n in enumerate(of.shape)), of.dtype)
 
 
 _REDUCED = reduction()
-_SORTED, _TOP, _ONE = rule(_with_indices), rule(_first), rule(_one_of_each)
+_SORTED, _TOP, _ONE = with_places(LIKE_SELF), with_places(rule(_first)), with_places(_REDUCED)
+_BACK_ALL = {"self": "shared_by_equals(grad, self, result, None, False)"}
 _BACK = {"self": "put_back(grad, self.shape, dim, result1)"}
 _BACK_ONE = {"self": "put_back(grad, self.shape, dim, result1, keepdim)"}
 
@@ -40,10 +37,10 @@ op("topk(Tensor self, int k, int dim=-1, bool largest=True, bool sorted=True) ->
    "(Tensor values, Tensor indices)", _TOP, _BACK)  # fmt: skip
 op("kthvalue(Tensor self, int k, int dim=-1, bool keepdim=False) -> "
    "(Tensor values, Tensor indices)", _ONE, _BACK_ONE)  # fmt: skip
-op("median(Tensor self) -> Tensor", reduction(), {"self": "spread_evenly(grad, self, result)"})
+op("median(Tensor self) -> Tensor", _REDUCED, _BACK_ALL)
 op("median.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)",
    _ONE, _BACK_ONE)  # fmt: skip
-op("nanmedian(Tensor self) -> Tensor", reduction(), {"self": "spread_evenly(grad, self, result)"})
+op("nanmedian(Tensor self) -> Tensor", _REDUCED, _BACK_ALL)
 op("nanmedian.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)",
    _ONE, _BACK_ONE)  # fmt: skip
 op("mode(Tensor self, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)",
@@ -52,25 +49,19 @@ op("mode(Tensor self, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor 
 
 @composite("msort(Tensor self) -> Tensor")
 def _msort(self: Any) -> Any:
-    from holdfast.compute import functional as f
-
-    return f.sort(self, 0)[0]
+    return F.sort(self, 0)[0]
 
 
 @composite("argsort(Tensor self, int dim=-1, bool descending=False) -> Tensor")
 def _argsort(self: Any, dim: int = -1, descending: bool = False) -> Any:
-    from holdfast.compute import functional as f
-
-    return f.sort(self, dim, descending)[1]
+    return F.sort(self, dim, descending)[1]
 
 
 @composite(
     "argsort.stable(Tensor self, *, bool stable, int dim=-1, bool descending=False) -> Tensor"
 )
 def _argsort_stable(self: Any, *, stable: bool, dim: int = -1, descending: bool = False) -> Any:
-    from holdfast.compute import functional as f
-
-    return f.sort(self, dim, descending)[1]
+    return F.sort(self, dim, descending)[1]
 
 
 # ---- quantiles
@@ -110,49 +101,43 @@ def _quantiles(
     self: Any, q: Any, dim: int | None, keepdim: bool, interpolation: str, skip: bool
 ) -> Any:
     """The numbers at these shares of the order; several shares give a dimension in front."""
-    from holdfast.compute import functional as f
-
     if interpolation not in ("linear", "lower", "higher", "midpoint", "nearest"):
         raise ValueError(f"there is no interpolation {interpolation!r}")
     if q.ndim > 1:
         raise ValueError(f"q has {q.ndim} dimensions, one at most is expected")
     along = normalized_dim(dim, self.ndim) if dim is not None else 0
-    rows = f.movedim(self, along, -1) if dim is not None and self.ndim else f.reshape(self, [-1])
-    ordered = f.sort(rows, -1)[0]
-    ranks = _ranks(ordered, f.reshape(q, [-1]), skip)
+    rows = F.movedim(self, along, -1) if dim is not None and self.ndim else F.reshape(self, [-1])
+    ordered = F.sort(rows, -1)[0]
+    ranks = _ranks(ordered, F.reshape(q, [-1]), skip)
     found = _between(ordered, ranks, interpolation)  # [..., shares]
     if keepdim and dim is not None and self.ndim:
-        found = f.unsqueeze(found, along)
+        found = F.unsqueeze(found, along)
     elif keepdim:
-        found = f.reshape(found, [*[1] * self.ndim, -1])
-    return f.squeeze(found, -1) if q.ndim == 0 else f.movedim(found, -1, 0)
+        found = F.reshape(found, [*[1] * self.ndim, -1])
+    return F.squeeze(found, -1) if q.ndim == 0 else F.movedim(found, -1, 0)
 
 
 def _ranks(ordered: Any, q: Any, skip: bool) -> Any:
     """Where in each ordered row a share lies, with a fraction; NaN stands at the end."""
-    from holdfast.compute import functional as f
-
-    missing = f.isnan(ordered)
+    missing = F.isnan(ordered)
     if skip:
-        count = f.sum(f.logical_not(missing), -1, True)
-        return f.clamp(f.mul(q, f.sub(f._to_copy(count, dtype=q.dtype), 1)), 0)
+        count = F.sum(F.logical_not(missing), -1, True)
+        return F.clamp(F.mul(q, F.sub(F._to_copy(count, dtype=q.dtype), 1)), 0)
     last = ordered.shape[-1] - 1
-    spread = f.expand(f.mul(q, last), [*ordered.shape[:-1], q.shape[0]])
-    return f.masked_fill(spread, f.any(missing, -1, True), last)
+    spread = F.expand(F.mul(q, last), [*ordered.shape[:-1], q.shape[0]])
+    return F.masked_fill(spread, F.any(missing, -1, True), last)
 
 
 def _between(ordered: Any, ranks: Any, interpolation: str) -> Any:
     """The numbers at the ranks, and between two of them what `interpolation` says."""
-    from holdfast.compute import functional as f
-
     if interpolation == "nearest":
-        return f.gather(ordered, -1, f._to_copy(f.round(ranks), dtype=formats.INT64))
-    low, high = f.floor(ranks), f.ceil(ranks)
-    below = f.gather(ordered, -1, f._to_copy(low, dtype=formats.INT64))
+        return F.gather(ordered, -1, F._to_copy(F.round(ranks), dtype=formats.INT64))
+    low, high = F.floor(ranks), F.ceil(ranks)
+    below = F.gather(ordered, -1, F._to_copy(low, dtype=formats.INT64))
     if interpolation == "lower":
         return below
-    above = f.gather(ordered, -1, f._to_copy(high, dtype=formats.INT64))
+    above = F.gather(ordered, -1, F._to_copy(high, dtype=formats.INT64))
     if interpolation == "higher":
         return above
-    share = f.sub(ranks, low) if interpolation == "linear" else f.full_like(ranks, 0.5)
-    return f.lerp(below, above, share)
+    share = F.sub(ranks, low) if interpolation == "linear" else F.full_like(ranks, 0.5)
+    return F.lerp(below, above, share)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from holdfast.compute.ops.lazy import functional as f
+from holdfast.compute import functional as F
 from holdfast.compute.ops.rules import POINTWISE_FLOAT, pointwise
 from holdfast.compute.ops.table import composite, op
 
@@ -37,8 +37,6 @@ op("logit_backward(Tensor grad_output, Tensor self, float? eps=None) -> Tensor",
    {"grad_output": "logit_backward(grad, self, eps)",
     "self": "logit_twice(grad, grad_output, self, eps)"})  # fmt: skip
 op("polygamma(int n, Tensor self) -> Tensor", POINTWISE_FLOAT,
-   {"self": "grad * polygamma(n + 1, self)"})  # fmt: skip
-op("special_polygamma(int n, Tensor self) -> Tensor", POINTWISE_FLOAT,
    {"self": "grad * polygamma(n + 1, self)"})  # fmt: skip
 
 # ---- of two numbers
@@ -107,9 +105,9 @@ for _name in (
 def mvlgamma(self: Any, p: int) -> Any:
     if p < 1:
         raise ValueError(f"mvlgamma has no order {p}: orders begin with 1")
-    added = f.lgamma(self)
+    added = F.lgamma(self)
     for half in range(1, p):
-        added = added + f.lgamma(self - half / 2)
+        added = added + F.lgamma(self - half / 2)
     return added + p * (p - 1) / 4 * math.log(math.pi)
 
 
@@ -117,5 +115,5 @@ def mvlgamma(self: Any, p: int) -> Any:
 def ndtr(self: Any) -> Any:
     # Through erfc on the left, where 1 + erf would cancel.
     turned = self * 0.7071067811865476
-    right = 0.5 + 0.5 * f.erf(turned)
-    return f.where(turned < -1, 0.5 * f.erfc(-turned), right)
+    right = 0.5 + 0.5 * F.erf(turned)
+    return F.where(turned < -1, 0.5 * F.erfc(-turned), right)

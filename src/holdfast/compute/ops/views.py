@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.compute import dtype as formats
 from holdfast.compute.ops import shapes
-from holdfast.compute.ops.rules import LIKE_SELF, Meta, Rule, rule
+from holdfast.compute.ops.rules import LIKE_SELF, Meta, Rule, rule, sized
 from holdfast.compute.ops.table import Op, op
 
 _END = "9223372036854775807"
@@ -27,10 +27,6 @@ def reshaped(function: Callable[..., tuple[int, ...]], *names: str) -> Rule:
         return Meta(function(tuple(of.shape), *(bound[n] for n in names)), of.dtype)
 
     return rule(infer)
-
-
-def _sized(op: Op, bound: dict[str, Any]) -> Meta:
-    return Meta(tuple(bound["input_sizes"]), bound[op.schema.parameters[0].name].dtype)
 
 
 def _many(function: Callable[..., list[tuple[int, ...]]], *names: str) -> Rule:
@@ -52,7 +48,7 @@ def _view(signature: str, how: Rule, gradient: dict[str, str], copy: bool = True
         op(f"{base}_copy{dot}{overload}({tail}", how, gradient)
 
 
-SIZED = rule(_sized)
+_SIZED = sized("input_sizes", "grad_output")
 
 _view("alias(Tensor(a) self) -> Tensor(a)", LIKE_SELF, {"self": "grad"})
 op("detach(Tensor(a) self) -> Tensor(a)", LIKE_SELF)
@@ -106,7 +102,8 @@ _view("unfold(Tensor(a) self, int dimension, int size, int step) -> Tensor(a)",
       {"self": "unfold_backward(grad, self.shape, dimension, size, step)"})  # fmt: skip
 _view("as_strided(Tensor(a) self, int[] size, int[] stride, int? storage_offset=None) -> Tensor(a)",
       reshaped(lambda _, size: tuple(size), "size"),
-      {"self": "as_strided_backward(grad, self, size, stride, storage_offset)"})  # fmt: skip
+      {"self": "as_strided_backward(grad, self.shape, self.layout, size, stride, "
+               "storage_offset)"})  # fmt: skip
 
 # ---- several parts
 
@@ -148,14 +145,14 @@ _view("view.dtype(Tensor(a) self, ScalarType dtype) -> Tensor(a)", rule(_as_byte
 
 # ---- gradients of parts: zero everywhere else
 
-op("select_backward(Tensor grad_output, int[] input_sizes, int dim, int index) -> Tensor", SIZED,
+op("select_backward(Tensor grad_output, int[] input_sizes, int dim, int index) -> Tensor", _SIZED,
    {"grad_output": "select(grad, dim, index)"})  # fmt: skip
 op("slice_backward(Tensor grad_output, int[] input_sizes, int dim, int start, int end, int step)"
-   " -> Tensor", SIZED, {"grad_output": "slice(grad, dim, start, end, step)"})  # fmt: skip
+   " -> Tensor", _SIZED, {"grad_output": "slice(grad, dim, start, end, step)"})  # fmt: skip
 op("diagonal_backward(Tensor grad_output, int[] input_sizes, int offset, int dim1, int dim2)"
-   " -> Tensor", SIZED, {"grad_output": "diagonal(grad, offset, dim1, dim2)"})  # fmt: skip
+   " -> Tensor", _SIZED, {"grad_output": "diagonal(grad, offset, dim1, dim2)"})  # fmt: skip
 op("unfold_backward(Tensor grad_in, int[] input_sizes, int dim, int size, int step) -> Tensor",
-   SIZED, {"grad_in": "unfold(grad, dim, size, step)"})  # fmt: skip
+   sized("input_sizes", "grad_in"), {"grad_in": "unfold(grad, dim, size, step)"})  # fmt: skip
 
 # ---- a copy in which a part is replaced
 

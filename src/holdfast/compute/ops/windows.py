@@ -58,7 +58,8 @@ def windows(
     steps = kernel if missing(stride) else per_dim(stride, count, "stride")
     around = per_dim(padding, count, "padding")
     spread = per_dim(dilation, count, "dilation")
-    _check(kernel, steps, around, spread)
+    check(kernel, steps, around, spread)
+    _check_half(kernel, around, spread)
     found = [
         Window(*given, outputs_of(*given, ceil_mode))
         for given in zip(sizes, kernel, steps, around, spread, strict=True)
@@ -87,12 +88,16 @@ def missing(stride: Any) -> bool:
     return stride is None or (isinstance(stride, Sequence) and not len(stride))
 
 
-def _check(kernel: Any, stride: Any, padding: Any, dilation: Any) -> None:
+def check(kernel: Any, stride: Any, padding: Any, dilation: Any) -> None:
+    """Raise ValueError for a window that goes nowhere."""
     for name, given in (("kernel_size", kernel), ("stride", stride), ("dilation", dilation)):
         if min(given) < 1:
             raise ValueError(f"{name} is {list(given)}, it must be greater than zero")
     if min(padding) < 0:
         raise ValueError(f"padding is {list(padding)}, it cannot be negative")
+
+
+def _check_half(kernel: Any, padding: Any, dilation: Any) -> None:
     for one, around, spread in zip(kernel, padding, dilation, strict=True):
         if around > ((one - 1) * spread + 1) // 2:
             raise ValueError(

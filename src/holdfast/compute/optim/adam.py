@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.base.errors import BadInput
 from holdfast.compute.optim import update
 from holdfast.compute.optim.optimizer import Optimizer, Params, check, steps_of
 from holdfast.compute.tensors import CustomTensor
@@ -15,6 +16,7 @@ class Adam(Optimizer):
     """Kingma and Ba (2015); with `amsgrad`, Reddi and others (2018)."""
 
     _decoupled = False
+    _ranges = dict.fromkeys(("lr", "eps", "weight_decay"), (0, math.inf)) | {"betas": (0, 1)}
 
     def __init__(
         self,
@@ -30,17 +32,24 @@ class Adam(Optimizer):
     ) -> None:
         options = {
             "lr": lr,
-            "betas": tuple(betas),
+            "betas": betas if not isinstance(betas, list) else tuple(betas),
             "eps": eps,
             "weight_decay": weight_decay,
             "amsgrad": amsgrad,
             "maximize": maximize,
             "decoupled_weight_decay": decoupled_weight_decay or self._decoupled,
         }
-        name = type(self).__name__
-        check(name, options, lr=(0, math.inf), betas=(0, 1), eps=(0, math.inf))
-        check(name, options, weight_decay=(0, math.inf))
+        check(type(self).__name__, options, **self._ranges)
         super().__init__(params, options)
+
+    def add_param_group(self, param_group: Mapping[str, Any]) -> None:
+        super().add_param_group(param_group)
+        betas = self.param_groups[-1]["betas"]
+        if not isinstance(betas, tuple | list) or len(betas) != 2:
+            self.param_groups.pop()
+            raise BadInput(
+                f"{type(self).__name__} cannot have betas={betas!r}", expected="two numbers"
+            )
 
     def _update(
         self, parameter: CustomTensor, group: dict[str, Any], state: dict[str, Any]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.base.errors import BadInput, Misuse
@@ -28,8 +28,48 @@ class Rates:
         return {k: v for k, v in vars(self).items() if k != "optimizer" and not _has_function(v)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where that state was."""
+        """Go on where that state was. Raises BadInput for what is no state."""
+        if not isinstance(state_dict, Mapping):
+            raise BadInput(
+                f"a {type(state_dict).__name__} is no state of {type(self).__name__}",
+                expected="what state_dict() gives",
+            )
         vars(self).update(state_dict)
+
+
+def groups_of(optimizer: Any, scheduler: str) -> list[dict[str, Any]]:
+    """The groups of an optimizer. Raises BadInput for what is none."""
+    if not isinstance(optimizer, Optimizer):
+        raise BadInput(
+            f"{scheduler} was given a {type(optimizer).__name__}", expected="an optimizer"
+        )
+    return optimizer.param_groups
+
+
+def for_each(name: str, value: Any, count: int) -> list[Any]:
+    """One value for every group, from one for all or one for each. Raises BadInput."""
+    listed = list(value) if isinstance(value, list | tuple) else [value] * count
+    if len(listed) != count:
+        raise BadInput(
+            f"{name} has {len(listed)} values for {count} groups",
+            expected="one, or one for each group",
+        )
+    return listed
+
+
+def counted(scheduler: str, name: str, value: Any) -> Any:
+    """A number of epochs. Raises BadInput for one below 1."""
+    if not isinstance(value, int | float) or not value >= 1:
+        raise BadInput(f"{scheduler} cannot have {name}={value!r}", expected="at least 1")
+    return value
+
+
+def factor_of(scheduler: str, name: str, value: Any) -> Any:
+    """A number to multiply by. Raises BadInput for what is none."""
+    value = value.item() if hasattr(value, "item") else value
+    if not isinstance(value, int | float):
+        raise BadInput(f"{scheduler} cannot have {name}={value!r}", expected="a number")
+    return value
 
 
 def _has_function(value: Any) -> bool:
@@ -40,13 +80,8 @@ class LRScheduler(Rates):
     """Sets the `lr` of every group; subclasses write `get_lr`."""
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
-        if not isinstance(optimizer, Optimizer):
-            raise BadInput(
-                f"{type(self).__name__} was given a {type(optimizer).__name__}",
-                expected="an optimizer",
-            )
         self.optimizer = optimizer
-        for group in optimizer.param_groups:
+        for group in groups_of(optimizer, type(self).__name__):
             if last_epoch == -1:
                 group.setdefault("initial_lr", group["lr"])
             elif "initial_lr" not in group:

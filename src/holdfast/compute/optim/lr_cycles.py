@@ -7,7 +7,7 @@ from bisect import bisect_right
 from typing import Any
 
 from holdfast.base.errors import BadInput, Misuse
-from holdfast.compute.optim.lr_base import LRScheduler, Rates
+from holdfast.compute.optim.lr_base import LRScheduler, Rates, for_each, groups_of
 from holdfast.compute.optim.optimizer import Optimizer
 
 
@@ -39,10 +39,11 @@ class OneCycleLR(LRScheduler):
                 f"steps_per_epoch={steps_per_epoch}, anneal_strategy={anneal_strategy!r}",
                 expected="a number of steps, or epochs and steps for each; cos or linear",
             )
+        if not 0 <= pct_start <= 1:
+            raise BadInput(f"OneCycleLR cannot have pct_start={pct_start}", expected="0 to 1")
         self.total_steps, self.anneal_strategy = total_steps, anneal_strategy
         self.cycle_momentum = cycle_momentum
-        count = len(optimizer.param_groups)
-        highest = max_lr if isinstance(max_lr, list) else [max_lr] * count
+        highest = for_each("max_lr", max_lr, len(groups_of(optimizer, "OneCycleLR")))
         low, high = base_momentum, max_momentum
         self._starts = [rate / div_factor for rate in highest]
         ends = [start / final_div_factor for start in self._starts]
@@ -75,7 +76,8 @@ class OneCycleLR(LRScheduler):
         begin = 0.0
         for place, (end, starts, ends, before, after) in enumerate(self._phases):
             if self.last_epoch <= end or place == len(self._phases) - 1:
-                share = (self.last_epoch - begin) / (end - begin)
+                # A phase without length is at its end.
+                share = (self.last_epoch - begin) / (end - begin) if end != begin else 1.0
                 self._set_momentum(self._between(before, after, share))
                 pairs = zip(starts, ends, strict=True)
                 return [self._between(a, b, share) for a, b in pairs]
@@ -111,19 +113,25 @@ class ReduceLROnPlateau(Rates):
                 f"threshold_mode={threshold_mode!r}",
                 expected="a factor below 1, mode min or max, threshold_mode rel or abs",
             )
+        count = len(groups_of(optimizer, "ReduceLROnPlateau"))
         self.optimizer = optimizer
         self.mode, self.factor, self.patience = mode, factor, patience
         self.threshold, self.threshold_mode = threshold, threshold_mode
         self.cooldown, self.eps = cooldown, eps
-        count = len(optimizer.param_groups)
-        self.min_lrs = list(min_lr) if isinstance(min_lr, list) else [min_lr] * count
+        self.min_lrs = for_each("min_lr", min_lr, count)
         self.best = math.inf if mode == "min" else -math.inf
         self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
         self._last = self._rates
 
     def step(self, metrics: Any, epoch: int | None = None) -> None:
         """Look at a number, and slow down where it no longer helps."""
-        now = float(metrics.item() if hasattr(metrics, "item") else metrics)
+        now = metrics.item() if hasattr(metrics, "item") else metrics
+        if not isinstance(now, int | float):
+            raise BadInput(
+                f"ReduceLROnPlateau cannot look at a {type(metrics).__name__}",
+                expected="a number, such as the loss of an epoch",
+                hint="scheduler.step(loss)",
+            )
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         if self._better(now):
             self.best, self.num_bad_epochs = now, 0

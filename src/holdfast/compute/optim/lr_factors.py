@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from holdfast.base.errors import BadInput
-from holdfast.compute.optim.lr_base import LRScheduler
+from holdfast.compute.optim.lr_base import LRScheduler, counted, factor_of, groups_of
 from holdfast.compute.optim.optimizer import Optimizer
 
 
@@ -34,7 +34,8 @@ class StepLR(_Factor):
     def __init__(
         self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
     ) -> None:
-        self.step_size, self.gamma = step_size, gamma
+        self.step_size = counted("StepLR", "step_size", step_size)
+        self.gamma = factor_of("StepLR", "gamma", gamma)
         super().__init__(optimizer, last_epoch)
 
     def _factor(self, epoch: int) -> float:
@@ -51,7 +52,12 @@ class MultiStepLR(_Factor):
         gamma: float = 0.1,
         last_epoch: int = -1,
     ) -> None:
-        self.milestones, self.gamma = Counter(milestones), gamma
+        if not isinstance(milestones, Iterable):
+            raise BadInput(
+                f"MultiStepLR cannot have milestones={milestones!r}", expected="a list of epochs"
+            )
+        self.milestones = Counter(milestones)
+        self.gamma = factor_of("MultiStepLR", "gamma", gamma)
         super().__init__(optimizer, last_epoch)
 
     def _factor(self, epoch: int) -> float:
@@ -62,7 +68,7 @@ class ExponentialLR(_Factor):
     """Times `gamma` every epoch."""
 
     def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
-        self.gamma = gamma
+        self.gamma = factor_of("ExponentialLR", "gamma", gamma)
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
@@ -89,7 +95,7 @@ class LinearLR(_Factor):
                 expected="a start above 0 and up to 1, an end from 0 to 1",
             )
         self.start_factor, self.end_factor = start_factor, end_factor
-        self.total_iters = total_iters
+        self.total_iters = counted("LinearLR", "total_iters", total_iters)
         super().__init__(optimizer, last_epoch)
 
     def _factor(self, epoch: int) -> float:
@@ -125,19 +131,22 @@ class LambdaLR(LRScheduler):
         lr_lambda: Callable[[int], float] | list[Callable[[int], float]],
         last_epoch: int = -1,
     ) -> None:
-        count = len(optimizer.param_groups)
-        listed = lr_lambda if isinstance(lr_lambda, list) else [lr_lambda] * count
-        if len(listed) != count:
+        count = len(groups_of(optimizer, "LambdaLR"))
+        listed = list(lr_lambda) if isinstance(lr_lambda, list | tuple) else [lr_lambda] * count
+        if len(listed) != count or not all(callable(one) for one in listed):
             raise BadInput(
                 f"LambdaLR was given {len(listed)} functions for {count} groups",
                 expected="one, or one for each group",
             )
-        self.lr_lambdas = list(listed)
+        self.lr_lambdas = listed
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
         pairs = zip(self.base_lrs, self.lr_lambdas, strict=True)
-        return [base * function(self.last_epoch) for base, function in pairs]
+        return [
+            base * factor_of("LambdaLR", "factor", function(self.last_epoch))
+            for base, function in pairs
+        ]
 
 
 class CosineAnnealingLR(LRScheduler):
@@ -150,7 +159,8 @@ class CosineAnnealingLR(LRScheduler):
         eta_min: float = 0.0,
         last_epoch: int = -1,
     ) -> None:
-        self.T_max, self.eta_min = T_max, eta_min
+        self.T_max = counted("CosineAnnealingLR", "T_max", T_max)
+        self.eta_min = factor_of("CosineAnnealingLR", "eta_min", eta_min)
         super().__init__(optimizer, last_epoch)
 
     def _height(self, epoch: int) -> float:

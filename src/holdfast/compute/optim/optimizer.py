@@ -24,6 +24,9 @@ from holdfast.compute.tensors import CustomTensor
 class Optimizer:
     """Changes parameters by their gradients; subclasses write `_update`."""
 
+    # (low, high) of options, for the groups that come with options of their own
+    _ranges: Mapping[str, tuple[float, float]] = {}
+
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         self.defaults = defaults
         self.state: defaultdict[CustomTensor, dict[str, Any]] = defaultdict(dict)
@@ -34,6 +37,12 @@ class Optimizer:
                 expected="several parameters",
                 hint="module.parameters(), or [tensor]",
             )
+        if not isinstance(params, Iterable):
+            raise BadInput(
+                f"{type(self).__name__} was given a {type(params).__name__}",
+                expected="parameters, or groups of them",
+                hint="module.parameters()",
+            )
         groups = list(params)
         if not groups:
             raise BadInput(
@@ -42,10 +51,17 @@ class Optimizer:
         if not isinstance(groups[0], Mapping):
             groups = [{"params": groups}]
         for group in groups:
-            self.add_param_group(dict(group))
+            self.add_param_group(group)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    def add_param_group(self, param_group: Mapping[str, Any]) -> None:
         """More parameters, with options of their own. Raises BadInput."""
+        if not isinstance(param_group, Mapping) or "params" not in param_group:
+            raise BadInput(
+                f"{type(self).__name__} was given a {type(param_group).__name__} for a group",
+                expected="""groups like {"params": module.parameters(), "lr": 0.1}""",
+            )
+        options = {**self.defaults, **param_group}
+        check(type(self).__name__, options, **self._ranges)
         given = param_group["params"]
         listed = [given] if isinstance(given, CustomTensor) else list(given)
         known = {id(p) for group in self.param_groups for p in group["params"]}
@@ -54,7 +70,7 @@ class Optimizer:
                 listed[place] = parameter = parameter[1]
             self._check_parameter(parameter, known)
             known.add(id(parameter))
-        self.param_groups.append({**self.defaults, **param_group, "params": listed})
+        self.param_groups.append({**options, "params": listed})
 
     def _check_parameter(self, parameter: Any, known: set[int]) -> None:
         reason = None
@@ -86,11 +102,35 @@ class Optimizer:
         if closure is not None:
             with autograd.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, group, self.state[parameter])
+        ready = [
+            (parameter, group)
+            for group in self.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
+        ]
+        for parameter, _ in ready:
+            self._check_gradient(parameter)
+        for parameter, group in ready:
+            self._update(parameter, group, self.state[parameter])
         return loss
+
+    def _check_gradient(self, parameter: CustomTensor) -> None:
+        """Raise BadInput for a gradient that does not belong to its parameter."""
+        gradient: Any = parameter.grad
+        if not isinstance(gradient, CustomTensor):
+            reason = f"its gradient is a {type(gradient).__name__}"
+        elif gradient.shape != parameter.shape or not gradient.is_floating_point():
+            reason = f"its gradient is {described(gradient)}"
+        elif not parameter.device.matches(gradient.device):
+            reason = f"its gradient is on {gradient.device}, it is on {parameter.device}"
+        elif not getattr(getattr(parameter._array, "flags", None), "writeable", True):
+            reason = "its memory must not be changed"
+        else:
+            return
+        raise BadInput(
+            f"{type(self).__name__} cannot change the parameter {described(parameter)}: {reason}",
+            expected="a gradient of the parameter's shape, and memory of its own",
+        )
 
     def _update(
         self, parameter: CustomTensor, group: dict[str, Any], state: dict[str, Any]
@@ -121,7 +161,7 @@ class Optimizer:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over options and state, from here or from torch. Raises BadInput."""
-        groups = state_dict["param_groups"]
+        groups, states = _parts(state_dict)
         sizes = [len(group["params"]) for group in groups]
         own = [len(group["params"]) for group in self.param_groups]
         if sizes != own:
@@ -136,7 +176,8 @@ class Optimizer:
         }
         loaded = {
             parameters[number]: {k: _loaded(v, parameters[number], k) for k, v in kept.items()}
-            for number, kept in state_dict["state"].items()
+            for number, kept in states.items()
+            if number in parameters or _unknown(number)
         }
         self.state.clear()
         self.state.update(loaded)
@@ -149,6 +190,24 @@ class Optimizer:
             lines.append(f"Parameter Group {place}")
             lines += [f"    {key}: {group[key]}" for key in sorted(group) if key != "params"]
         return "\n".join([*lines, ")"])
+
+
+def _parts(state: Any) -> tuple[Any, Any]:
+    """Groups and states. Raises BadInput where there are none."""
+    known = isinstance(state, Mapping) and "state" in state and "param_groups" in state
+    if not known or any("params" not in group for group in state["param_groups"]):
+        raise BadInput(
+            f"this {type(state).__name__} is no state of an optimizer",
+            expected='what state_dict() gives: "state" and "param_groups" with their "params"',
+        )
+    return state["param_groups"], state["state"]
+
+
+def _unknown(number: Any) -> bool:
+    raise BadInput(
+        f"the state is for a parameter {number!r} that no group has",
+        expected="the state of an optimizer with the same groups",
+    )
 
 
 def _loaded(value: Any, parameter: CustomTensor, name: str) -> Any:
@@ -164,13 +223,17 @@ def _loaded(value: Any, parameter: CustomTensor, name: str) -> Any:
 
 
 def check(of: str, options: dict[str, Any], **ranges: tuple[float, float]) -> None:
-    """Raise BadInput for an option outside of [low, high)."""
+    """Raise BadInput for an option that is no number in [low, high); tensors become numbers."""
     for name, (low, high) in ranges.items():
+        if hasattr(options[name], "item"):
+            options[name] = options[name].item()
         given = options[name]
         for value in given if isinstance(given, tuple | list) else (given,):
-            if not low <= value < high:
+            if not isinstance(value, int | float) or not low <= value < high:
                 top = f" and below {high}" if numpy.isfinite(high) else ""
-                raise BadInput(f"{of} cannot have {name}={given}", expected=f"at least {low}{top}")
+                raise BadInput(
+                    f"{of} cannot have {name}={given!r}", expected=f"at least {low}{top}"
+                )
 
 
 def steps_of(state: dict[str, Any]) -> int:

@@ -16,6 +16,8 @@ class RMSprop(Optimizer):
     """Divided by the root of a running mean of squares (Hinton's lecture); `centered` by the
     running standard deviation (Graves 2013)."""
 
+    _ranges = dict.fromkeys(("lr", "alpha", "eps", "momentum", "weight_decay"), (0, math.inf))
+
     def __init__(
         self,
         params: Params,
@@ -37,15 +39,7 @@ class RMSprop(Optimizer):
             "weight_decay": weight_decay,
             "maximize": maximize,
         }
-        every = (0, math.inf)
-        check(
-            *("RMSprop", options),
-            lr=every,
-            alpha=every,
-            eps=every,
-            momentum=every,
-            weight_decay=every,
-        )
+        check("RMSprop", options, **self._ranges)
         super().__init__(params, options)
 
     def _update(
@@ -89,6 +83,10 @@ class RMSprop(Optimizer):
 class Adagrad(Optimizer):
     """Divided by the root of the sum of all squares so far: Duchi and others (2011)."""
 
+    _ranges = dict.fromkeys(
+        ("lr", "lr_decay", "eps", "weight_decay", "initial_accumulator_value"), (0, math.inf)
+    )
+
     def __init__(
         self,
         params: Params,
@@ -108,11 +106,7 @@ class Adagrad(Optimizer):
             "initial_accumulator_value": initial_accumulator_value,
             "maximize": maximize,
         }
-        every = (0, math.inf)
-        check(
-            *("Adagrad", options),
-            **{name: every for name in options if name != "maximize"},
-        )
+        check("Adagrad", options, **self._ranges)
         super().__init__(params, options)
 
     def _update(

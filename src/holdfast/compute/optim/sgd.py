@@ -15,6 +15,8 @@ from holdfast.compute.tensors import CustomTensor
 class SGD(Optimizer):
     """parameter -= lr * gradient, or the gradients' running sum with `momentum`."""
 
+    _ranges = dict.fromkeys(("lr", "momentum", "weight_decay"), (0, math.inf))
+
     def __init__(
         self,
         params: Params,
@@ -34,7 +36,7 @@ class SGD(Optimizer):
             "nesterov": nesterov,
             "maximize": maximize,
         }
-        check("SGD", options, lr=(0, math.inf), momentum=(0, math.inf), weight_decay=(0, math.inf))
+        check("SGD", options, **self._ranges)
         if nesterov and (momentum <= 0 or dampening):
             raise BadInput(
                 f"SGD cannot look ahead (nesterov) with momentum={momentum} and "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from holdfast.base.errors import BadInput
 from holdfast.compute import nn
 from holdfast.compute.nn.module import fill
 from holdfast.compute.quant import observers
-from holdfast.compute.quant.layers import QuantizedConv2d, QuantizedLinear
+from holdfast.compute.quant.layers import QuantizedConv2d, QuantizedLinear, sides
 from holdfast.compute.quant.scheme import (
     INT8_ACTIVATIONS,
     INT8_CHANNELS,
@@ -32,6 +33,7 @@ from holdfast.compute.tensors import CustomTensor
 
 def quantize_weights(model: Any, scheme: Scheme = INT8_CHANNELS) -> Any:
     """A copy whose Linear and Conv2d keep whole numbers and compute in float."""
+    _refuse_no_scheme(scheme)
     return _replaced(model, lambda name, layer: _converted(layer, scheme, "weights"))
 
 
@@ -57,6 +59,7 @@ class Observed(nn.Module):
 
 def prepare(model: Any, observer: str = "histogram") -> Any:
     """A copy to run typical data through, before `convert`; batch normalisation is folded in."""
+    _refuse_other(model)
     folded = fold(copy.deepcopy(model).eval())
     return _replaced(
         folded, lambda name, layer: Observed(layer, observers.make(observer, name)), inplace=True
@@ -67,7 +70,9 @@ def prepare_qat(
     model: Any, weight: Scheme = INT8_CHANNELS, activation: Scheme = INT8_ACTIVATIONS
 ) -> Any:
     """A copy to train further: it rounds as the quantized model will, and learns with that."""
+    _refuse_other(model)
     _refuse_groups(weight)
+    _refuse_spread(activation)
     training = model.training
     folded = fold(copy.deepcopy(model).eval())
     made = _replaced(
@@ -85,6 +90,7 @@ def convert(
     has seen nothing.
     """
     _refuse_groups(weight)
+    _refuse_spread(activation)
 
     def made(name: str, layer: Any) -> Any:
         if isinstance(layer, Learning):
@@ -105,7 +111,30 @@ def _converted(layer: Any, scheme: Scheme, how: str, activation: Any = None) -> 
     return QuantizedConv2d(made, layer, how, activation)
 
 
+def _refuse_other(model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise BadInput(f"a {type(model).__name__} cannot be quantized", expected="an nn.Module")
+
+
+def _refuse_no_scheme(scheme: Any) -> None:
+    if not isinstance(scheme, Scheme):
+        raise BadInput(
+            f"{scheme!r} is no scheme", expected="a quant.Scheme", hint="quant.Scheme(bits=8)"
+        )
+
+
+def _refuse_spread(scheme: Scheme) -> None:
+    _refuse_no_scheme(scheme)
+    if scheme.group or scheme.axis is not None:
+        raise BadInput(
+            f"{scheme} cannot be had for what goes into a layer",
+            expected="a scheme with one scale for the tensor",
+            hint=f"Scheme(bits={scheme.bits}, symmetric={scheme.symmetric})",
+        )
+
+
 def _refuse_groups(scheme: Scheme) -> None:
+    _refuse_no_scheme(scheme)
     if scheme.group:
         raise BadInput(
             f"{scheme} is for weights alone",
@@ -119,11 +148,14 @@ def _refuse_groups(scheme: Scheme) -> None:
         )
 
 
+_LINEAR, _CONV = (nn.Linear, nn.CustomLinear), (nn.Conv2d, nn.CustomConv2d)
+
+
 def _usable(layer: Any) -> bool:
-    if type(layer) is nn.Linear or isinstance(layer, nn.CustomLinear):
+    """Only the classes themselves: one made from them may compute something else."""
+    if type(layer) in _LINEAR:
         return True
-    plain = isinstance(layer, nn.Conv2d) and layer.padding_mode == "zeros"
-    return plain and not isinstance(layer.padding, str)
+    return type(layer) in _CONV and layer.padding_mode == "zeros" and sides(layer) is not None
 
 
 def _replaced(
@@ -133,18 +165,19 @@ def _replaced(
     inplace: bool = False,
 ) -> Any:
     """A copy of the model with other layers in place of those that can be quantized."""
-    if not isinstance(model, nn.Module):
-        raise BadInput(f"a {type(model).__name__} cannot be quantized", expected="an nn.Module")
+    _refuse_other(model)
     root = nn.Sequential(model if inplace else copy.deepcopy(model))
-    found = 0
+    made: dict[int, tuple[Any, Any]] = {}  # a layer with two names is one layer afterwards too
     for path, parent in list(root.named_modules()):
-        for name, child in list(parent.named_children()):
-            wanted = isinstance(child, kinds) if kinds else _usable(child)
-            if wanted and not isinstance(parent, Observed | Learning):
+        if isinstance(parent, Observed | Learning):
+            continue
+        for name, child in list(parent._modules.items()):
+            if isinstance(child, kinds) if kinds else _usable(child):
                 full = f"{path}.{name}".lstrip(".").removeprefix("0").lstrip(".")
-                parent.add_module(name, make(full, child))
-                found += 1
-    if not found:
+                if id(child) not in made:
+                    made[id(child)] = child, make(full, child)
+                parent.add_module(name, made[id(child)][1])
+    if not made:
         wanted_kinds = "a layer that was prepared" if kinds else "a Linear or a Conv2d"
         raise BadInput(
             f"there is nothing to quantize in {type(model).__name__}",
@@ -157,19 +190,27 @@ def _replaced(
 def fold(model: Any) -> Any:
     """Multiply batch normalisation into the convolution before it, in place; returns the model.
 
-    Only neighbours inside of a Sequential, in evaluation mode, where the order is certain.
+    Only neighbours inside of a Sequential, in evaluation mode, where the order is certain, and
+    only a convolution whose weights nothing else uses.
     """
+    uses = _uses(model)
     for parent in list(model.modules()):
-        if not isinstance(parent, nn.Sequential):
+        if type(parent).forward is not nn.Sequential.forward:
             continue
-        children = list(parent.named_children())
-        for (_, conv), (name, norm) in itertools.pairwise(children):
-            if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
-                if norm.running_mean is None:
-                    continue
+        # Not named_children(), which leaves a module out the second time.
+        for (_, conv), (name, norm) in itertools.pairwise(list(parent._modules.items())):
+            if type(conv) not in _CONV or type(norm) is not nn.BatchNorm2d:
+                continue
+            alone = all(uses[id(part)] == 1 for part in conv.parameters())
+            if alone and norm.running_mean is not None and not conv._after:
                 _fold(conv, norm)
                 parent.add_module(name, nn.Identity())
     return model
+
+
+def _uses(model: Any) -> Counter[int]:
+    """How many names each parameter has, by its id."""
+    return Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
 
 
 def _fold(conv: Any, norm: Any) -> None:
@@ -178,9 +219,10 @@ def _fold(conv: Any, norm: Any) -> None:
     shift = numpy.zeros_like(mean) if norm.bias is None else norm.bias.data
     factor = gain / numpy.sqrt(var + norm.eps)
     before = numpy.zeros_like(mean) if conv.bias is None else conv.bias.data
-    fill(conv.weight, conv.weight.data * factor.reshape(-1, 1, 1, 1).astype(numpy.float32))
-    bias = ((before - mean) * factor + shift).astype(numpy.float32)
+    fill(conv.weight, conv.weight.data * factor.reshape(-1, 1, 1, 1))
+    bias = (before - mean) * factor + shift
     if conv.bias is None:
-        conv.register_parameter("bias", nn.Parameter(bias))
+        made = CustomTensor(bias, conv.weight.device, conv.weight.dtype)
+        conv.register_parameter("bias", nn.Parameter(made))
     else:
         fill(conv.bias, bias)

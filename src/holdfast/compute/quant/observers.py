@@ -92,18 +92,21 @@ class Histogram(MinMax):
         super()._see(array)
         self.counts = numpy.zeros(self.BINS)
         if before[2] is not None:
-            edges = numpy.linspace(before[0], before[1], self.BINS + 1)
+            edges = numpy.linspace(float(before[0]), float(before[1]), self.BINS + 1)
             self._add((edges[:-1] + edges[1:]) / 2, before[2])
         self._add(array.reshape(-1), None)
 
     def _add(self, numbers: Any, weights: Any) -> None:
         ends = (float(self.low), float(self.high))
         if ends[0] == ends[1]:
-            ends = (ends[0] - 0.5, ends[1] + 0.5)
-        self.counts += numpy.histogram(numbers, self.BINS, ends, weights=weights)[0]
+            room = max(0.5, abs(ends[0]) / 2)
+            ends = (ends[0] - room, ends[1] + room)
+        # In float64: the distance between the ends may be more than float32 can hold.
+        counted = numpy.asarray(numbers, numpy.float64)
+        self.counts += numpy.histogram(counted, self.BINS, ends, weights=weights)[0]
 
     def range(self) -> tuple[Any, Any]:
-        low, high = super().range()
+        low, high = (float(end) for end in super().range())
         if self.counts is None or low == high:
             return low, high
         edges = numpy.linspace(low, high, self.BINS + 1)

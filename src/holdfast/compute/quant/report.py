@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from holdfast.base.units import format_bytes
 from holdfast.compute import autograd, nn
 from holdfast.compute.quant.flows import fold
 from holdfast.compute.quant.layers import QuantizedLayer
+from holdfast.compute.tensors import CustomTensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,9 @@ def compare(model: Any, quantized: Any, data: Any) -> Report:
 
     A layer is given what reaches it in its own model, so errors of the layers before count too.
     """
+    for one in (model, quantized):
+        if not isinstance(one, nn.Module):
+            raise BadInput(f"a {type(one).__name__} cannot be compared", expected="an nn.Module")
     layers = {n: m for n, m in quantized.named_modules() if isinstance(m, QuantizedLayer)}
     if not layers:
         raise BadInput(
@@ -73,7 +78,11 @@ def compare(model: Any, quantized: Any, data: Any) -> Report:
         model = fold(copy.deepcopy(model).eval())  # as it was before it was converted
     ours, whole = _outputs(quantized, list(layers), data)
     theirs, expected = _outputs(model, list(layers), data)
-    rows = [_row(n, layers[n], theirs[n], ours[n], model.get_submodule(n)) for n in layers]
+    rows = [
+        _row(n, layers[n], theirs[n], ours[n], model.get_submodule(n))
+        for n in layers
+        if n in ours and n in theirs  # the others were not called
+    ]
     rest = [
         n
         for n, m in quantized.named_modules()
@@ -90,15 +99,28 @@ def _outputs(model: Any, names: list[str], data: Any) -> tuple[dict[str, Any], A
     for name in names:
         hook = lambda module, given, out, name=name: found.__setitem__(name, out.data.copy())  # noqa: E731
         handles.append(model.get_submodule(name).register_forward_hook(hook))
-    training = model.training
+    modes = {module: module.training for module in model.modules()}
     try:
         with autograd.no_grad():
             out = model.eval()(data)
     finally:
-        model.train(training)
+        for module, training in modes.items():
+            module.training = training
         for handle in handles:
             handle.remove()
-    return found, out.data
+    parts = [part.reshape(-1) for part in _arrays(out)]
+    if not parts:
+        raise BadInput(f"{type(model).__name__} returned no tensor", expected="at least one")
+    return found, numpy.concatenate(parts)
+
+
+def _arrays(out: Any) -> list[Any]:
+    """All tensors in what a model returned."""
+    if isinstance(out, CustomTensor):
+        return [out.data]
+    if isinstance(out, Mapping):
+        out = list(out.values())
+    return [a for one in out for a in _arrays(one)] if isinstance(out, list | tuple) else []
 
 
 def _row(name: str, layer: Any, expected: Any, found: Any, original: Any) -> Row:

@@ -7,6 +7,7 @@ Promise: level = round(x / scale) + zero_point within low..high, rounded half to
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +33,8 @@ class Scheme:
     group: int | None = None
 
     def __post_init__(self) -> None:
-        if not 2 <= self.bits <= 8:
-            raise BadInput(f"{self.bits} bits cannot be had", expected="2 to 8 bits")
+        if not isinstance(self.bits, int) or not 2 <= self.bits <= 8:
+            raise BadInput(f"{self.bits!r} bits cannot be had", expected="2 to 8 bits")
         if self.group is not None and (self.group < 1 or self.axis is not None):
             raise BadInput(
                 f"groups of {self.group} numbers along axis {self.axis} cannot be had",
@@ -107,7 +108,7 @@ class Quantized:
             levels = levels.reshape(spread.grouped)
         scale, zero = self.scale.data, self.zero_point.data.astype(numpy.float32)
         made = (levels - zero.reshape(spread.scales)) * scale.reshape(spread.scales)
-        return from_numpy(made.reshape(self.shape), self.values.device)
+        return from_numpy(numpy.asarray(made).reshape(self.shape), self.values.device)
 
     def levels(self) -> Any:
         """The levels as an array of int8 in the shape of the numbers."""
@@ -169,16 +170,31 @@ def quantize(
         _refuse_bad(array, described(of))
         low, high = _range(grouped, spread.scales)
         scale, zero_point = parameters(scheme, low, high, described(of))
-    scales = numpy.asarray(getattr(scale, "data", scale), numpy.float32).reshape(spread.scales)
+    scales = _given("scale", scale, numpy.float32, spread.scales)
+    if not (numpy.isfinite(scales) & (scales > 0)).all():
+        raise BadInput(
+            f"cannot quantize {described(of)} by a scale of {scales.min()}",
+            expected="scales above 0",
+        )
     zeros = numpy.zeros(spread.scales, numpy.int32)
     if zero_point is not None:
-        zeros = numpy.asarray(getattr(zero_point, "data", zero_point)).reshape(spread.scales)
+        zeros = _given("zero_point", zero_point, numpy.int32, spread.scales)
     levels = numpy.clip(numpy.rint(grouped / scales) + zeros, scheme.low, scheme.high)
     levels = levels.astype(numpy.int8).reshape(array.shape)
     stored = pack(levels) if scheme.bits == 4 else levels
     parts = stored, scales.astype(numpy.float32).reshape(-1), zeros.astype(numpy.int32).reshape(-1)
     values, kept_scales, kept_zeros = (_uploaded(part, of.device) for part in parts)
     return Quantized(values, kept_scales, kept_zeros, scheme, array.shape)
+
+
+def _given(name: str, value: Any, kind: Any, shape: tuple[int, ...]) -> Any:
+    array = numpy.asarray(value.data if isinstance(value, CustomTensor) else value, kind)
+    if array.size != math.prod(shape):
+        raise BadInput(
+            f"{name} has {array.size} numbers",
+            expected=f"{math.prod(shape)}, one for each channel or group",
+        )
+    return array.reshape(shape)
 
 
 def _uploaded(array: Any, device: Any) -> CustomTensor:

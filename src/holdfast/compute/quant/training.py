@@ -11,6 +11,7 @@ from typing import Any
 from holdfast.compute import autograd, nn
 from holdfast.compute import functional as F
 from holdfast.compute.creation import from_numpy
+from holdfast.compute.quant.layers import sides
 from holdfast.compute.quant.observers import MinMax, MovingAverage
 from holdfast.compute.quant.scheme import Scheme, parameters
 from holdfast.compute.tensors import CustomTensor
@@ -58,8 +59,8 @@ class Learning(nn.Module):
             return F.linear(rounded, weight, self.inner.bias)
         conv = self.inner
         return F.conv2d(
-            rounded, weight, conv.bias, list(conv.stride), list(conv.padding), list(conv.dilation),
-            conv.groups,
+            rounded, weight, conv.bias, list(conv.stride), list(sides(conv) or ()),
+            list(conv.dilation), conv.groups,
         )  # fmt: skip
 
     def extra_repr(self) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.engines.numpy import fast
+from holdfast.compute.engines.numpy import fast, rows
 from holdfast.compute.engines.numpy.fast import blockwise, choose, keep_where, select
-from holdfast.compute.engines.numpy.kernels import kernel
+from holdfast.compute.engines.numpy.kernels import kernel, widened
 
 _DENSITY = 0.3989422804014327  # 1 / sqrt(2 pi)
 _TANH_SCALE = 0.7978845608028654  # sqrt(2 / pi)
@@ -158,6 +158,10 @@ def sigmoid(self: Any) -> Any:
 
 @kernel("sigmoid_backward")
 def sigmoid_backward(grad_output: Any, output: Any) -> Any:
+    made = rows.each("sigmoid_backward", grad_output, output)
+    if made is not None:
+        return made
+
     def block(out: Any, grad: Any, y: Any) -> None:
         numpy.conjugate(y, out=out) if out.dtype.kind == "c" else numpy.copyto(out, y)
         slope = 1 - out
@@ -181,6 +185,10 @@ def tanh_backward(grad_output: Any, output: Any) -> Any:
 
 @kernel("silu")
 def silu(self: Any) -> Any:
+    made = rows.each("silu", self)
+    if made is not None:
+        return made
+
     def block(out: Any, x: Any) -> None:
         numpy.negative(x, out=out)
         numpy.exp(out, out=out)
@@ -192,6 +200,10 @@ def silu(self: Any) -> Any:
 
 @kernel("silu_backward")
 def silu_backward(grad_output: Any, self: Any) -> Any:
+    made = rows.each("silu_backward", grad_output, self)
+    if made is not None:
+        return made
+
     def block(out: Any, grad: Any, x: Any) -> None:
         fast.sigmoid(out, x)
         slope = 1 - out
@@ -292,13 +304,21 @@ def _exactly(approximate: str) -> bool:
 
 @kernel("gelu")
 def gelu(self: Any, approximate: str = "none") -> Any:
-    return blockwise(_gelu if _exactly(approximate) else _gelu_tanh, self)
+    exactly = _exactly(approximate)
+    made = rows.each("gelu" if exactly else "gelu_tanh", self)
+    if made is not None:
+        return made
+    return blockwise(_gelu if exactly else _gelu_tanh, self)
 
 
 @kernel("gelu_backward")
 def gelu_backward(grad_output: Any, self: Any, approximate: str = "none") -> Any:
-    slope = _gelu_slope if _exactly(approximate) else _gelu_tanh_slope
-    return blockwise(slope, grad_output, self)
+    exactly = _exactly(approximate)
+    name = "gelu_backward" if exactly else "gelu_tanh_backward"
+    made = rows.each(name, grad_output, self)
+    if made is not None:
+        return made
+    return blockwise(_gelu_slope if exactly else _gelu_tanh_slope, grad_output, self)
 
 
 # ---- exponentials on one side
@@ -377,7 +397,7 @@ def softplus_backward(grad_output: Any, self: Any, beta: Any, threshold: Any) ->
 
 @kernel("log_sigmoid_forward")
 def log_sigmoid(self: Any) -> Any:
-    x = self.astype(formats.working(self.dtype), copy=False)
+    x = widened(self)
     buffer = numpy.exp(-numpy.abs(x))
     out = numpy.minimum(x, 0) - blockwise(fast.log1p, buffer)
     return tuple(numpy.asarray(a).astype(self.dtype, copy=False) for a in (out, buffer))

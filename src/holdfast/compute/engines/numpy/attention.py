@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import threading
 from typing import Any, NamedTuple
 
 import numpy
@@ -167,22 +166,9 @@ def _widened(array: Any) -> Any:
     return array.astype(formats.working(array.dtype), copy=False)
 
 
-class _Scratch(threading.local):
-    buffer: Any = None
-
-    def of(self, rows: int, columns: int, kind: Any) -> Any:
-        """A matrix for this thread alone, which is there until the next one is asked for."""
-        if self.buffer is None or self.buffer.size < rows * columns or self.buffer.dtype != kind:
-            self.buffer = numpy.empty(rows * columns, kind)
-        return self.buffer[: rows * columns].reshape(rows, columns)
-
-
-_scratch = _Scratch()
-
-
 def _products(case: _Case, part: _Part) -> Any:
     b, h, start, stop, seen = part
-    out = _scratch.of(stop - start, seen, case.q.dtype)
+    out = threads.scratch.of((stop - start) * seen, case.q.dtype).reshape(stop - start, seen)
     return numpy.matmul(case.q[b, h, start:stop], case.k[b, h // case.share, :seen].T, out=out)
 
 
@@ -236,7 +222,7 @@ def _compiled(case: _Case, out: Any, sums: Any) -> None:
         head, start = divmod(number, blocks)
         b, h = divmod(head, heads)
         place = b * near + h // case.share
-        room = _floats.of(1, scratch, q.dtype)
+        room = threads.scratch.of(scratch, q.dtype, 1)
         loops.holdfast_attention(
             here, _at(q, b, h), *(p.ctypes.data + place * p.strides[0] for p in packed),
             None if mask is None else _at(mask, b, h), _at(out, b, h), _at(sums, b, h),
@@ -262,6 +248,3 @@ def _packed(array: Any, heads: int, outputs: int, depth: int) -> Any:
 def _at(array: Any, batch: int, head: int) -> int:
     """The address of one head."""
     return array.ctypes.data + batch * array.strides[0] + head * array.strides[1]
-
-
-_floats = _Scratch()

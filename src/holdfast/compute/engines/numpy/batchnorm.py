@@ -12,17 +12,10 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.engines.numpy.kernels import kernel
-from holdfast.compute.engines.numpy.normalize import statistics_format
-from holdfast.compute.engines.numpy.reducing import (
-    BLOCK,
-    cast,
-    place,
-    settle,
-    spans,
-    total,
-    widened,
-)
+from holdfast.compute.engines.numpy import rows as loops
+from holdfast.compute.engines.numpy.kernels import cast, kernel, widened
+from holdfast.compute.engines.numpy.reducing import BLOCK, place, settle, spans, total
+from holdfast.compute.ops.normalize import statistics_format
 
 
 def _sheets(input: Any) -> Any:
@@ -37,6 +30,11 @@ def _checked(channels: int, **named: Any) -> None:
     for name, array in named.items():
         if array is not None and array.shape != (channels,):
             raise ValueError(f"{name} has shape {list(array.shape)}, for {channels} channels")
+
+
+def _rows(values: Any) -> Any:
+    """A row for each channel of each sample."""
+    return values.reshape(values.shape[0] * values.shape[1], values.shape[2])
 
 
 def _over_channels(values: Any) -> Any:
@@ -76,6 +74,12 @@ def _statistics(values: Any) -> tuple[Any, Any]:
     count = values.shape[0] * values.shape[2]
     if not count:
         raise ValueError("training needs at least one value of each channel")
+    rows = _rows(values)
+    if loops.fit_channels(rows):
+        means, squares = (a.reshape(values.shape[:2]) for a in loops.moments(rows))
+        mean = means.mean(axis=0)
+        squares += values.shape[2] * numpy.square(means - mean)
+        return cast(mean, values.dtype), cast(squares.sum(axis=0) / count, values.dtype)
     mean = _over_channels(values) / values.dtype.type(count)
     return mean, _apart(values, mean) / values.dtype.type(count)
 
@@ -89,6 +93,8 @@ def _follow(running: Any, value: Any, momentum: float) -> None:
 def _applied(values: Any, mean: Any, rstd: Any, weight: Any, bias: Any, kind: Any) -> Any:
     scale = rstd if weight is None else rstd * widened(weight)
     shift = -mean * scale if bias is None else widened(bias) - mean * scale
+    if kind == values.dtype and loops.fit_channels(_rows(values)):
+        return loops.scaled(_rows(values), scale, shift)
     made = numpy.empty(values.shape, kind)
     for part in _parts(values.shape):
         target = made[part]
@@ -179,6 +185,10 @@ def _sums(grads: Any, values: Any, mean: Any) -> tuple[Any, Any]:
     """Of each channel: the gradients, and the gradients times the distance from the mean."""
     samples, channels, positions = values.shape
     working = formats.working(values.dtype)
+    if loops.fit_channels(_rows(values), _rows(grads)):
+        found = loops.slopes(_rows(grads), _rows(values), mean)
+        added, along = (a.reshape(samples, channels).sum(axis=0) for a in found)
+        return cast(added, working), cast(along, working)
     added, along = (numpy.zeros((samples, channels), working) for _ in range(2))
     for part in _parts(values.shape):
         grad, distance = widened(grads[part]), widened(values[part]) - mean[part[1], None]
@@ -193,6 +203,11 @@ def _sums(grads: Any, values: Any, mean: Any) -> tuple[Any, Any]:
 
 def _bent(grads: Any, values: Any, mean: Any, scale: Any, bend: Any, middle: Any, kind: Any) -> Any:
     """scale * (grad - middle - distance * bend), or scale * grad outside of training."""
+    rows, slopes = _rows(values), _rows(grads)
+    if kind == formats.FLOAT32 and loops.fit_channels(rows, slopes):
+        if bend is None:
+            return loops.scaled(slopes, scale, numpy.zeros_like(scale))
+        return loops.bent(slopes, rows, mean, scale, bend * scale, middle * scale)
     made = numpy.empty(values.shape, kind)
     for part in _parts(values.shape):
         channels = (part[1], None)

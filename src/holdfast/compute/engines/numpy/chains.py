@@ -1,13 +1,12 @@
 """Chains of pointwise ops by the C loop: no Python between two ops.
 
 Covers: float32 arrays of one shape that lie alike, the ops in `CODES`.
-Leaves to others: recording a chain and giving out registers (`fusion`), every other chain.
+Leaves to others: recording a chain and giving out registers (`fused`), every other chain.
 """
 
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,7 +62,7 @@ class Chain:
             loops.holdfast_chain(
                 self._orders.ctypes.data, len(self._orders), places.ctypes.data, self._arrays,
                 self._numbers.ctypes.data, len(self._numbers), size * number // parts,
-                size * (number + 1) // parts, _scratch.of(room),
+                size * (number + 1) // parts, threads.scratch.of(room).ctypes.data,
             )  # fmt: skip
 
         threads.share_out(work, parts)
@@ -71,18 +70,6 @@ class Chain:
 
 
 def _fit(array: Any, shape: tuple[int, ...]) -> bool:
-    same = array is not None and array.shape == shape and array.dtype == formats.FLOAT32
-    return same and array.flags.c_contiguous and array.flags.aligned
-
-
-class _Scratch(threading.local):
-    buffer: Any = None
-
-    def of(self, count: int) -> int:
-        """The address of `count` numbers for this thread alone."""
-        if self.buffer is None or self.buffer.size < count:
-            self.buffer = numpy.empty(max(count, 1), numpy.float32)
-        return self.buffer.ctypes.data
-
-
-_scratch = _Scratch()
+    if array is None or array.shape != shape or array.dtype != formats.FLOAT32:
+        return False
+    return array.flags.c_contiguous and array.flags.aligned

@@ -67,18 +67,18 @@ def gather(x: Any, w: Any, b: Any, sizes: tuple[int, ...], window: Window) -> An
     """Each result is the sum of a window of `x` times the weight."""
     many, groups, places = x.shape[0], window.groups, math.prod(sizes)
     out = numpy.empty((many, groups, w.shape[0] // groups, places), x.dtype)
-    wide = padded(x, sizes, window)
+    wide = numpy.ascontiguousarray(padded(x, sizes, window))
     rows = w.reshape(groups, w.shape[0] // groups, math.prod(w.shape[1:]))
     line = math.prod(sizes[1:])
-    step = max(1, _COLUMNS // max(rows.shape[2] * groups * line, 1))
+    alone = w.shape[1] == 1 and rows.shape[1] == 1
+    step = sizes[0] if alone else max(1, _COLUMNS // max(rows.shape[2] * groups * line, 1))
     parts = list(itertools.product(range(many), range(0, sizes[0], step)))
 
     def work(number: int) -> None:
         n, first = parts[number]
         last = min(first + step, sizes[0])
-        if w.shape[1] == 1 and rows.shape[1] == 1:
-            target = out[n, :, 0].reshape(groups, *sizes)[:, first:last]
-            _one_by_one(wide[n], w, target, first, window)
+        if alone:
+            _one_by_one(wide[n], w, out[n, :, 0].reshape(groups, *sizes), window)
         else:
             target = out[n, :, :, first * line : last * line]
             columns = _columns(wide[n : n + 1], (last - first, *sizes[1:]), window, first)
@@ -169,18 +169,34 @@ def _columns(wide: Any, sizes: tuple[int, ...], window: Window, first: int = 0) 
     return view.reshape(window.groups, depth, many, math.prod(sizes))
 
 
-def _one_by_one(wide: Any, w: Any, out: Any, first: int, window: Window) -> None:
-    """Every channel for itself: the sum over the window, one number of it at a time."""
-    sizes = out.shape[1:]
-    begin = wide[:, first * window.stride[0] :]
-    buffer = numpy.empty(out.shape, out.dtype)
+def _one_by_one(wide: Any, w: Any, out: Any, window: Window) -> None:
+    """Every channel for itself: the sum over the window, one number of it at a time.
+
+    Lines follow one another in memory, so all places of a channel are one long line; what is
+    computed between its parts is left out at the end.
+    """
+    sizes, steps = out.shape[1:], [s // wide.itemsize for s in wide.strides[1:]]
+    flat = wide.reshape(len(wide), -1)
+    strides = [step * s for step, s in zip(steps, window.stride, strict=True)]
+    count = sum((size - 1) * step for size, step in zip(sizes, steps, strict=True)) + 1
+    straight = max(window.stride) == 1
+    total, buffer = numpy.empty((2, len(wide), count) if straight else (2, *out.shape), out.dtype)
     for number, offset in enumerate(itertools.product(*map(range, window.sizes))):
-        factor = w[(slice(None), 0, *offset)].reshape(-1, *[1] * len(sizes))
-        part = begin[(slice(None), *window.steps(offset, sizes))]
-        if number:
-            out += numpy.multiply(part, factor, out=buffer)
+        factor = w[(slice(None), 0, *offset)]
+        if straight:
+            shift = sum(o * d * t for o, d, t in zip(offset, window.dilation, steps, strict=True))
+            part, factor = flat[:, shift : shift + count], factor[:, None]
         else:
-            numpy.multiply(part, factor, out=out)
+            part = wide[(slice(None), *window.steps(offset, sizes))]
+            factor = factor.reshape(-1, *[1] * len(sizes))
+        numpy.multiply(part, factor, out=buffer if number else total)
+        if number:
+            numpy.add(total, buffer, out=total)
+    if straight:
+        inner = [step * out.itemsize for step in strides]
+        shape, jumps = (len(wide), *sizes), (total.strides[0], *inner)
+        total = numpy.lib.stride_tricks.as_strided(total, shape, jumps, writeable=False)
+    out[...] = total
 
 
 def _each(work: Any, count: int, shared: bool = True) -> None:

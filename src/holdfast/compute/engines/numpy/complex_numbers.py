@@ -16,7 +16,7 @@ register("_conj_physical", numpy.conjugate)
 
 @kernel("real")
 def real(self: Any) -> Any:
-    return self.real if self.dtype.kind == "c" else self
+    return self.real if self.dtype.kind == "c" else self.view()
 
 
 @kernel("imag")

@@ -96,7 +96,7 @@ def _check(x: Any, w: Any, b: Any, window: Window, transposed: bool, extra: Any)
 
 def gather(x: Any, w: Any, b: Any, sizes: tuple[int, ...], window: Window) -> Any:
     """Each result is the sum of a window of `x` times the weight."""
-    if window.plain and window.groups == 1:
+    if window.plain and window.groups == 1 and x.shape[2:] == tuple(sizes):
         return columns.product(x, w, b)
     if _compiled(x, w):
         return windows.gather(x, w, b, sizes, window)

@@ -13,7 +13,7 @@ import numpy
 
 from holdfast.compute import dtype as formats
 from holdfast.compute.engines.numpy.indexing import in_range
-from holdfast.compute.engines.numpy.kernels import kernel
+from holdfast.compute.engines.numpy.kernels import kernel, widened
 from holdfast.compute.ops.rules import normalized_dim
 
 # From this many numbers in a row, going row by row is cheaper than all rows at once.
@@ -28,7 +28,7 @@ _NONE = numpy.empty(0, numpy.int64)
 def histc(self: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
     if bins <= 0:
         raise ValueError(f"{bins} bins; at least one is needed")
-    flat = self.reshape(-1).astype(formats.working(self.dtype), copy=False)
+    flat = widened(self.reshape(-1))
     low, high = _range(flat, (min, max) if min != max else None)
     inside = flat[(flat >= low) & (flat <= high)]
     places = ((inside - low) / (high - low) * bins).astype(numpy.intp)

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy
 
-from holdfast.compute.engines.numpy.kernels import kernel
-from holdfast.compute.engines.numpy.reducing import cast, widened
+from holdfast.compute.engines.numpy.kernels import cast, kernel, widened
 
 
 class _Lattice:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.engines.numpy.kernels import kernel
+from holdfast.compute.engines.numpy.kernels import cast, floating, kernel, widened
 from holdfast.compute.engines.numpy.reduce import ordered
-from holdfast.compute.engines.numpy.reducing import cast, floating, sheets, spans, widened
+from holdfast.compute.engines.numpy.reducing import sheets, spans
 from holdfast.compute.ops.rules import normalized_dim
 
 _WIDER = {formats.FLOAT32: formats.FLOAT64, formats.COMPLEX64: formats.COMPLEX128}
@@ -20,10 +20,7 @@ _WIDER = {formats.FLOAT32: formats.FLOAT64, formats.COMPLEX64: formats.COMPLEX12
 
 def _run(ufunc: Any, self: Any, dim: int, dtype: Any) -> Any:
     axis = normalized_dim(dim, self.ndim)
-    if dtype is not None:
-        kind = formats.dtype(dtype)
-    else:
-        kind = formats.INT64 if formats.category(self.dtype) < formats.FLOATING else self.dtype
+    kind = formats.asked(dtype, formats.of_sums(self.dtype))
     working = formats.working(kind)
     values = cast(self, working)
     if not self.ndim:

@@ -1,4 +1,4 @@
-"""Kernels of norms and distances.
+"""Kernels: distances between all pairs of rows.
 
 Promise: differences are taken before they are squared, except where torch itself expands the
 square; blocks of pairs stay in the cache.
@@ -12,83 +12,9 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.engines.numpy.kernels import kernel
-from holdfast.compute.engines.numpy.reducing import axes, cast, floating, spans, total, widened
-
-# ---- norms
-
-
-def _norm(values: Any, p: float, over: tuple[int, ...], keepdim: bool = False) -> Any:
-    """The p-norm of real or complex numbers over axes."""
-    if p == 0:
-        found = numpy.count_nonzero(values, axis=over, keepdims=keepdim) if over else values != 0
-        return numpy.asarray(found, values.real.dtype)
-    if p == 2 and over == (values.ndim - 1,) and values.dtype.kind == "f":
-        found = numpy.sqrt(numpy.vecdot(values, values))
-        return found[..., None] if keepdim else found
-    size = numpy.abs(values)
-    if math.isinf(p):
-        ufunc, start = (numpy.maximum, 0) if p > 0 else (numpy.minimum, numpy.inf)
-        return ufunc.reduce(size, axis=over, keepdims=keepdim, initial=start)
-    if p == 1:
-        return total(size, over, keepdim)
-    if p == 2:
-        return numpy.sqrt(total(numpy.multiply(size, size), over, keepdim))
-    with numpy.errstate(divide="ignore"):
-        power = numpy.power(size, size.dtype.type(p))
-        return numpy.power(total(power, over, keepdim), size.dtype.type(1 / p))
-
-
-def _needs_fractions(kind: Any) -> None:
-    if formats.category(kind) < formats.FLOATING:
-        raise TypeError(f"a norm of {kind} needs floating-point or complex numbers")
-
-
-@kernel("norm.ScalarOpt_dim")
-def norm_dim(self: Any, p: Any, dim: Any, keepdim: bool = False) -> Any:
-    _needs_fractions(self.dtype)
-    found = _norm(widened(self), 2.0 if p is None else float(p), axes(dim, self), keepdim)
-    return cast(found, formats.real_of(self.dtype))
-
-
-@kernel("norm.Scalar")
-def norm(self: Any, p: Any = 2) -> Any:
-    return norm_dim(self, p, None)
-
-
-@kernel("norm.ScalarOpt_dim_dtype")
-def norm_dim_dtype(self: Any, p: Any, dim: Any, keepdim: bool, *, dtype: Any) -> Any:
-    return norm_dim(cast(self, formats.dtype(dtype)), p, dim, keepdim)
-
-
-@kernel("norm.ScalarOpt_dtype")
-def norm_dtype(self: Any, p: Any, *, dtype: Any) -> Any:
-    return norm_dim(cast(self, formats.dtype(dtype)), p, None)
-
-
-@kernel("dist")
-def dist(self: Any, other: Any, p: Any = 2) -> Any:
-    kind = formats.result_type(self, other)
-    _needs_fractions(kind)
-    apart = numpy.asarray(numpy.subtract(widened(self), widened(other)))
-    return cast(_norm(apart, float(p), axes(None, apart)), formats.real_of(kind))
-
-
-@kernel("renorm")
-def renorm(self: Any, p: Any, dim: int, maxnorm: Any) -> Any:
-    if self.ndim < 2:
-        raise ValueError("renorm takes at least 2 dimensions")
-    if p <= 0 or maxnorm < 0:
-        raise ValueError(f"p is positive and maxnorm not negative; they are {p} and {maxnorm}")
-    axis = axes([dim], self)[0]
-    values = widened(self)
-    sizes = _norm(values, float(p), tuple(d for d in range(self.ndim) if d != axis), True)
-    limit = sizes.dtype.type(maxnorm)
-    factor = numpy.where(sizes > limit, limit / (sizes + sizes.dtype.type(1e-7)), 1)
-    return cast(values * factor.astype(sizes.dtype), self.dtype)
-
-
-# ---- all pairs
+from holdfast.compute.engines.numpy.kernels import cast, floating, kernel, widened
+from holdfast.compute.engines.numpy.norm import p_norm
+from holdfast.compute.engines.numpy.reducing import spans
 
 _MANY = 25  # rows from which torch expands the square
 
@@ -131,7 +57,7 @@ def cdist(x1: Any, x2: Any, p: float, compute_mode: Any) -> Any:
         for sheet in range(one.shape[0]):
             for part in spans(rows, columns * width) if width and columns else ():
                 apart = one[sheet, part, None, :] - other[sheet, None]
-                made[sheet, part] = _norm(apart, p, (2,))
+                made[sheet, part] = p_norm(apart, p, (2,))
     return cast(made.reshape(*batch, rows, columns), x1.dtype)
 
 
@@ -177,7 +103,7 @@ def pdist(self: Any, p: float = 2.0) -> Any:
     values = floating(self)
     made = numpy.zeros(one.size, values.dtype)
     for part in spans(one.size, self.shape[1]) if self.shape[1] else ():
-        made[part] = _norm(values[one[part]] - values[other[part]], p, (1,))
+        made[part] = p_norm(values[one[part]] - values[other[part]], p, (1,))
     return cast(made, self.dtype)
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.engines.numpy.kernels import kernel
-from holdfast.compute.engines.numpy.reducing import cast, widened
+from holdfast.compute.engines.numpy import scipy
+from holdfast.compute.engines.numpy.kernels import cast, kernel, widened
 
 SUM, MEAN, MAX = range(3)
 _FEW = 64  # places from which making a sparse matrix pays
@@ -42,12 +42,10 @@ def _added_rows(values: Any, places: Any, count: int) -> Any:
         made = numpy.zeros((count, values.shape[1]), values.dtype)
         numpy.add.at(made, places, values)
         return made
-    import scipy.sparse
-
     # A product with a matrix that has a 1 where a row belongs: NumPy's `add.at` takes 15 times as
     # long for rows.
     ones, ends = numpy.ones(places.size, values.dtype), numpy.arange(places.size + 1)
-    chosen = scipy.sparse.csc_matrix((ones, places, ends), shape=(count, places.size))
+    chosen = scipy.part("sparse").csc_matrix((ones, places, ends), shape=(count, places.size))
     return chosen @ values
 
 

@@ -188,4 +188,6 @@ def ormqr(self: Any, input2: Any, input3: Any, left: bool = True, transpose: boo
     transpose = transpose == left
     order = range(count) if transpose else reversed(range(count))
     found = _reflect(side, vectors, input2.conj() if transpose else input2, order)
+    if not count:
+        return input3.copy()
     return found if left else numpy.ascontiguousarray(adjoint(found))

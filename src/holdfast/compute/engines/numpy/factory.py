@@ -10,21 +10,12 @@ from holdfast.compute import dtype as formats
 from holdfast.compute.engines.numpy.kernels import kernel
 from holdfast.compute.ops import shapes
 from holdfast.compute.ops.factory import (
-    asked,
-    filled_format,
     range_format,
     range_length,
     spaced_format,
 )
 
 _F32 = formats.FLOAT32
-
-
-def _size(size: Any) -> tuple[int, ...]:
-    sizes = tuple(shapes.listed(size))
-    if min(sizes, default=0) < 0:
-        raise ValueError(f"{list(sizes)} is no shape: sizes are 0 or more")
-    return sizes
 
 
 def _filled(shape: tuple[int, ...], value: Any, kind: Any) -> Any:
@@ -47,52 +38,53 @@ def _filled(shape: tuple[int, ...], value: Any, kind: Any) -> Any:
 
 @kernel("zeros")
 def zeros(size: Any, dtype: Any = None) -> Any:
-    return numpy.zeros(_size(size), asked(dtype, _F32))
+    return numpy.zeros(shapes.sizes(size), formats.asked(dtype, _F32))
 
 
 @kernel("ones")
 def ones(size: Any, dtype: Any = None) -> Any:
-    return numpy.ones(_size(size), asked(dtype, _F32))
+    return numpy.ones(shapes.sizes(size), formats.asked(dtype, _F32))
 
 
 @kernel("full")
 def full(size: Any, fill_value: Any, dtype: Any = None) -> Any:
-    return _filled(_size(size), fill_value, asked(dtype, filled_format(fill_value)))
+    kind = formats.asked(dtype, formats.of_scalar(fill_value))
+    return _filled(shapes.sizes(size), fill_value, kind)
 
 
 @kernel("zeros_like")
 def zeros_like(self: Any, dtype: Any = None) -> Any:
-    return numpy.zeros(self.shape, asked(dtype, self.dtype))
+    return numpy.zeros(self.shape, formats.asked(dtype, self.dtype))
 
 
 @kernel("ones_like")
 def ones_like(self: Any, dtype: Any = None) -> Any:
-    return numpy.ones(self.shape, asked(dtype, self.dtype))
+    return numpy.ones(self.shape, formats.asked(dtype, self.dtype))
 
 
 @kernel("full_like")
 def full_like(self: Any, fill_value: Any, dtype: Any = None) -> Any:
-    return _filled(self.shape, fill_value, asked(dtype, self.dtype))
+    return _filled(self.shape, fill_value, formats.asked(dtype, self.dtype))
 
 
 @kernel("new_zeros")
 def new_zeros(self: Any, size: Any, dtype: Any = None) -> Any:
-    return numpy.zeros(_size(size), asked(dtype, self.dtype))
+    return numpy.zeros(shapes.sizes(size), formats.asked(dtype, self.dtype))
 
 
 @kernel("new_ones")
 def new_ones(self: Any, size: Any, dtype: Any = None) -> Any:
-    return numpy.ones(_size(size), asked(dtype, self.dtype))
+    return numpy.ones(shapes.sizes(size), formats.asked(dtype, self.dtype))
 
 
 @kernel("new_full")
 def new_full(self: Any, size: Any, fill_value: Any, dtype: Any = None) -> Any:
-    return _filled(_size(size), fill_value, asked(dtype, self.dtype))
+    return _filled(shapes.sizes(size), fill_value, formats.asked(dtype, self.dtype))
 
 
 @kernel("scalar_tensor")
 def scalar_tensor(s: Any, dtype: Any = None) -> Any:
-    return _filled((), s, asked(dtype, _F32))
+    return _filled((), s, formats.asked(dtype, _F32))
 
 
 @kernel("fill.Scalar")
@@ -117,22 +109,22 @@ def zero(self: Any) -> Any:
 
 @kernel("empty.memory_format")
 def empty(size: Any, dtype: Any = None) -> Any:
-    return numpy.empty(_size(size), asked(dtype, _F32))
+    return numpy.empty(shapes.sizes(size), formats.asked(dtype, _F32))
 
 
 @kernel("empty_like")
 def empty_like(self: Any, dtype: Any = None) -> Any:
-    return numpy.empty(self.shape, asked(dtype, self.dtype))
+    return numpy.empty(self.shape, formats.asked(dtype, self.dtype))
 
 
 @kernel("new_empty")
 def new_empty(self: Any, size: Any, dtype: Any = None) -> Any:
-    return numpy.empty(_size(size), asked(dtype, self.dtype))
+    return numpy.empty(shapes.sizes(size), formats.asked(dtype, self.dtype))
 
 
 @kernel("empty_strided")
 def empty_strided(size: Any, stride: Any, dtype: Any = None) -> Any:
-    sizes, steps, kind = _size(size), shapes.listed(stride), asked(dtype, _F32)
+    sizes, steps, kind = shapes.sizes(size), shapes.listed(stride), formats.asked(dtype, _F32)
     count = 1 + sum((n - 1) * s for n, s in zip(sizes, steps, strict=True))
     made = numpy.empty(max(count, 1), kind)
     strides = [s * kind.itemsize for s in steps]
@@ -141,21 +133,21 @@ def empty_strided(size: Any, stride: Any, dtype: Any = None) -> Any:
 
 @kernel("new_empty_strided")
 def new_empty_strided(self: Any, size: Any, stride: Any, dtype: Any = None) -> Any:
-    return empty_strided(size, stride, asked(dtype, self.dtype))
+    return empty_strided(size, stride, formats.asked(dtype, self.dtype))
 
 
 @kernel("empty_permuted")
 def empty_permuted(size: Any, physical_layout: Any, dtype: Any = None) -> Any:
-    sizes = _size(size)
+    sizes = shapes.sizes(size)
     order = shapes.order(len(sizes), physical_layout)
-    made = numpy.empty([sizes[d] for d in order], asked(dtype, _F32))
+    made = numpy.empty([sizes[d] for d in order], formats.asked(dtype, _F32))
     return made.transpose(numpy.argsort(order)) if order else made
 
 
 # ---- copies
 
 
-def cast(array: Any, kind: Any) -> Any:
+def copied(array: Any, kind: Any) -> Any:
     """A copy in another format: complex numbers lose their imaginary part, as in torch."""
     if array.dtype.kind == "c" and kind.kind not in "cb":
         array = array.real
@@ -173,13 +165,13 @@ def clone(self: Any) -> Any:
 
 @kernel("_to_copy")
 def to_copy(self: Any, dtype: Any = None) -> Any:
-    return cast(self, asked(dtype, self.dtype))
+    return copied(self, formats.asked(dtype, self.dtype))
 
 
 @kernel("copy")
 def copy(self: Any, src: Any) -> Any:
     made = numpy.empty(self.shape, self.dtype)
-    made[...] = src if src.dtype == made.dtype else cast(src, made.dtype)
+    made[...] = src if src.dtype == made.dtype else copied(src, made.dtype)
     return made
 
 
@@ -187,7 +179,7 @@ def copy(self: Any, src: Any) -> Any:
 
 
 def _range(start: Any, end: Any, step: Any, dtype: Any) -> Any:
-    kind = asked(dtype, range_format(start, end, step))
+    kind = formats.asked(dtype, range_format(start, end, step))
     count = range_length(start, end, step, kind)
     if formats.category(kind) == formats.INTEGER:
         return (numpy.arange(count) * int(step) + int(start)).astype(kind, copy=False)
@@ -243,13 +235,13 @@ def _spaced(start: Any, end: Any, steps: int, kind: Any) -> Any:
 
 @kernel("linspace", "linspace.Scalar_Tensor", "linspace.Tensor_Scalar", "linspace.Tensor_Tensor")
 def linspace(start: Any, end: Any, steps: int, dtype: Any = None) -> Any:
-    kind = asked(dtype, spaced_format(start, end))
+    kind = formats.asked(dtype, spaced_format(start, end))
     return _spaced(_number(start), _number(end), steps, kind)
 
 
 @kernel("logspace", "logspace.Scalar_Tensor", "logspace.Tensor_Scalar", "logspace.Tensor_Tensor")
 def logspace(start: Any, end: Any, steps: int, base: float = 10.0, dtype: Any = None) -> Any:
-    kind = asked(dtype, spaced_format(start, end))
+    kind = formats.asked(dtype, spaced_format(start, end))
     first, last = _number(start), _number(end)
     if kind.kind in "iu":
         first, last = int(first), int(last)
@@ -258,7 +250,7 @@ def logspace(start: Any, end: Any, steps: int, base: float = 10.0, dtype: Any = 
     work = formats.FLOAT32 if kind.kind in "iu" else formats.working(kind)
     exponents = _spaced(first, last, steps, work)
     with numpy.errstate(over="ignore"):
-        return cast(numpy.power(work.type(base), exponents), kind)
+        return copied(numpy.power(work.type(base), exponents), kind)
 
 
 @kernel("eye")
@@ -270,4 +262,4 @@ def eye(n: int, dtype: Any = None) -> Any:
 def eye_m(n: int, m: int, dtype: Any = None) -> Any:
     if n < 0 or m < 0:
         raise ValueError(f"a matrix of {n} by {m} cannot be made")
-    return numpy.eye(n, m, dtype=asked(dtype, _F32))
+    return numpy.eye(n, m, dtype=formats.asked(dtype, _F32))

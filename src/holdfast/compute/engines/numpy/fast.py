@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy
 
+from holdfast.compute.engines.numpy import rows, scipy
+
 BLOCK = 16384  # numbers: 64 KB in float32, a few of which fit into a second-level cache
 
 # erf(x) = tanh(x * P(x²)): tanh flattens P's error where erf is near 1. Fitted on [0, 4], where
@@ -34,6 +36,9 @@ _UNSIGNED = {1: numpy.uint8, 2: numpy.uint16, 4: numpy.uint32, 8: numpy.uint64}
 
 def blockwise(function: Callable[..., None], *arrays: Any, dtype: Any = None) -> Any:
     """`function(out, *blocks)` for every block of arrays that are broadcast to one shape."""
+    made = rows.each(_LOOPS[function], *arrays) if function in _LOOPS else None
+    if made is not None:
+        return made
     shape = arrays[0].shape
     if any(a.shape != shape for a in arrays):
         arrays = numpy.broadcast_arrays(*arrays)
@@ -81,23 +86,22 @@ def _mask(condition: Any, kind: numpy.dtype[Any]) -> tuple[Any, Any]:
 def erf(out: Any, x: Any) -> None:
     """The error function of a block, into `out`, which may be `x`."""
     if out.dtype != numpy.float32:
-        import scipy.special
-
-        scipy.special.erf(x, out=out)
+        scipy.part("special").erf(x, out=out)
         return
-    numpy.tanh(_odd(x, _ERF, _ERF_END), out=out)
+    if not rows.into("erf", out, x):
+        numpy.tanh(_odd(x, _ERF, _ERF_END), out=out)
 
 
 def gauss(out: Any, x: Any) -> None:
     """The share of normally distributed numbers below those of a block, into `out`, not `x`."""
+    if rows.into("gauss", out, x):
+        return
     if out.dtype == numpy.float32:
         numpy.exp(_odd(x, _GAUSS, _GAUSS_END), out=out)
         numpy.add(out, 1, out=out)
         numpy.true_divide(1, out, out=out)
         return
-    import scipy.special
-
-    scipy.special.ndtr(x, out=out)
+    scipy.part("special").ndtr(x, out=out)
 
 
 def _odd(x: Any, factors: Any, end: Any) -> Any:
@@ -130,10 +134,16 @@ def log1p(out: Any, x: Any) -> None:
 
 def sigmoid(out: Any, x: Any) -> None:
     """1 / (1 + exp(-x)) of a block, into `out`, which may be `x`."""
+    if rows.into("sigmoid", out, x):
+        return
     numpy.negative(x, out=out)
     numpy.exp(out, out=out)
     numpy.add(out, 1, out=out)
     numpy.true_divide(1, out, out=out)
+
+
+# Functions of a block that have a C loop, which goes over all blocks at once.
+_LOOPS = {erf: "erf", sigmoid: "sigmoid"}
 
 
 def divided_apart(out: Any, x: Any, by: Any, rounded: Any, exact: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.engines.numpy.kernels import kernel
+from holdfast.compute.engines.numpy.kernels import kernel, widened
 from holdfast.compute.ops.rules import normalized_dims
 
 # ATen's numbers for "divide by nothing, by the root of the count, by the count"; NumPy's words
@@ -45,7 +45,7 @@ def r2c(self: Any, dim: Any, normalization: int, onesided: bool) -> Any:
         shape = list(self.shape)
         shape[axes[-1]] = shape[axes[-1]] // 2 + 1
         return numpy.zeros(shape, kind)
-    wide = self.astype(formats.working(self.dtype), copy=False)
+    wide = widened(self)
     return numpy.fft.rfftn(wide, axes=axes, norm=_FORWARD[normalization])
 
 
@@ -64,11 +64,11 @@ def c2r(self: Any, dim: Any, normalization: int, last_dim_size: int) -> Any:
 
 @kernel("fft_fftfreq")
 def fftfreq(n: int, d: float = 1.0, dtype: Any = None) -> Any:
-    kind = formats.FLOAT32 if dtype is None else formats.dtype(dtype)
+    kind = formats.asked(dtype, formats.FLOAT32)
     return numpy.fft.fftfreq(n, d).astype(kind)
 
 
 @kernel("fft_rfftfreq")
 def rfftfreq(n: int, d: float = 1.0, dtype: Any = None) -> Any:
-    kind = formats.FLOAT32 if dtype is None else formats.dtype(dtype)
+    kind = formats.asked(dtype, formats.FLOAT32)
     return numpy.fft.rfftfreq(n, d).astype(kind)

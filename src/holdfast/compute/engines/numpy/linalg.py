@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy
 
-from holdfast.base.errors import MissingDependency
 from holdfast.compute import dtype as formats
+from holdfast.compute.engines.numpy import scipy
 from holdfast.compute.engines.numpy.kernels import kernel
+from holdfast.compute.ops.linalg import is_vector
 
 _ABLE = (formats.FLOAT32, formats.FLOAT64, formats.COMPLEX64, formats.COMPLEX128)
 
@@ -22,22 +23,9 @@ _ABLE = (formats.FLOAT32, formats.FLOAT64, formats.COMPLEX64, formats.COMPLEX128
 # ---- what all of them share
 
 
-def scipy_linalg() -> Any:
-    """scipy.linalg, once it is needed. Raises MissingDependency."""
-    try:
-        import scipy.linalg
-    except ImportError as exc:
-        raise MissingDependency(
-            "factorizations on the CPU need SciPy",
-            expected="the package scipy",
-            hint="pip install 'holdfast[compute]'",
-        ) from exc
-    return scipy.linalg
-
-
 def lapack(name: str, array: Any) -> Any:
     """LAPACK's routine for the format of an array."""
-    return scipy_linalg().get_lapack_funcs((name,), (array,))[0]
+    return scipy.part("linalg").get_lapack_funcs((name,), (array,))[0]
 
 
 def matrices(array: Any, *, square: bool = False) -> Any:
@@ -197,11 +185,6 @@ def _same_format(one: Any, other: Any) -> None:
 # ---- equations
 
 
-def is_vector(a: Any, b: Any) -> bool:
-    """Whether the right side of an equation is one vector for each matrix."""
-    return b.ndim == 1 or (a.ndim - 1 == b.ndim and b.shape == a.shape[:-1])
-
-
 @kernel("_linalg_solve_ex")
 def solve_ex(A: Any, B: Any, left: bool = True, check_errors: bool = False) -> Any:
     matrices(A, square=True)
@@ -265,7 +248,7 @@ def slogdet(A: Any) -> Any:
 def _triangular(a: Any, b: Any, upper: bool, left: bool, unit: bool) -> Any:
     if not b.size:
         return (b.copy(),)
-    solve = scipy_linalg().get_blas_funcs("trsm", (a, b))
+    solve = scipy.part("linalg").get_blas_funcs("trsm", (a, b))
     return (solve(1, a, b, side=not left, lower=not upper, diag=unit),)
 
 

@@ -11,10 +11,9 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.engines.numpy.kernels import kernel
-from holdfast.compute.engines.numpy.reducing import axes, cast, floating, total
-
-NONE, MEAN, SUM = range(3)
+from holdfast.compute.engines.numpy.kernels import cast, floating, kernel
+from holdfast.compute.engines.numpy.reducing import axes, total
+from holdfast.compute.ops.loss import MEAN, NONE, SUM
 
 
 def reduced(values: Any, reduction: int, kind: Any, count: Any = None) -> Any:
@@ -39,9 +38,7 @@ def per_value(grad: Any, size: int, reduction: int) -> Any:
 def _meet(*arrays: Any) -> tuple[Any, list[Any]]:
     """The format of the result, and the arguments in the format that is computed in."""
     kind = formats.result_type(*(a for a in arrays if a is not None))
-    working = formats.working(kind)
-    if formats.category(kind) < formats.FLOATING:
-        working = formats.FLOAT32
+    working = formats.working(formats.with_fractions(kind))
     return kind, [None if a is None else cast(a, working) for a in arrays]
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.engines.numpy.kernels import kernel
-from holdfast.compute.engines.numpy.loss import MEAN, NONE, reduced
-from holdfast.compute.engines.numpy.reducing import axes, cast, floating, total, widened
+from holdfast.compute.engines.numpy.kernels import cast, floating, kernel, widened
+from holdfast.compute.engines.numpy.loss import reduced
+from holdfast.compute.engines.numpy.reducing import axes, total
+from holdfast.compute.ops.loss import MEAN, NONE
 
 # ---- negative log likelihood
 

@@ -12,15 +12,10 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.engines.numpy.kernels import kernel
+from holdfast.compute.engines.numpy.kernels import kernel, widened
 
 _F32 = formats.FLOAT32
 _matmul = numpy.matmul
-
-
-def wide(array: Any) -> Any:
-    """The numbers in the format that is computed in: float32 for the narrow ones."""
-    return array.astype(_F32) if array.dtype in formats.NARROW else array
 
 
 def product(one: Any, other: Any) -> Any:
@@ -109,7 +104,7 @@ def added(base: Any, out: Any, beta: Any, alpha: Any) -> Any:
     if alpha != 1:
         out = numpy.asarray(out * _number(alpha, out.dtype))
     if beta != 0:
-        base = wide(base)
+        base = widened(base)
         if beta != 1:
             base = base * _number(beta, base.dtype)
         out = numpy.add(out, base, out=out) if out.ndim else numpy.asarray(out + base)
@@ -183,7 +178,8 @@ def addr(self: Any, vec1: Any, vec2: Any, beta: Any = 1, alpha: Any = 1) -> Any:
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     out = product(input, weight.T)
     if bias is not None:
-        out = numpy.add(out, wide(bias), out=out) if out.ndim else numpy.asarray(out + wide(bias))
+        bias = widened(bias)
+        out = numpy.add(out, bias, out=out) if out.ndim else numpy.asarray(out + bias)
     return rounded(out, input.dtype)
 
 
@@ -209,7 +205,7 @@ def trace(self: Any) -> Any:
     kind = self.dtype
     if formats.category(kind) < formats.FLOATING:
         return numpy.trace(self, dtype=numpy.int64)
-    return rounded(numpy.asarray(numpy.trace(wide(self))), kind)
+    return rounded(numpy.asarray(numpy.trace(widened(self))), kind)
 
 
 @kernel("linalg_cross")
@@ -247,7 +243,7 @@ def trilinear(
     operands: list[Any] = []
     for array, expanded in ((i1, expand1), (i2, expand2), (i3, expand3)):
         missing = {d % ndim for d in expanded}
-        operands += [wide(array), [d for d in range(ndim) if d not in missing]]
+        operands += [widened(array), [d for d in range(ndim) if d not in missing]]
     summed = {d % ndim for d in sumdim}
     kept = [d for d in range(ndim) if d not in summed]
     return rounded(numpy.einsum(*operands, kept, optimize=True), i1.dtype)

@@ -16,7 +16,7 @@ import numpy
 
 from holdfast.compute import dtype as formats
 from holdfast.compute.engines.numpy.along import at
-from holdfast.compute.engines.numpy.kernels import register
+from holdfast.compute.engines.numpy.kernels import register, widened
 from holdfast.compute.engines.numpy.pooling import (
     adaptive_bounds,
     adaptive_taps,
@@ -33,7 +33,7 @@ def _largest(array: Any, along: Sequence[_Along]) -> tuple[Any, Any]:
     Going row by row keeps the order in which equal numbers are looked at.
     """
     sizes = array.shape[-len(along) :]
-    best = array.astype(formats.working(array.dtype), copy=False)
+    best = widened(array)
     place = numpy.zeros((1,) * array.ndim, numpy.int64)
     stride = 1
     for axis, (taps, first) in reversed(list(zip(range(-len(along), 0), along, strict=True))):
@@ -70,7 +70,7 @@ def _max_pool(
 ) -> tuple[Any, Any]:
     along = windows.windows(self.shape, count, kernel_size, stride, padding, dilation, ceil_mode)
     if self.size and math.prod(w.kernel for w in along) <= _FEW:
-        found = _largest_of_few(self.astype(formats.working(self.dtype), copy=False), along)
+        found = _largest_of_few(widened(self), along)
         if found is not None:
             return found[0].astype(self.dtype, copy=False), found[1]
     return _largest(self, [(regular_taps(w), _first_inside(w)) for w in along])

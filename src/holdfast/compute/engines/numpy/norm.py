@@ -1,4 +1,4 @@
-"""Kernels: norms of vectors."""
+"""Kernels: norms of vectors, over any axes."""
 
 from __future__ import annotations
 
@@ -8,49 +8,96 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.engines.numpy.kernels import kernel
-from holdfast.compute.ops.rules import normalized_dims
+from holdfast.compute.engines.numpy.kernels import cast, kernel, widened
+from holdfast.compute.engines.numpy.reducing import axes, total
+
+
+def p_norm(values: Any, p: float, over: tuple[int, ...], keepdim: bool = False) -> Any:
+    """The p-norm of real or complex numbers over axes."""
+    if p == 0:
+        found = numpy.count_nonzero(values, axis=over, keepdims=keepdim) if over else values != 0
+        return numpy.asarray(found, values.real.dtype)
+    if p == 2:
+        return _length(values, over, keepdim)
+    size = numpy.abs(values)
+    if math.isinf(p):
+        ufunc, start = (numpy.maximum, 0) if p > 0 else (numpy.minimum, numpy.inf)
+        return ufunc.reduce(size, axis=over, keepdims=keepdim, initial=start)
+    if p == 1:
+        return total(size, over, keepdim)
+    with numpy.errstate(divide="ignore"):
+        power = numpy.power(size, size.dtype.type(p))
+        return numpy.power(total(power, over, keepdim), size.dtype.type(1 / p))
+
+
+def _length(values: Any, over: tuple[int, ...], keepdim: bool) -> Any:
+    if values.dtype.kind == "f" and not keepdim:
+        if len(over) == values.ndim and values.flags.c_contiguous:
+            line = values.reshape(-1)
+            return numpy.sqrt(numpy.dot(line, line))
+        if over == (values.ndim - 1,):
+            return numpy.sqrt(numpy.vecdot(values, values))
+    if values.dtype.kind == "c":
+        square = values.real * values.real + values.imag * values.imag
+    else:
+        square = numpy.multiply(values, values)
+    return numpy.sqrt(total(square, over, keepdim))
+
+
+def _needs_fractions(kind: Any) -> None:
+    if formats.category(kind) < formats.FLOATING:
+        raise TypeError(f"a norm of {kind} needs floating-point or complex numbers")
 
 
 @kernel("linalg_vector_norm")
 def vector_norm(
     self: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Any:
-    kind = self.dtype if dtype is None else formats.dtype(dtype)
-    if formats.category(kind) < formats.FLOATING:
-        raise TypeError(f"{kind} has no fractions")
-    array = self.astype(formats.working(kind), copy=False)
-    axis = normalized_dims(dim, array.ndim) if array.ndim else ()
-    if not array.size and (ord < 0 or ord == math.inf):
-        _refuse_nothing(array, axis, ord)
-    found = _norm(array, float(ord), axis, keepdim)
-    return numpy.asarray(found).astype(formats.real_of(kind), copy=False)
+    over = axes(dim, self)
+    if (ord < 0 or ord == math.inf) and not all(self.shape[axis] for axis in over):
+        raise ValueError(f"the norm of order {ord} of no numbers is not defined")
+    return norm_dim(cast(self, formats.asked(dtype, self.dtype)), ord, dim, keepdim)
 
 
-def _norm(array: Any, order: float, axis: Any, keepdim: bool) -> Any:
-    if order == 2:
-        flat = array.dtype.kind == "f" and len(axis) == array.ndim and not keepdim
-        if flat and array.flags.c_contiguous:
-            line = array.reshape(-1)
-            return numpy.sqrt(numpy.dot(line, line))
-        square = array * array if array.dtype.kind == "f" else _square(array)
-        return numpy.sqrt(square.sum(axis, keepdims=keepdim))
-    if order == 0:
-        return numpy.count_nonzero(array, axis, keepdims=keepdim) if array.ndim else array != 0
-    size = numpy.abs(array)
-    if order == 1:
-        return size.sum(axis, keepdims=keepdim)
-    if math.isinf(order):
-        return (size.max if order > 0 else size.min)(axis, keepdims=keepdim)
-    with numpy.errstate(divide="ignore"):
-        total = numpy.power(size, size.dtype.type(order)).sum(axis, keepdims=keepdim)
-        return numpy.power(total, total.dtype.type(1 / order))
+@kernel("norm.ScalarOpt_dim")
+def norm_dim(self: Any, p: Any, dim: Any, keepdim: bool = False) -> Any:
+    _needs_fractions(self.dtype)
+    found = p_norm(widened(self), 2.0 if p is None else float(p), axes(dim, self), keepdim)
+    return cast(found, formats.real_of(self.dtype))
 
 
-def _square(array: Any) -> Any:
-    return array.real * array.real + array.imag * array.imag
+@kernel("norm.Scalar")
+def norm(self: Any, p: Any = 2) -> Any:
+    return norm_dim(self, p, None)
 
 
-def _refuse_nothing(array: Any, axis: Any, order: Any) -> None:
-    if not all(array.shape[d] for d in axis):
-        raise ValueError(f"the norm of order {order} of no numbers is not defined")
+@kernel("norm.ScalarOpt_dim_dtype")
+def norm_dim_dtype(self: Any, p: Any, dim: Any, keepdim: bool, *, dtype: Any) -> Any:
+    return norm_dim(cast(self, formats.dtype(dtype)), p, dim, keepdim)
+
+
+@kernel("norm.ScalarOpt_dtype")
+def norm_dtype(self: Any, p: Any, *, dtype: Any) -> Any:
+    return norm_dim(cast(self, formats.dtype(dtype)), p, None)
+
+
+@kernel("dist")
+def dist(self: Any, other: Any, p: Any = 2) -> Any:
+    kind = formats.result_type(self, other)
+    _needs_fractions(kind)
+    apart = numpy.asarray(numpy.subtract(widened(self), widened(other)))
+    return cast(p_norm(apart, float(p), axes(None, apart)), formats.real_of(kind))
+
+
+@kernel("renorm")
+def renorm(self: Any, p: Any, dim: int, maxnorm: Any) -> Any:
+    if self.ndim < 2:
+        raise ValueError("renorm takes at least 2 dimensions")
+    if p <= 0 or maxnorm < 0:
+        raise ValueError(f"p is positive and maxnorm not negative; they are {p} and {maxnorm}")
+    axis = axes([dim], self)[0]
+    values = widened(self)
+    sizes = p_norm(values, float(p), tuple(d for d in range(self.ndim) if d != axis), True)
+    limit = sizes.dtype.type(maxnorm)
+    factor = numpy.where(sizes > limit, limit / (sizes + sizes.dtype.type(1e-7)), 1)
+    return cast(values * factor.astype(sizes.dtype), self.dtype)

@@ -12,24 +12,11 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.engines.numpy.kernels import kernel
+from holdfast.compute.engines.numpy import rows as loops
+from holdfast.compute.engines.numpy.kernels import cast, floating, kernel, widened
 from holdfast.compute.engines.numpy.random import bernoulli_p
-from holdfast.compute.engines.numpy.reducing import (
-    cast,
-    floating,
-    place,
-    row_moments,
-    settle,
-    spans,
-    widened,
-)
-
-
-def statistics_format(input: Any, *parameters: Any) -> Any:
-    """The format of means and deviations: float32 where narrow numbers meet wide parameters."""
-    mixed = any(p is not None and p.dtype != input.dtype for p in parameters)
-    return formats.FLOAT32 if mixed and input.dtype in formats.NARROW else input.dtype
-
+from holdfast.compute.engines.numpy.reducing import place, row_moments, settle, spans
+from holdfast.compute.ops.normalize import statistics_format
 
 # ---- layer norm
 
@@ -47,6 +34,9 @@ def _rows(input: Any, normalized_shape: Any) -> tuple[Any, tuple[int, ...]]:
 @kernel("native_layer_norm")
 def layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
     rows, outer = _rows(input, normalized_shape)
+    quick = loops.layer_norm(rows, weight, bias, eps)
+    if quick is not None:
+        return quick[0].reshape(input.shape), *(found.reshape(outer) for found in quick[1:])
     kind = statistics_format(input, weight, bias)
     weight, bias = (None if p is None else widened(p).reshape(-1) for p in (weight, bias))
     working = formats.working(input.dtype)
@@ -83,6 +73,9 @@ def layer_norm_backward(
     rows, _ = _rows(input, normalized_shape)
     count, width = rows.shape
     grads, mean, rstd = grad_out.reshape(rows.shape), mean.reshape(-1, 1), rstd.reshape(-1, 1)
+    quick = loops.layer_norm_backward(grads, rows, mean, rstd, weight, output_mask[0])
+    if quick is not None:
+        return _masked(output_mask, quick, (input, weight, bias))
     factor = None if weight is None else widened(weight).reshape(-1)
     working = formats.working(input.dtype)
     made = numpy.zeros(rows.shape, input.dtype) if output_mask[0] else None
@@ -153,7 +146,7 @@ def group_norm(
     kind = statistics_format(input, weight, bias)
     values = widened(input.reshape(N * group, -1 if input.size else 0))
     width = C // group * HxW
-    mean, squares = row_moments(values)
+    mean, squares = _moments(values)
     rstd = 1 / numpy.sqrt(squares / values.dtype.type(max(width, 1)) + values.dtype.type(eps))
     scale = numpy.repeat(rstd, C // group).reshape(N, C)
     scale = scale if weight is None else scale * widened(weight)
@@ -166,8 +159,17 @@ def group_norm(
     )  # fmt: skip
 
 
+def _moments(rows: Any) -> tuple[Any, Any]:
+    if not loops.fit_channels(rows):
+        return row_moments(rows)
+    mean, squares = loops.moments(rows)
+    return mean.astype(rows.dtype), squares.astype(rows.dtype)
+
+
 def _scaled(rows: Any, scale: Any, shift: Any) -> Any:
     """rows * scale + shift, a block at a time."""
+    if loops.fit_channels(rows):
+        return loops.scaled(rows, scale, shift)
     made = numpy.empty(rows.shape, rows.dtype)
     for part in spans(*rows.shape):
         numpy.multiply(rows[part], scale[part], out=made[part])
@@ -185,10 +187,17 @@ def group_norm_backward(
     grads = widened(grad_out).reshape(values.shape)
     mean = widened(mean).reshape(N, group, 1)
     rstd = widened(rstd).reshape(N, group, 1)
+    grad_rows, rows = (a.reshape(N * C, HxW) for a in (grads, values))
+    quick = loops.fit_channels(grad_rows, rows)
     # Sums over positions are all that every gradient needs of the large arrays.
-    added = numpy.add.reduce(grads, axis=3)
-    products = numpy.vecdot(grads, values)
-    along = (products - added * mean) * rstd
+    if quick:
+        sums = loops.slopes(grad_rows, rows, numpy.repeat(mean, each, axis=2))
+        added, along = (s.reshape(N, group, each) for s in sums)
+        along = along * rstd
+    else:
+        added = numpy.add.reduce(grads, axis=3)
+        products = numpy.vecdot(grads, values)
+        along = (products - added * mean) * rstd
     to_weight = numpy.add.reduce(along, axis=0, dtype=numpy.float64)
     to_bias = numpy.add.reduce(added, axis=0, dtype=numpy.float64)
     made = None
@@ -197,11 +206,15 @@ def group_norm_backward(
         count = values.dtype.type(max(each * HxW, 1))
         inner = numpy.add.reduce(along * factor, axis=2, keepdims=True) / count
         middle = numpy.add.reduce(added * factor, axis=2, keepdims=True) / count
-        slope = numpy.broadcast_to(rstd * factor, added.shape)[..., None]
-        bend = (inner * rstd * rstd)[..., None]
-        made = grads * slope
-        made -= (values - mean[..., None]) * bend
-        made -= (middle * rstd)[..., None]
+        slope = numpy.broadcast_to(rstd * factor, added.shape)
+        bend, less = inner * rstd * rstd, middle * rstd
+        if quick:
+            about = (numpy.broadcast_to(a, added.shape) for a in (mean, slope, bend, less))
+            made = loops.bent(grad_rows, rows, *about)
+        else:
+            made = grads * slope[..., None]
+            made -= (values - mean[..., None]) * bend[..., None]
+            made -= less[..., None]
     like = numpy.empty(C, input.dtype) if weight is None else weight
     return _masked(output_mask, (made, to_weight, to_bias), (input, like, like))
 
@@ -257,6 +270,6 @@ def native_dropout(input: Any, p: float, train: Any) -> Any:
 @kernel("native_dropout_backward")
 def native_dropout_backward(grad_output: Any, mask: Any, scale: float) -> Any:
     wide = floating(grad_output)
-    kind = wide.dtype if formats.category(grad_output.dtype) < formats.FLOATING else None
     made = numpy.asarray(numpy.multiply(wide, mask))
-    return cast(numpy.multiply(made, wide.dtype.type(scale), out=made), kind or grad_output.dtype)
+    numpy.multiply(made, wide.dtype.type(scale), out=made)
+    return cast(made, formats.with_fractions(grad_output.dtype))

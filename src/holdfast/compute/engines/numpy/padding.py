@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy
 
-from holdfast.compute import dtype as formats
 from holdfast.compute.engines.numpy.along import added_along
-from holdfast.compute.engines.numpy.kernels import kernel, register
+from holdfast.compute.engines.numpy.kernels import kernel, register, widened
+from holdfast.compute.ops import windows
 from holdfast.compute.ops.padding import padded_shape, sides
 
 
@@ -62,11 +62,7 @@ def _repeated(size: int, before: int, after: int) -> Any:
 def _indices(source: Callable[..., Any], shape: Sequence[int], padding: Sequence[int]) -> list[Any]:
     """(axis, which input each output is), for every padded dimension."""
     count = len(padding) // 2
-    if len(shape) not in (count + 1, count + 2):
-        raise ValueError(
-            f"the input has {len(shape)} dimensions: {count + 1} are channels and space, "
-            f"{count + 2} a batch of those"
-        )
+    windows.spatial(shape, count)
     if max(padded_shape(shape, padding)[-count:]) < 1:
         raise ValueError(f"padding {list(padding)} of {list(shape)} leaves nothing")
     pairs = sides(padding, len(shape))
@@ -88,7 +84,7 @@ def _pad_backward(
             f"the gradient {list(grad_output.shape)} is not of the padded shape "
             f"{list(padded_shape(self.shape, padding))}"
         )
-    out = grad_output.astype(formats.working(grad_output.dtype), copy=False)
+    out = widened(grad_output)
     for axis, index in reversed(_indices(source, self.shape, padding)):
         out = added_along(out, index, self.shape[axis], axis)
     return out.astype(grad_output.dtype, copy=False)

@@ -9,7 +9,7 @@ import numpy
 from holdfast.compute import dtype as formats
 from holdfast.compute.engines.numpy.fast import blockwise, divided_apart
 from holdfast.compute.engines.numpy.fast import log1p as fast_log1p
-from holdfast.compute.engines.numpy.kernels import kernel, register
+from holdfast.compute.engines.numpy.kernels import kernel, register, widened
 
 _FEW = 256  # numbers up to which a loop over blocks costs more than it saves
 
@@ -105,8 +105,8 @@ def _refuse_zero(self: Any, other: Any) -> None:
 @kernel("div.Tensor_mode", "div.Scalar_mode")
 def divide(self: Any, other: Any, rounding_mode: str | None) -> Any:
     kind = formats.result_type(self, other)
-    if formats.category(kind) < formats.FLOATING and rounding_mode is None:
-        kind = formats.FLOAT32
+    if rounding_mode is None:
+        kind = formats.with_fractions(kind)
     working = formats.working(kind)
     out = _rounded(_as(self, working), _as(other, working), rounding_mode, kind)
     return numpy.asarray(out).astype(kind, copy=False)
@@ -305,7 +305,7 @@ def frac(self: Any) -> Any:
 def positive(self: Any) -> Any:
     if self.dtype.kind == "b":
         raise TypeError("truth values have no sign")
-    return self
+    return self.view()
 
 
 @kernel("sign")
@@ -320,7 +320,7 @@ def sign(self: Any) -> Any:
 def frexp(self: Any) -> Any:
     if self.dtype.kind in "biuc":
         raise TypeError("only real floating-point numbers have a mantissa")
-    mantissa, exponent = numpy.frexp(self.astype(formats.working(self.dtype), copy=False))
+    mantissa, exponent = numpy.frexp(widened(self))
     return _as(mantissa, self.dtype), _as(exponent, formats.DTYPES["int32"])
 
 

@@ -14,7 +14,7 @@ import numpy
 
 from holdfast.compute import dtype as formats
 from holdfast.compute.engines.numpy.along import at
-from holdfast.compute.engines.numpy.kernels import register
+from holdfast.compute.engines.numpy.kernels import register, widened
 from holdfast.compute.ops import windows
 
 Taps = Iterable[tuple[Any, Any]]  # (outputs, what each of them sees), for every offset
@@ -78,7 +78,7 @@ def _average(
     divisor_override: int | None = None,
 ) -> Any:
     along = windows.windows(self.shape, count, kernel_size, stride, padding, 1, ceil_mode)
-    out = self.astype(formats.working(self.dtype), copy=False)
+    out = widened(self)
     for axis, window in zip(range(-count, 0), along, strict=True):
         out = _summed(out, axis, window.outputs, regular_taps(window))
     divisor = _divisor(along, count_include_pad, divisor_override)

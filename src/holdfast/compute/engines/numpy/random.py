@@ -11,9 +11,8 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.engines.numpy.kernels import kernel
+from holdfast.compute.engines.numpy.kernels import kernel, widened
 from holdfast.compute.ops import shapes
-from holdfast.compute.ops.factory import asked
 from holdfast.compute.random import BLOCK, Generator, current
 
 _F32 = formats.FLOAT32
@@ -26,13 +25,6 @@ def _placed(like: Any, numbers: Any) -> Any:
     flat = made.ravel(order="K")
     flat[...] = numbers
     return made
-
-
-def _empty(size: Any, kind: Any) -> Any:
-    sizes = shapes.listed(size)
-    if min(sizes, default=0) < 0:
-        raise ValueError(f"{sizes} is no shape: sizes are 0 or more")
-    return numpy.empty(sizes, kind)
 
 
 def _parts(like: Any) -> Any:
@@ -84,12 +76,12 @@ def _limits(given: Any, named: Any, defaults: dict[str, Any]) -> list[Any]:
 
 @kernel("rand")
 def rand(size: Any, dtype: Any = None) -> Any:
-    return _uniform(_empty(size, asked(dtype, _F32)), 0, 1)
+    return _uniform(numpy.empty(shapes.sizes(size), formats.asked(dtype, _F32)), 0, 1)
 
 
 @kernel("rand_like")
 def rand_like(self: Any, dtype: Any = None) -> Any:
-    return _uniform(numpy.empty_like(self, asked(dtype, self.dtype)), 0, 1)
+    return _uniform(numpy.empty_like(self, formats.asked(dtype, self.dtype)), 0, 1)
 
 
 # ---- normal
@@ -119,17 +111,17 @@ def normal(self: Any, mean: float = 0.0, std: float = 1.0) -> Any:
 
 @kernel("randn")
 def randn(size: Any, dtype: Any = None) -> Any:
-    return _normal(_empty(size, asked(dtype, _F32)), 0, 1)
+    return _normal(numpy.empty(shapes.sizes(size), formats.asked(dtype, _F32)), 0, 1)
 
 
 @kernel("randn_like")
 def randn_like(self: Any, dtype: Any = None) -> Any:
-    return _normal(numpy.empty_like(self, asked(dtype, self.dtype)), 0, 1)
+    return _normal(numpy.empty_like(self, formats.asked(dtype, self.dtype)), 0, 1)
 
 
 @kernel("normal.float_float")
 def normal_numbers(mean: float, std: float, size: Any, dtype: Any = None) -> Any:
-    return _normal(_empty(size, asked(dtype, _F32)), mean, std)
+    return _normal(numpy.empty(shapes.sizes(size), formats.asked(dtype, _F32)), mean, std)
 
 
 @kernel("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor")
@@ -192,22 +184,22 @@ def _most(kind: Any) -> int:
 
 @kernel("randint")
 def randint(high: int, size: Any, dtype: Any = "int64") -> Any:
-    return _random(_empty(size, asked(dtype, formats.INT64)), 0, high)
+    return _random(numpy.empty(shapes.sizes(size), formats.asked(dtype, formats.INT64)), 0, high)
 
 
 @kernel("randint.low")
 def randint_low(low: int, high: int, size: Any, dtype: Any = "int64") -> Any:
-    return _random(_empty(size, asked(dtype, formats.INT64)), low, high)
+    return _random(numpy.empty(shapes.sizes(size), formats.asked(dtype, formats.INT64)), low, high)
 
 
 @kernel("randint_like")
 def randint_like(self: Any, high: int, dtype: Any = None) -> Any:
-    return _random(numpy.empty_like(self, asked(dtype, self.dtype)), 0, high)
+    return _random(numpy.empty_like(self, formats.asked(dtype, self.dtype)), 0, high)
 
 
 @kernel("randint_like.low_dtype")
 def randint_like_low(self: Any, low: int, high: int, dtype: Any = None) -> Any:
-    return _random(numpy.empty_like(self, asked(dtype, self.dtype)), low, high)
+    return _random(numpy.empty_like(self, formats.asked(dtype, self.dtype)), low, high)
 
 
 @kernel("randint_like.Tensor")
@@ -248,7 +240,7 @@ def randperm(n: int, dtype: Any = "int64") -> Any:
     # Each exchange depends on those before it: there is nothing to vectorise.
     for place, other in enumerate(others):
         order[place], order[other] = order[other], order[place]
-    return numpy.array(order, asked(dtype, formats.INT64))
+    return numpy.array(order, formats.asked(dtype, formats.INT64))
 
 
 # ---- chances
@@ -268,7 +260,7 @@ def bernoulli(self: Any) -> Any:
 
 @kernel("bernoulli.Tensor")
 def bernoulli_tensor(self: Any, p: Any) -> Any:
-    chances = p.astype(formats.working(p.dtype), copy=False)
+    chances = widened(p)
     if chances.size and not (chances.min() >= 0 and chances.max() <= 1):
         raise ValueError("chances lie between 0 and 1")
     count, wide = self.size, p.dtype == formats.FLOAT64
@@ -310,7 +302,7 @@ def geometric(self: Any, p: float) -> Any:
 
 @kernel("multinomial")
 def multinomial(self: Any, num_samples: int, replacement: bool = False) -> Any:
-    weights = self.astype(formats.working(self.dtype), copy=False)
+    weights = widened(self)
     _check_weights(weights, num_samples, replacement)
     if not replacement or num_samples == 1:
         # Weights divided by exponential numbers: the largest quotients are a draw without repeats.

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy
 
-from holdfast.compute import dtype as formats
-from holdfast.compute.engines.numpy.kernels import kernel
+from holdfast.compute.engines.numpy.kernels import kernel, widened
 
 Array = Any
 
@@ -22,7 +21,7 @@ def _steps(count: int, reverse: bool) -> range:
 
 def _widened(*arrays: Array) -> list[Array]:
     """In the format to compute in."""
-    return [a if a is None else a.astype(formats.working(a.dtype), copy=False) for a in arrays]
+    return [a if a is None else widened(a) for a in arrays]
 
 
 def _before(first: Array, states: Array, reverse: bool) -> Array:

@@ -11,25 +11,11 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.engines.numpy.kernels import kernel
-from holdfast.compute.engines.numpy.reducing import (
-    axes,
-    cast,
-    floating,
-    row_moments,
-    total,
-    widened,
-)
+from holdfast.compute.engines.numpy.kernels import cast, floating, kernel, widened
+from holdfast.compute.engines.numpy.reducing import axes, row_moments, total
 from holdfast.compute.ops.rules import normalized_dim
 
 # ---- sums and products
-
-
-def _summed(dtype: Any, of: Any) -> Any:
-    """The format of a sum: the one that is asked for, int64 for whole numbers."""
-    if dtype is not None:
-        return formats.dtype(dtype)
-    return formats.INT64 if formats.category(of.dtype) < formats.FLOATING else of.dtype
 
 
 def _to_add(self: Any, kind: Any) -> Any:
@@ -38,7 +24,7 @@ def _to_add(self: Any, kind: Any) -> Any:
 
 @kernel("sum.dim_IntList")
 def sum_dim(self: Any, dim: Any, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    kind = _summed(dtype, self)
+    kind = formats.asked(dtype, formats.of_sums(self.dtype))
     if kind.kind in "iub" and self.dtype.kind in "iub":
         made = numpy.add.reduce(self, axis=axes(dim, self), keepdims=keepdim, dtype=kind)
         return cast(made, kind)
@@ -61,7 +47,7 @@ def nansum(self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = No
 
 @kernel("mean.dim")
 def mean_dim(self: Any, dim: Any, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    kind = self.dtype if dtype is None else formats.dtype(dtype)
+    kind = formats.asked(dtype, self.dtype)
     if formats.category(kind) < formats.FLOATING:
         raise TypeError(f"the mean of {kind} is not a whole number; name a dtype, or cast first")
     over = axes(dim, self)
@@ -77,7 +63,7 @@ def mean_all(self: Any, *, dtype: Any = None) -> Any:
 
 
 def _multiplied(self: Any, over: Any, keepdim: bool, dtype: Any) -> Any:
-    kind = _summed(dtype, self)
+    kind = formats.asked(dtype, formats.of_sums(self.dtype))
     if self.dtype.kind == "b" and kind.kind in "iu":
         self = self.astype(kind)
     made = numpy.multiply.reduce(
@@ -327,7 +313,7 @@ def std(self: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = F
 def logsumexp(self: Any, dim: Any, keepdim: bool = False) -> Any:
     over = axes(dim, self)
     values = floating(self)
-    kind = self.dtype if formats.category(self.dtype) >= formats.FLOATING else formats.FLOAT32
+    kind = formats.with_fractions(self.dtype)
     real = values.real
     top = numpy.maximum.reduce(real, axis=over, keepdims=True, initial=-numpy.inf)
     top = numpy.where(numpy.isfinite(top), top, real.dtype.type(0))

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy
 
-from holdfast.compute import dtype as formats
 from holdfast.compute.ops.rules import normalized_dim, normalized_dims
 
 BLOCK = 1 << 16  # numbers: 256 KB of float32, which a core's own cache holds
@@ -25,26 +24,6 @@ def axes(dim: Any, of: Any) -> tuple[int, ...]:
     if len(set(found)) != len(found):
         raise ValueError(f"a dimension is named twice in {list(dim)}")
     return found if of.ndim else ()
-
-
-def widened(array: Any) -> Any:
-    """In the format that is computed in: float32 for the narrow floats."""
-    return array.astype(formats.FLOAT32) if array.dtype in formats.NARROW else array
-
-
-def cast(array: Any, kind: Any) -> Any:
-    """In another format, a number as an array too; complex numbers give their real parts."""
-    array = numpy.asarray(array)
-    if array.dtype.kind == "c" and kind.kind not in "cb":
-        array = array.real
-    return array.astype(kind, copy=False)
-
-
-def floating(array: Any) -> Any:
-    """As floating-point numbers that are computed in: whole numbers become float32."""
-    if formats.category(array.dtype) < formats.FLOATING:
-        return array.astype(formats.FLOAT32)
-    return widened(array)
 
 
 def total(array: Any, over: tuple[int, ...], keepdim: bool = False) -> Any:

@@ -15,7 +15,9 @@ import numpy
 from holdfast.compute import dtype as formats
 from holdfast.compute.engines.numpy.along import added_along
 from holdfast.compute.engines.numpy.kernels import register
-from holdfast.compute.ops.resample import KINDS, factored, sizes_of
+from holdfast.compute.ops.resample import KINDS, SCALES, factored, sizes_of
+
+BEND = -0.75  # of the cubic: its slope one pixel away
 
 # For every output: the inputs it is made of [outputs, taps], and their weights (None: all are 1).
 Stencil = tuple[Any, Any]
@@ -70,13 +72,18 @@ def _cubic(size: int, outputs: int, aligned: bool, scale: Any, real: Any) -> Ste
     place = _positions(size, outputs, aligned, scale, real)
     whole = numpy.floor(place)
     taps = whole.astype(numpy.int64)[:, None] + numpy.arange(-1, 3)
-    return numpy.clip(taps, 0, size - 1), cubic_weights(place - whole, real(-0.75))
+    return numpy.clip(taps, 0, size - 1), cubic_weights(place - whole, real(BEND))
 
 
 def cubic_weights(part: Any, bend: Any) -> Any:
     """Weights of the four neighbours of a point between the inner two, in a new last dimension."""
-    far = lambda x: ((bend * x - 5 * bend) * x + 8 * bend) * x - 4 * bend  # noqa: E731
-    near = lambda x: ((bend + 2) * x - (bend + 3)) * x * x + 1  # noqa: E731
+
+    def far(x: Any) -> Any:
+        return ((bend * x - 5 * bend) * x + 8 * bend) * x - 4 * bend
+
+    def near(x: Any) -> Any:
+        return ((bend + 2) * x - (bend + 3)) * x * x + 1
+
     return numpy.stack([far(part + 1), near(part), near(1 - part), far(2 - part)], -1)
 
 
@@ -207,7 +214,7 @@ def _restored(
 
 
 def _register(op: str, names: tuple[str, str], count: int, aligned: bool) -> None:
-    order = ("scales",) if count == 1 else tuple(f"scales_{d}" for d in "dhw"[-count:])
+    order = SCALES[count]
 
     def forward(self: Any, output_size: Any, *rest: Any, **named: Any) -> Any:
         corners, scales = _given(aligned, order, rest, named)

@@ -15,12 +15,11 @@ import numpy
 
 from holdfast.compute import dtype as formats
 from holdfast.compute.engines.numpy.kernels import kernel, register
-from holdfast.compute.engines.numpy.resample import cubic_weights
+from holdfast.compute.engines.numpy.resample import BEND, cubic_weights
 from holdfast.compute.ops.sampling import affine_shape, check_grid
 
 _LINEAR, _NEAREST, _CUBIC = range(3)
 _ZEROS, _BORDER, _REFLECTION = range(3)
-_BEND = -0.75
 
 
 class _Tap(NamedTuple):
@@ -51,8 +50,8 @@ def _taps(point: Any, size: int, mode: int, padding: int, aligned: bool) -> tupl
 def _cubic_taps(place: Any, size: int, padding: int, aligned: bool) -> list[_Tap]:
     whole = numpy.floor(place)
     part = place - whole
-    weights = cubic_weights(part, place.dtype.type(_BEND))
-    slopes = _cubic_slopes(part, place.dtype.type(_BEND))
+    weights = cubic_weights(part, place.dtype.type(BEND))
+    slopes = _cubic_slopes(part, place.dtype.type(BEND))
     found = []
     for tap in range(4):
         seen, _ = _kept(whole + (tap - 1), size, padding, aligned)
@@ -61,8 +60,13 @@ def _cubic_taps(place: Any, size: int, padding: int, aligned: bool) -> list[_Tap
 
 
 def _cubic_slopes(part: Any, bend: Any) -> Any:
-    far = lambda x: (3 * bend * x - 10 * bend) * x + 8 * bend  # noqa: E731
-    near = lambda x: (3 * (bend + 2) * x - 2 * (bend + 3)) * x  # noqa: E731
+
+    def far(x: Any) -> Any:
+        return (3 * bend * x - 10 * bend) * x + 8 * bend
+
+    def near(x: Any) -> Any:
+        return (3 * (bend + 2) * x - 2 * (bend + 3)) * x
+
     return numpy.stack([far(part + 1), near(part), -near(1 - part), -far(2 - part)], -1)
 
 

@@ -11,15 +11,9 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.engines.numpy.kernels import kernel
-from holdfast.compute.engines.numpy.reducing import (
-    BLOCK,
-    place,
-    settle,
-    sheets,
-    spans,
-    widened,
-)
+from holdfast.compute.engines.numpy import rows
+from holdfast.compute.engines.numpy.kernels import kernel, widened
+from holdfast.compute.engines.numpy.reducing import BLOCK, place, settle, sheets, spans
 
 
 def _parts(shape: tuple[int, ...]) -> Iterator[tuple[slice, slice, slice]]:
@@ -27,8 +21,8 @@ def _parts(shape: tuple[int, ...]) -> Iterator[tuple[slice, slice, slice]]:
     before, size, after = shape
     every = slice(None)
     if size * after <= BLOCK or after == 1:
-        for rows in spans(before, size * after):
-            yield rows, every, every
+        for some in spans(before, size * after):
+            yield some, every, every
         return
     for row in range(before):
         for columns in spans(after, size):
@@ -52,6 +46,9 @@ def _below(values: Any, target: Any) -> Any:
 @kernel("_softmax")
 def softmax(self: Any, dim: int, half_to_float: bool = False) -> Any:
     kind = _kind(self, half_to_float)
+    quick = rows.softmax(self, dim)
+    if quick is not None:
+        return quick
     values = sheets(self, dim)
     made = numpy.empty(values.shape, kind)
     if not values.size:
@@ -69,6 +66,9 @@ def softmax(self: Any, dim: int, half_to_float: bool = False) -> Any:
 @kernel("_log_softmax")
 def log_softmax(self: Any, dim: int, half_to_float: bool = False) -> Any:
     kind = _kind(self, half_to_float)
+    quick = rows.softmax(self, dim, logarithm=True)
+    if quick is not None:
+        return quick
     values = sheets(self, dim)
     made = numpy.empty(values.shape, kind)
     if not values.size:
@@ -86,7 +86,7 @@ def log_softmax(self: Any, dim: int, half_to_float: bool = False) -> Any:
 @kernel("_safe_softmax")
 def safe_softmax(self: Any, dim: int, dtype: Any = None) -> Any:
     """As softmax, with zeros where everything is minus infinity."""
-    kind = self.dtype if dtype is None else formats.dtype(dtype)
+    kind = formats.asked(dtype, self.dtype)
     self = self.astype(kind, copy=False)
     made = softmax(self, dim)
     found = sheets(made, dim)
@@ -99,6 +99,9 @@ def safe_softmax(self: Any, dim: int, dtype: Any = None) -> Any:
 @kernel("_softmax_backward_data")
 def softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: Any) -> Any:
     kind = formats.dtype(input_dtype)
+    quick = rows.softmax_backward(grad_output, output, dim, kind)
+    if quick is not None:
+        return quick
     grads, outs = sheets(grad_output, dim), sheets(output, dim)
     made = numpy.empty(grads.shape, kind)
     for part in _parts(grads.shape):
@@ -113,6 +116,9 @@ def softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: Any) 
 @kernel("_log_softmax_backward_data")
 def log_softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: Any) -> Any:
     kind = formats.dtype(input_dtype)
+    quick = rows.softmax_backward(grad_output, output, dim, kind, logarithm=True)
+    if quick is not None:
+        return quick
     grads, outs = sheets(grad_output, dim), sheets(output, dim)
     made = numpy.empty(grads.shape, kind)
     for part in _parts(grads.shape):

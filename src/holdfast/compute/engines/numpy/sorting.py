@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy
 
-from holdfast.compute import dtype as formats
 from holdfast.compute.engines.numpy.indexing import along
-from holdfast.compute.engines.numpy.kernels import kernel
+from holdfast.compute.engines.numpy.kernels import kernel, widened
 
 # Up to this share of a row, picking out the k greatest first is cheaper than sorting it.
 _PICKED = 0.5
@@ -21,7 +20,7 @@ _PICKED = 0.5
 
 def order(array: Any, dim: int, descending: bool = False) -> Any:
     """Indices that sort `array` along `dim`; equal numbers keep their order."""
-    array = array.astype(formats.working(array.dtype), copy=False)
+    array = widened(array)
     if not descending:
         return numpy.argsort(array, axis=dim, kind="stable")
     # Sorted backwards and turned around, equal numbers are in their old order again.
@@ -45,7 +44,7 @@ def topk(self: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = 
     size = array.shape[dim]
     if not 0 <= k <= size:
         raise ValueError(f"k is {k}, dimension {dim} has the size {size}")
-    keys = array.astype(formats.working(array.dtype), copy=False)
+    keys = widened(array)
     found = _greatest(keys, k, dim) if largest else _smallest(keys, k, dim)
     values = numpy.take_along_axis(array, found, dim)
     shape = values.shape if self.ndim else ()
@@ -93,14 +92,14 @@ def kthvalue(self: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     array, dim = along(self, dim)
     if not 1 <= k <= array.shape[dim]:
         raise ValueError(f"k is {k}, dimension {dim} has the size {array.shape[dim]}")
-    keys = array.astype(formats.working(array.dtype), copy=False)
+    keys = widened(array)
     found = _cut(numpy.argpartition(keys, k - 1, axis=dim), dim, k - 1, k)
     return _pick(self, array, found, dim, keepdim)
 
 
 @kernel("median")
 def median(self: Any) -> Any:
-    flat = self.reshape(-1).astype(formats.working(self.dtype), copy=False)
+    flat = widened(self.reshape(-1))
     if flat.dtype.kind == "f" and (not flat.size or numpy.isnan(flat).any()):
         return numpy.asarray(math.nan, self.dtype)
     return _middle(flat, self.dtype)
@@ -108,7 +107,7 @@ def median(self: Any) -> Any:
 
 @kernel("nanmedian")
 def nanmedian(self: Any) -> Any:
-    flat = self.reshape(-1).astype(formats.working(self.dtype), copy=False)
+    flat = widened(self.reshape(-1))
     if flat.dtype.kind == "f":
         flat = flat[~numpy.isnan(flat)]
         if not flat.size:
@@ -155,7 +154,7 @@ def _median(self: Any, dim: int, keepdim: bool, skip: bool) -> Any:
     size = array.shape[dim]
     if not size:
         raise IndexError(f"dimension {dim} has the size 0: there is no median")
-    keys = array.astype(formats.working(array.dtype), copy=False)
+    keys = widened(array)
     missing = numpy.isnan(keys).sum(axis=dim, keepdims=True) if keys.dtype.kind == "f" else None
     if missing is None or not missing.any():
         middle = (size - 1) // 2

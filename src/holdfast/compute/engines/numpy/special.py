@@ -1,37 +1,26 @@
 """Kernels: special functions, from SciPy.
 
-SciPy's functions compute float32 in float64 inside; it is imported by the first that is called.
+SciPy's functions compute float32 in float64 inside.
 """
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy
 
-from holdfast.base.errors import MissingDependency
-from holdfast.compute.engines.numpy import fast
+from holdfast.compute.engines.numpy import fast, scipy
 from holdfast.compute.engines.numpy.fast import blockwise
 from holdfast.compute.engines.numpy.kernels import kernel, register
 
 
-@functools.cache
-def _scipy() -> Any:
-    """scipy.special, once it is needed. Raises MissingDependency."""
-    try:
-        import scipy.special
-    except ImportError as exc:
-        raise MissingDependency(
-            "special functions need SciPy, which is not installed",
-            hint="pip install 'holdfast[compute]'",
-        ) from exc
-    return scipy.special
+def _special() -> Any:
+    return scipy.part("special")
 
 
 def _from_scipy(name: str, theirs: str) -> None:
     def compute(*args: Any) -> Any:
-        return getattr(_scipy(), theirs)(*args)
+        return getattr(_special(), theirs)(*args)
 
     register(name, compute)
 
@@ -71,7 +60,7 @@ def erf(self: Any) -> Any:
 def erfinv(self: Any) -> Any:
     # SciPy takes a hundred times as long to say that a number has no answer.
     inside = numpy.abs(self) <= 1
-    found = _scipy().erfinv(numpy.where(inside, self, self.dtype.type(0)))
+    found = _special().erfinv(numpy.where(inside, self, self.dtype.type(0)))
     return numpy.where(inside, found, self.dtype.type(numpy.nan))
 
 
@@ -96,10 +85,10 @@ def logit_backward(grad_output: Any, self: Any, eps: float | None = None) -> Any
 @kernel("lgamma")
 def lgamma(self: Any) -> Any:
     # The logarithm of an absolute value: it grows on both sides.
-    return _scipy().gammaln(numpy.where(numpy.isneginf(self), -self, self))
+    return _special().gammaln(numpy.where(numpy.isneginf(self), -self, self))
 
 
-@kernel("polygamma", "special_polygamma")
+@kernel("polygamma")
 def polygamma(n: int, self: Any) -> Any:
     if n < 0:
         raise ValueError(f"polygamma has no order {n}: orders begin with 0")
@@ -109,7 +98,7 @@ def polygamma(n: int, self: Any) -> Any:
     if n == 1:
         out = _trigamma(x)
     else:
-        out = (-1) ** (n + 1) * _scipy().gamma(n + 1.0) * _scipy().zeta(n + 1.0, x)
+        out = (-1) ** (n + 1) * _special().gamma(n + 1.0) * _special().zeta(n + 1.0, x)
     return out.astype(self.dtype)
 
 
@@ -119,8 +108,8 @@ def digamma(self: Any) -> Any:
     x = self.astype(numpy.float64, copy=False)
     left = x < 0
     if not left.any():
-        return _scipy().psi(self)
-    right = _scipy().psi(numpy.where(left, 1 - x, x))
+        return _special().psi(self)
+    right = _special().psi(numpy.where(left, 1 - x, x))
     apart = x - numpy.rint(x)
     slope = numpy.where(apart == 0, numpy.nan, numpy.pi / numpy.tan(numpy.pi * apart))
     return numpy.where(left, right - slope, right).astype(self.dtype)
@@ -129,14 +118,14 @@ def digamma(self: Any) -> Any:
 def _trigamma(x: Any) -> Any:
     """Left of 1/2 by reflection: trigamma(x) + trigamma(1 - x) = (pi / sin(pi x))²."""
     left = x < 0.5
-    right = _scipy().zeta(2.0, numpy.where(left, 1 - x, x))
+    right = _special().zeta(2.0, numpy.where(left, 1 - x, x))
     turned = numpy.pi / numpy.sin(numpy.pi * x)
     return numpy.where(left, turned * turned - right, right)
 
 
 @kernel("special_zeta", "special_zeta.self_scalar", "special_zeta.other_scalar")
 def zeta(self: Any, other: Any) -> Any:
-    return _scipy().zeta(self, other)
+    return _special().zeta(self, other)
 
 
 # ---- logarithms
@@ -159,7 +148,7 @@ def xlog1py(self: Any, other: Any) -> Any:
 
 @kernel("special_airy_ai")
 def airy(x: Any) -> Any:
-    return _scipy().airy(x)[0]
+    return _special().airy(x)[0]
 
 
 @kernel("special_spherical_bessel_j0")

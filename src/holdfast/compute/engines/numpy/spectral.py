@@ -7,14 +7,14 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as formats
+from holdfast.compute.engines.numpy import scipy
 from holdfast.compute.engines.numpy.kernels import kernel
 from holdfast.compute.engines.numpy.linalg import (
     adjoint,
-    is_vector,
     matrices,
     one_batch,
-    scipy_linalg,
 )
+from holdfast.compute.ops.linalg import is_vector
 
 
 def _rows_times(values: Any, matrix: Any) -> Any:
@@ -122,4 +122,4 @@ def matrix_exp(self: Any) -> Any:
         return self.copy()
     # In float64: squaring again and again would cost float32 its last digits.
     wide = formats.COMPLEX128 if formats.is_complex(kind) else formats.FLOAT64
-    return scipy_linalg().expm(self.astype(wide)).astype(kind)
+    return scipy.part("linalg").expm(self.astype(wide)).astype(kind)

@@ -97,7 +97,7 @@ def reshape(self: Any, shape: Any) -> Any:
 
 @kernel("contiguous")
 def contiguous(self: Any) -> Any:
-    return self if self.flags.c_contiguous else self.copy(order="C")
+    return self.view() if self.flags.c_contiguous else self.copy(order="C")
 
 
 @kernel("_unsafe_view")

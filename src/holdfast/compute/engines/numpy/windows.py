@@ -13,7 +13,6 @@ import ctypes
 import functools
 import itertools
 import math
-import threading
 from typing import Any, NamedTuple
 
 import numpy
@@ -148,19 +147,6 @@ def _blocks(places: int, reach: int, channels: int, planes: int) -> tuple[int, i
     return block, max(min(channels, _PATCH // ((block + reach) * planes)), min(channels, 8))
 
 
-class _Scratch(threading.local):
-    buffer: Any = None
-
-    def of(self, count: int) -> int:
-        """The address of `count` numbers for this thread alone."""
-        if self.buffer is None or self.buffer.size < count:
-            self.buffer = numpy.empty(count, numpy.float32)
-        return self.buffer.ctypes.data
-
-
-_scratch = _Scratch()
-
-
 def pack(weight: Any, found: Plan, groups: int) -> Any:
     """Weights [groups, outputs, depth] in the order in which the loop takes them."""
     window = found.window
@@ -195,7 +181,7 @@ def _share(x: Any, weight: Any, bias: Any, out: Any, found: Plan, groups: int) -
             None if added is None else added.ctypes.data + 4 * g * window.outputs,
             to + n * out.strides[0] + 4 * g * window.outputs * window.out_channel,
             start, min(start + block, found.places), min(together, groups - g),
-            found.packed, _scratch.of(found.scratch),
+            found.packed, threads.scratch.of(found.scratch).ctypes.data,
         )  # fmt: skip
 
     if found.work * many * groups < WORTH:

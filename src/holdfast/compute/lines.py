@@ -1,0 +1,109 @@
+"""Gradient lines, read: what the table says about gradients, ready to run.
+
+Covers: compiling lines, telling which arguments and results they need, the words they know.
+Leaves to others: the lines themselves (`ops`), running them (`autograd`).
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from holdfast.compute import dtype as formats
+from holdfast.compute.ops.table import PACKETS, Op
+
+_META = {"shape", "dtype", "ndim", "layout"}  # layout: (steps, beginning) in the memory
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One gradient line, ready to run: for which inputs, and what must be kept for it."""
+
+    inputs: tuple[str, ...]
+    code: CodeType
+    text: str
+    whole: frozenset[str]
+    meta: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """All gradient lines of an op, and what they need: tensors, shapes, the op's own results."""
+
+    lines: tuple[Line, ...]
+    inputs: tuple[str, ...]
+    whole: frozenset[str]
+    meta: frozenset[str]
+    results: bool
+
+
+@functools.cache
+def recipe(op: Op, tracked: tuple[str, ...] | None = None) -> Recipe:
+    """The gradient lines of an op, read; only those for `tracked` inputs where that is given."""
+    if tracked is None:
+        found = tuple(read(op, names, text) for names, text in op.gradient.items())
+    else:
+        found = tuple(r for r in recipe(op).lines if set(tracked).intersection(r.inputs))
+    whole: frozenset[str] = frozenset().union(*(line.whole for line in found))
+    meta = frozenset().union(*(line.meta for line in found)) - whole
+    inputs = tuple(name for line in found for name in line.inputs)
+    results = any(name.startswith("result") for name in whole | meta)
+    return Recipe(found, inputs, whole, meta, results)
+
+
+def differentiable(op: Op, place: int, result: Any) -> bool:
+    """Whether a result has a gradient: lines say so by `grad`, `grads[1]`, or `grads` for all."""
+    if result is None or formats.category(result.dtype) < formats.FLOATING:
+        return False
+    places = _places(op)
+    return places is None or place in places
+
+
+@functools.cache
+def _places(op: Op) -> frozenset[int] | None:
+    """The results whose gradients the lines mention; None for all of them."""
+    found: set[int] = set()
+    for text in op.gradient.values():
+        tree = ast.parse(text, mode="eval")
+        single = {
+            id(n.value): n.slice.value
+            for n in ast.walk(tree)
+            if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Constant)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and node.id == "grads":
+                place = single.get(id(node))
+                if not isinstance(place, int):
+                    return None
+                found.add(place)
+            elif isinstance(node, ast.Name) and node.id == "grad":
+                found.add(0)
+    return frozenset(found or {0})
+
+
+def read(op: Op, names: str, text: str) -> Line:
+    """One line of the table, compiled: for the inputs `names`, "self" or "input, weight"."""
+    tree = ast.parse(text, f"<gradient of {op.name}>", "eval")
+    used, light = set(), set()
+    attributes = {
+        id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr in _META
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            (light if id(node) in attributes else used).add(node.id)
+    inputs = tuple(name.strip() for name in names.split(","))
+    code = compile(tree, f"<gradient of {op.name}>", "eval")
+    return Line(inputs, code, text, frozenset(used), frozenset(light - used))
+
+
+@functools.cache
+def words() -> dict[str, Any]:
+    """What a gradient line can call: longer formulas, and every op of the table."""
+    from holdfast.compute import functional, gradients
+
+    known = {name: functional.packet(name) for name in PACKETS if name.isidentifier()}
+    known.update(gradients.words())
+    return known
