@@ -886,7 +886,7 @@ def test_only_what_a_gradient_line_mentions_is_kept(without_collector: None) -> 
             "list: NaN and infinity have no place in int64",
         ),
     ],
-    ids=str,
+    ids=["complex", "text", "texts", "too large", "NaN"],
 )
 def test_numbers_that_another_format_cannot_hold_are_refused(make, reason) -> None:
     with pytest.raises(BadInput) as caught:
