@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy
 import pytest
 import torch
 
-from holdfast.base.errors import BadInput
+from holdfast.base.errors import BadInput, MissingDependency
 from holdfast.compute import functional as table
+from holdfast.compute.engines.numpy import scipy
 from holdfast.compute.tensors import CustomTensor
 
 F: Any = table
@@ -241,3 +243,16 @@ def test_reflections_are_differentiated_one_after_the_other() -> None:
     for one, other in zip(mine, theirs, strict=True):
         assert other.grad is not None
         close(one.grad, other.grad.numpy(), 1e-3)
+
+
+def test_without_scipy_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.sparse", None)
+    scipy.part.cache_clear()
+    places = ours(numpy.zeros(100, "int64"))
+    with pytest.raises(MissingDependency) as caught:
+        F.embedding_dense_backward(ours(numbers(100, 4)), places, 5, -1, False)
+    assert str(caught.value) == (
+        "this computation on the CPU needs scipy.sparse, and SciPy is not installed\n"
+        "  expected: the package scipy\n"
+        "  try: pip install 'holdfast[compute]'"
+    )

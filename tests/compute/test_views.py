@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -262,3 +263,15 @@ def test_a_view_is_one_while_memory_is_watched(name: str) -> None:
     x = ours(numbers(4))
     with memory_profiler.record():
         assert numpy.shares_memory(table.packet(name)(x).data, x.data)
+
+
+@pytest.mark.parametrize("name", ["cat", "stack", "block_diag"])
+def test_what_was_put_together_is_not_kept_for_the_gradient(name: str) -> None:
+    start = ours(numbers(2, 3), requires_grad=True)
+    parts = [start * 2, start * 3]
+    kept = [weakref.ref(part) for part in parts]
+    made = table.packet(name)(parts)
+    del parts
+    assert [known() for known in kept] == [None, None]
+    made.sum().backward()
+    assert start.grad.tolist() == [[5.0] * 3] * 2

@@ -59,7 +59,7 @@ class CustomDevice:
         return f"CustomDevice({str(self)!r})"
 
 
-@functools.cache
+@functools.lru_cache(64)  # any word can be a name
 def _engine(kind: str, index: int) -> Engine:
     name = {"cuda": "torch", "cpu": "numpy"}.get(kind, kind)
     return (ENGINES[name] if name in ENGINES else default_engine()).on(index)

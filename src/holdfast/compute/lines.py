@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -91,12 +92,23 @@ def read(op: Op, names: str, text: str) -> Line:
     attributes = {
         id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr in _META
     }
+    attributes |= {id(name) for name in _gone_through(tree, attributes)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             (light if id(node) in attributes else used).add(node.id)
     inputs = tuple(name.strip() for name in names.split(","))
     code = compile(tree, f"<gradient of {op.name}>", "eval")
     return Line(inputs, code, text, frozenset(used), frozenset(light - used))
+
+
+def _gone_through(tree: ast.AST, attributes: set[int]) -> Iterator[ast.expr]:
+    """Lists of which only metadata is asked: `tensors` in [t.shape for t in tensors]."""
+    names = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.comprehension) and isinstance(node.target, ast.Name):
+            item = node.target.id
+            if all(id(name) in attributes for name in names if name.id == item):
+                yield node.iter
 
 
 @functools.cache

@@ -79,12 +79,12 @@ def eye_like(grad: Any, shape: tuple[int, ...]) -> Any:
     return F.triu(F.tril(ones))
 
 
-def blocks_of(grad: Any, tensors: Any) -> list[Any]:
+def blocks_of(grad: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
     """The parts of a matrix that `block_diag` put there."""
     found, row, column = [], 0, 0
-    for tensor in tensors:
-        rows, columns = (1, 1, *tensor.shape)[-2:]
+    for shape in shapes:
+        rows, columns = (1, 1, *shape)[-2:]
         part = F.narrow(F.narrow(grad, 0, row, rows), 1, column, columns)
-        found.append(F.reshape(part, tensor.shape))
+        found.append(F.reshape(part, shape))
         row, column = row + rows, column + columns
     return found

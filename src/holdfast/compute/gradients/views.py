@@ -19,14 +19,14 @@ def inverse_order(dims: Any) -> list[int]:
     return sorted(range(len(order)), key=order.__getitem__)
 
 
-def cat_backward(grad: Any, tensors: Any, dim: int) -> list[Any]:
-    """A gradient taken apart as the tensors were put together; [0] fits between all shapes."""
+def cat_backward(grad: Any, shapes: list[tuple[int, ...]], dim: int) -> list[Any]:
+    """A gradient taken apart as tensors were put together; [0] fits between all shapes."""
     found, begin = [], 0
-    for one in tensors:
-        if tuple(one.shape) == (0,) and grad.ndim > 1:
+    for shape in shapes:
+        if tuple(shape) == (0,) and grad.ndim > 1:
             found.append(None)
             continue
-        size = one.shape[dim]
+        size = shape[dim]
         found.append(F.slice(grad, dim, begin, begin + size))
         begin += size
     return found
@@ -77,15 +77,17 @@ def _places(like: Any, size: Any, stride: Any, offset: int) -> Any:
     return found
 
 
-def chunk_cat_backward(grad: Any, tensors: Any, dim: int, num_chunks: int) -> list[Any]:
+def chunk_cat_backward(
+    grad: Any, shapes: list[tuple[int, ...]], dim: int, num_chunks: int
+) -> list[Any]:
     """Gradients of what `_chunk_cat` put side by side, without what it had filled up."""
     found, begin = [], 0
-    for one in tensors:
-        length = -(-one.shape[dim] // num_chunks)
-        rest = one.shape[dim:][1:]
+    for shape in shapes:
+        length = -(-shape[dim] // num_chunks)
+        rest = shape[dim:][1:]
         width = length * math.prod(rest)
         part = F.slice(grad, -1, begin, begin + width)
-        whole = F.reshape(part, [*one.shape[:dim], num_chunks * length, *rest])
-        found.append(F.slice(whole, dim, 0, one.shape[dim]))
+        whole = F.reshape(part, [*shape[:dim], num_chunks * length, *rest])
+        found.append(F.slice(whole, dim, 0, shape[dim]))
         begin += width
     return found

@@ -300,7 +300,8 @@ void holdfast_layer_norm_backward(const float *grad, const float *x, const float
         if (to) {
             float bend = inner * scale / n, less = middle * scale / n;
             ALONG(0, n, vec normal = (FROM(x, 0) - mean) * scale;
-                  put(to + i, FROM(grad, 0) * scale * FROM(weight, 0) - normal * bend - less, left);)
+                  vec sloped = FROM(grad, 0) * scale * FROM(weight, 0);
+                  put(to + i, sloped - normal * bend - less, left);)
             to += n;
         }
         if (r % 32 == 31 || r == rows - 1) {
@@ -311,6 +312,23 @@ void holdfast_layer_norm_backward(const float *grad, const float *x, const float
 }
 
 /* ---- rows that have one factor each: channels */
+
+/* Groups of `each` rows that have one mean: those from number `first` on, of `groups` a sample. */
+void holdfast_group_norm(const float *x, const float *weight, const float *bias, float *to,
+                         float *means, float *scales, int64_t count, int64_t n, int64_t first,
+                         int64_t groups, int64_t each, double eps) {
+    for (int64_t r = 0; r < count; r++) {
+        int64_t all_of = each * n, channel = (first + r) % groups * each;
+        float mean = sum(x, all_of) / all_of;
+        float scale = 1 / sqrt(squares(x, mean, all_of) / all_of + eps);
+        means[r] = mean;
+        scales[r] = scale;
+        for (int64_t c = channel; c < channel + each; c++, x += n, to += n) {
+            float factor = weight ? scale * weight[c] : scale, shift = bias ? bias[c] : 0;
+            ALONG(0, n, put(to + i, (FROM(x, 0) - mean) * factor + shift, left);)
+        }
+    }
+}
 
 /* The mean of each row, and the sum of squared distances from it. */
 void holdfast_moments(const float *x, double *means, double *apart, int64_t rows, int64_t n) {

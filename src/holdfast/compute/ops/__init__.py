@@ -17,6 +17,7 @@ from holdfast.compute.ops import (  # noqa: F401
     ctc,
     cumulate,
     distance,
+    dropout,
     einsum,
     embedding,
     factory,

@@ -51,11 +51,12 @@ def _diag_embed(op: Op, bound: dict[str, Any]) -> Meta:
 
 
 op("cat(Tensor[] tensors, int dim=0) -> Tensor", rule(_cat),
-   {"tensors": "cat_backward(grad, tensors, dim)"})  # fmt: skip
+   {"tensors": "cat_backward(grad, [t.shape for t in tensors], dim)"})  # fmt: skip
 op("stack(Tensor[] tensors, int dim=0) -> Tensor", rule(_stack),
    {"tensors": "unbind(grad, dim)"})  # fmt: skip
 op("_chunk_cat(Tensor[] tensors, int dim, int num_chunks) -> Tensor", rule(),
-   {"tensors": "chunk_cat_backward(grad, tensors, dim, num_chunks)"})  # fmt: skip
+   {"tensors": "chunk_cat_backward(grad, [t.shape for t in tensors], dim, "
+               "num_chunks)"})  # fmt: skip
 op("repeat(Tensor self, int[] repeats) -> Tensor", rule(_repeat),
    {"self": "repeat_backward(grad, self.shape, repeats)"})  # fmt: skip
 op("flip(Tensor self, int[] dims) -> Tensor", LIKE_SELF, {"self": "flip(grad, dims)"})

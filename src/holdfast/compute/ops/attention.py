@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from holdfast.compute import dtype as formats
-from holdfast.compute.ops.lazy import functional as f
+from holdfast.compute import functional as F
 from holdfast.compute.ops.rules import Meta, like, rule
 from holdfast.compute.ops.table import Op, composite, op
 
@@ -34,8 +34,8 @@ def slopes_of(
     share = query.shape[1] // key.shape[1]
     keys, values = _repeated(key, share), _repeated(value, share)
     weights = _weights(query, keys, mask, causal, _factor(query, scale))
-    toward = f.matmul(grad, values.transpose(-2, -1))
-    return weights, weights * (toward - f.sum(weights * toward, [-1], keepdim=True))
+    toward = F.matmul(grad, values.transpose(-2, -1))
+    return weights, weights * (toward - F.sum(weights * toward, [-1], keepdim=True))
 
 
 def _backward(
@@ -46,9 +46,9 @@ def _backward(
     weights, slopes = slopes_of(grad_out, query, key, value, is_causal, attn_mask, scale)
     slopes = slopes * _factor(query, scale)
     return (
-        f.matmul(slopes, _repeated(key, share)),
-        _gathered(f.matmul(slopes.transpose(-2, -1), query), share),
-        _gathered(f.matmul(weights.transpose(-2, -1), grad_out), share),
+        F.matmul(slopes, _repeated(key, share)),
+        _gathered(F.matmul(slopes.transpose(-2, -1), query), share),
+        _gathered(F.matmul(weights.transpose(-2, -1), grad_out), share),
     )
 
 
@@ -91,16 +91,16 @@ def _attention(
         raise ValueError("a mask is given and is_causal asks for another")
     mask = _additive(attn_mask, query)
     if _fusable(query, key, value, mask, dropout_p, enable_gqa):
-        fused: Any = f.packet("_scaled_dot_product_flash_attention_for_cpu")
+        fused: Any = F.packet("_scaled_dot_product_flash_attention_for_cpu")
         four = [_four(t) for t in (query, key, value)]
         out = fused(*four, 0.0, is_causal, attn_mask=mask, scale=scale)[0]
         shape = (*query.shape[:-1], value.shape[-1])
-        return out if out.shape == shape else f.reshape(out, shape)
+        return out if out.shape == shape else F.reshape(out, shape)
     share = query.shape[-3] // key.shape[-3] if enable_gqa else 1
     weights = _weights(query, _repeated(key, share), mask, is_causal, _factor(query, scale))
     if dropout_p > 0:
-        weights = f.native_dropout(weights, dropout_p, True)[0]
-    return f.matmul(weights, _repeated(value, share))
+        weights = F.native_dropout(weights, dropout_p, True)[0]
+    return F.matmul(weights, _repeated(value, share))
 
 
 def _fusable(query: Any, key: Any, value: Any, mask: Any, dropout: float, grouped: bool) -> bool:
@@ -129,18 +129,18 @@ def _additive(mask: Any, query: Any) -> Any:
     """A mask of numbers that are added: what is not to be seen gets minus infinity."""
     if mask is None or mask.dtype != formats.BOOL:
         return mask
-    zero = f.zeros_like(mask, dtype=query.dtype)
-    return f.masked_fill(zero, f.logical_not(mask), -math.inf)
+    zero = F.zeros_like(mask, dtype=query.dtype)
+    return F.masked_fill(zero, F.logical_not(mask), -math.inf)
 
 
 def _weights(query: Any, key: Any, mask: Any, causal: bool, factor: float) -> Any:
-    scores = f.matmul(query * factor, key.transpose(-2, -1))
+    scores = F.matmul(query * factor, key.transpose(-2, -1))
     if causal:
-        seen = f.tril(f.ones_like(scores, dtype=formats.BOOL))
-        scores = f.masked_fill(scores, f.logical_not(seen), -math.inf)
+        seen = F.tril(F.ones_like(scores, dtype=formats.BOOL))
+        scores = F.masked_fill(scores, F.logical_not(seen), -math.inf)
     if mask is not None:
         scores = scores + mask
-    return f._safe_softmax(scores, -1)
+    return F._safe_softmax(scores, -1)
 
 
 def _factor(query: Any, scale: float | None) -> float:

@@ -14,7 +14,8 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     op(f"{_name}.Scalar(Tensor self, Scalar other) -> Tensor", POINTWISE_BOOL)
 for _name in ("logical_and", "logical_or", "logical_xor"):
     op(f"{_name}(Tensor self, Tensor other) -> Tensor", POINTWISE_BOOL)
-for _name in ("logical_not", "isnan", "isfinite", "isposinf", "isneginf", "isreal", "signbit"):
+_TESTS = ("isnan", "isinf", "isfinite", "isposinf", "isneginf", "isreal", "signbit")
+for _name in ("logical_not", *_TESTS):
     op(f"{_name}(Tensor self) -> Tensor", POINTWISE_BOOL)
 
 # ---- bits

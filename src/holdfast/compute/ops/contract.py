@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.base.errors import BadInput
 from holdfast.compute import functional as F
+from holdfast.compute.ops import shapes
 from holdfast.compute.ops.complex_numbers import conjugate
 from holdfast.compute.ops.rules import normalized_dim
 from holdfast.compute.ops.table import composite
@@ -72,7 +73,7 @@ def tensordot_dims(self: Any, other: Any, dims: Any = 2) -> Any:
 
 
 def _listed(dims: Any, of: Any) -> list[int]:
-    return [normalized_dim(d, of.ndim) for d in ([dims] if isinstance(dims, int) else dims)]
+    return [normalized_dim(d, of.ndim) for d in shapes.listed(dims)]
 
 
 @composite("kron(Tensor self, Tensor other) -> Tensor")
@@ -138,7 +139,7 @@ def _in_order(matrices: list[Any], split: dict[tuple[int, int], int], i: int, j:
 
 @composite("chain_matmul(Tensor[] matrices) -> Tensor")
 def chain_matmul(matrices: Any) -> Any:
-    return matrices[0] if len(matrices) == 1 else multi_dot(matrices)
+    return F.clone(matrices[0]) if len(matrices) == 1 else multi_dot(matrices)
 
 
 @composite("linalg_matrix_power(Tensor self, int n) -> Tensor")
@@ -148,6 +149,8 @@ def matrix_power(self: Any, n: int) -> Any:
     if n == 0:
         nothing = F.tril(F.triu(self, 1))
         return F.tril(F.triu(F.ones_like(self))) + nothing
+    if n == 1:
+        return F.clone(self)
     if n < 0:
         self, n = F.linalg_inv_ex(self, check_errors=True)[0], -n
     found = None

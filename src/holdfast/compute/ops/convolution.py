@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.compute.ops.lazy import functional as f
+from holdfast.compute import functional as F
 from holdfast.compute.ops.rules import Meta, rule
 from holdfast.compute.ops.table import Op, composite, op
 
@@ -117,13 +117,13 @@ def _convolve(
 ) -> Any:  # fmt: skip
     count = len(weight.shape) - 2
     single = len(input.shape) == count + 1
-    batch = f.unsqueeze(input, 0) if single else input
-    out = f.convolution(
+    batch = F.unsqueeze(input, 0) if single else input
+    out = F.convolution(
         batch, weight, bias,
         *(per_dimension(value, count) for value in (stride, padding, dilation)),
         transposed, per_dimension(output_padding, count), groups,
     )  # fmt: skip
-    return f.squeeze(out, 0) if single else out
+    return F.squeeze(out, 0) if single else out
 
 
 def _convolve_padded(
@@ -142,7 +142,7 @@ def _convolve_padded(
     ]
     if any(t % 2 for t in total):  # what is left over goes to the end
         ends = [part for t in reversed(total) for part in (0, t % 2)]
-        input = f.constant_pad_nd(input, ends, 0.0)
+        input = F.constant_pad_nd(input, ends, 0.0)
     return _convolve(input, weight, bias, stride, [t // 2 for t in total], dilation, groups)
 
 

@@ -111,7 +111,7 @@ def _dims(of: Any, sizes: Any, dims: Any) -> tuple[list[int], list[Any]]:
 def _complex(of: Any, sizes: Any, dims: Any, norm: str | None, forward: bool) -> Any:
     dims, sizes = _dims(of, sizes, dims)
     of = _fit(_as_complex(of), dims, sizes)
-    return F._fft_c2c(of, dims, _norm(norm, forward), forward) if dims else of
+    return F._fft_c2c(of, dims, _norm(norm, forward), forward)
 
 
 def _to_half(of: Any, sizes: Any, dims: Any, norm: str | None) -> Any:

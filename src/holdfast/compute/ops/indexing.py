@@ -14,11 +14,8 @@ import numpy
 
 from holdfast.compute import dtype as formats
 from holdfast.compute import functional as F
-from holdfast.compute.ops.rules import LIKE_SELF, POINTWISE_BOOL, Meta, normalized_dim, rule, sized
+from holdfast.compute.ops.rules import LIKE_SELF, Meta, normalized_dim, rule, sized
 from holdfast.compute.ops.table import Op, composite, op
-
-op("isinf(Tensor self) -> Tensor", POINTWISE_BOOL)
-
 
 # ---- lists of indices
 

@@ -139,7 +139,7 @@ op("linalg_cross(Tensor self, Tensor other, *, int dim=-1) -> Tensor",
    {"self": "linalg_cross(conj(other), grad, dim=dim)",
     "other": "linalg_cross(grad, conj(self), dim=dim)"})  # fmt: skip
 op("block_diag(Tensor[] tensors) -> Tensor", rule(_blocks, "tensors of at most 2 dimensions"),
-   {"tensors": "blocks_of(grad, tensors)"})  # fmt: skip
+   {"tensors": "blocks_of(grad, [t.shape for t in tensors])"})  # fmt: skip
 op("_trilinear(Tensor i1, Tensor i2, Tensor i3, int[] expand1, int[] expand2, int[] expand3, "
    "int[] sumdim, int unroll_dim=1) -> Tensor", rule(_trilinear),
    {"i1": "_trilinear(grad, conj(i2), conj(i3), sumdim, expand2, expand3, expand1)",

@@ -15,7 +15,7 @@ A gradient is a line for each input, in the words of the op's own signature:
 table, or a word of `gradients`. A line for several inputs ("input, weight, bias") returns a
 tuple, and `mask` says which of them are wanted. Sums over broadcast dimensions and casts to the
 input's format happen by themselves. A name that is used only as `x.shape`, `x.dtype` or `x.ndim`
-does not keep the tensor alive.
+does not keep the tensor alive, nor does a list that is only used as `[t.shape for t in tensors]`.
 """
 
 from __future__ import annotations

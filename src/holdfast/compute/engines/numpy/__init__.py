@@ -29,6 +29,7 @@ from holdfast.compute.engines.numpy import (  # noqa: F401
     ctc,
     cumulate,
     distance,
+    dropout,
     embedding,
     factor,
     factory,

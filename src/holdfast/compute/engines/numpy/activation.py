@@ -158,8 +158,7 @@ def sigmoid(self: Any) -> Any:
 
 @kernel("sigmoid_backward")
 def sigmoid_backward(grad_output: Any, output: Any) -> Any:
-    made = rows.each("sigmoid_backward", grad_output, output)
-    if made is not None:
+    if (made := rows.each("sigmoid_backward", grad_output, output)) is not None:
         return made
 
     def block(out: Any, grad: Any, y: Any) -> None:
@@ -185,8 +184,7 @@ def tanh_backward(grad_output: Any, output: Any) -> Any:
 
 @kernel("silu")
 def silu(self: Any) -> Any:
-    made = rows.each("silu", self)
-    if made is not None:
+    if (made := rows.each("silu", self)) is not None:
         return made
 
     def block(out: Any, x: Any) -> None:
@@ -200,8 +198,7 @@ def silu(self: Any) -> Any:
 
 @kernel("silu_backward")
 def silu_backward(grad_output: Any, self: Any) -> Any:
-    made = rows.each("silu_backward", grad_output, self)
-    if made is not None:
+    if (made := rows.each("silu_backward", grad_output, self)) is not None:
         return made
 
     def block(out: Any, grad: Any, x: Any) -> None:
@@ -305,8 +302,7 @@ def _exactly(approximate: str) -> bool:
 @kernel("gelu")
 def gelu(self: Any, approximate: str = "none") -> Any:
     exactly = _exactly(approximate)
-    made = rows.each("gelu" if exactly else "gelu_tanh", self)
-    if made is not None:
+    if (made := rows.each("gelu" if exactly else "gelu_tanh", self)) is not None:
         return made
     return blockwise(_gelu if exactly else _gelu_tanh, self)
 
@@ -315,8 +311,7 @@ def gelu(self: Any, approximate: str = "none") -> Any:
 def gelu_backward(grad_output: Any, self: Any, approximate: str = "none") -> Any:
     exactly = _exactly(approximate)
     name = "gelu_backward" if exactly else "gelu_tanh_backward"
-    made = rows.each(name, grad_output, self)
-    if made is not None:
+    if (made := rows.each(name, grad_output, self)) is not None:
         return made
     return blockwise(_gelu_slope if exactly else _gelu_tanh_slope, grad_output, self)
 

@@ -15,7 +15,7 @@ import numpy
 from holdfast.compute import dtype as formats
 from holdfast.compute import threads
 from holdfast.compute.compiled import Heads, kernels
-from holdfast.compute.engines.numpy.kernels import kernel
+from holdfast.compute.engines.numpy.kernels import kernel, widened
 
 _BLOCK = 1 << 18  # weights in a block
 _WORTH = 1 << 20  # multiplications; below, waking another thread costs more than it saves
@@ -54,7 +54,7 @@ def attention_backward(
     dropout_p: float, is_causal: bool, attn_mask: Any = None, scale: float | None = None,
 ) -> Any:  # fmt: skip
     case = _case(query, key, value, dropout_p, is_causal, attn_mask, scale)
-    q, k, v, g = case.q, case.k, case.v, _widened(grad_out)
+    q, k, v, g = case.q, case.k, case.v, widened(grad_out)
     dq = numpy.empty(q.shape, q.dtype)
     dk, dv = numpy.zeros(k.shape, q.dtype), numpy.zeros(v.shape, q.dtype)
 
@@ -144,7 +144,7 @@ def _case(
         raise ValueError("query, key and value do not fit each other")
     if query.shape[0] != key.shape[0] or query.shape[1] % max(key.shape[1], 1):
         raise ValueError("the batch or the heads of query and key do not fit each other")
-    q, k, v = (_widened(a) for a in (query, key, value))
+    q, k, v = (widened(a) for a in (query, key, value))
     width = query.shape[3]
     factor = q.dtype.type((1 / math.sqrt(width) if width else 1) if scale is None else scale)
     if mask is not None:
@@ -160,10 +160,6 @@ def _case(
     even = -(-length // blocks) if blocks else step
     share = query.shape[1] // max(key.shape[1], 1)
     return _Case(q, k, v, mask, factor, bool(causal), share, even, blocks)
-
-
-def _widened(array: Any) -> Any:
-    return array.astype(formats.working(array.dtype), copy=False)
 
 
 def _products(case: _Case, part: _Part) -> Any:

@@ -25,6 +25,7 @@ for _name, _ufunc in {
     "logical_xor": numpy.logical_xor,
     "logical_not": numpy.logical_not,
     "isnan": numpy.isnan,
+    "isinf": numpy.isinf,
     "isfinite": numpy.isfinite,
     "isreal": numpy.isreal,
     "isposinf": numpy.isposinf,

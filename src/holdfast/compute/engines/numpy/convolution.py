@@ -13,7 +13,7 @@ from holdfast.compute import dtype as formats
 from holdfast.compute.compiled import kernels
 from holdfast.compute.engines.numpy import columns, windows
 from holdfast.compute.engines.numpy.columns import Window
-from holdfast.compute.engines.numpy.kernels import kernel
+from holdfast.compute.engines.numpy.kernels import kernel, widened
 from holdfast.compute.ops.convolution import output_sizes, per_dimension
 
 
@@ -26,7 +26,8 @@ def convolution(
     extra = per_dimension(output_padding, len(window.sizes))
     _check(input, weight, bias, window, transposed, extra)
     kind = input.dtype
-    x, w, b = (_widened(a) for a in (input, weight, bias))
+    x, w = widened(input), widened(weight)
+    b = None if bias is None else widened(bias)
     sizes = output_sizes(
         x.shape[2:], window.sizes, window.stride, window.padding, window.dilation, transposed, extra
     )
@@ -48,7 +49,7 @@ def convolution_backward(
 ) -> Any:  # fmt: skip
     window = _window(weight, stride, padding, dilation, groups)
     kind = input.dtype
-    g, x, w = (_widened(a) for a in (grad_output, input, weight))
+    g, x, w = (widened(a) for a in (grad_output, input, weight))
     back: list[Any] = [None, None, None]
     if output_mask[0] and transposed:
         back[0] = gather(g, w, None, x.shape[2:], window)
@@ -115,9 +116,3 @@ def spread(g: Any, w: Any, shape: tuple[int, ...], window: Window) -> Any:
 def _compiled(x: Any, w: Any) -> bool:
     fits = x.dtype == formats.FLOAT32 and x.ndim <= 5 and x.size > 0 and w.size > 0
     return fits and kernels() is not None
-
-
-def _widened(array: Any) -> Any:
-    if array is None:
-        return None
-    return array.astype(formats.working(array.dtype), copy=False)

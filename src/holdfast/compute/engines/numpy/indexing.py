@@ -14,11 +14,8 @@ from typing import Any
 
 import numpy
 
-from holdfast.compute.engines.numpy.kernels import kernel, register
+from holdfast.compute.engines.numpy.kernels import kernel
 from holdfast.compute.ops.rules import normalized_dim
-
-register("isinf", numpy.isinf)
-
 
 # ---- lists of indices
 

@@ -1,4 +1,4 @@
-"""Layer, group and RMS normalization, dropout's mask.
+"""Layer, group and RMS normalization.
 
 Promise: rows are normalized a block at a time, so that a row is read from memory once; narrow
 floats are computed in float32.
@@ -13,8 +13,7 @@ import numpy
 
 from holdfast.compute import dtype as formats
 from holdfast.compute.engines.numpy import rows as loops
-from holdfast.compute.engines.numpy.kernels import cast, floating, kernel, widened
-from holdfast.compute.engines.numpy.random import bernoulli_p
+from holdfast.compute.engines.numpy.kernels import cast, kernel, widened
 from holdfast.compute.engines.numpy.reducing import place, row_moments, settle, spans
 from holdfast.compute.ops.normalize import statistics_format
 
@@ -146,7 +145,14 @@ def group_norm(
     kind = statistics_format(input, weight, bias)
     values = widened(input.reshape(N * group, -1 if input.size else 0))
     width = C // group * HxW
-    mean, squares = _moments(values)
+    quick = loops.group_norm(values, weight, bias, group, HxW, eps)
+    if quick is not None:
+        made, mean, rstd = quick
+        return (
+            cast(made, input.dtype).reshape(input.shape),
+            cast(mean, kind).reshape(N, group), cast(rstd, kind).reshape(N, group),
+        )  # fmt: skip
+    mean, squares = row_moments(values)
     rstd = 1 / numpy.sqrt(squares / values.dtype.type(max(width, 1)) + values.dtype.type(eps))
     scale = numpy.repeat(rstd, C // group).reshape(N, C)
     scale = scale if weight is None else scale * widened(weight)
@@ -159,17 +165,8 @@ def group_norm(
     )  # fmt: skip
 
 
-def _moments(rows: Any) -> tuple[Any, Any]:
-    if not loops.fit_channels(rows):
-        return row_moments(rows)
-    mean, squares = loops.moments(rows)
-    return mean.astype(rows.dtype), squares.astype(rows.dtype)
-
-
 def _scaled(rows: Any, scale: Any, shift: Any) -> Any:
     """rows * scale + shift, a block at a time."""
-    if loops.fit_channels(rows):
-        return loops.scaled(rows, scale, shift)
     made = numpy.empty(rows.shape, rows.dtype)
     for part in spans(*rows.shape):
         numpy.multiply(rows[part], scale[part], out=made[part])
@@ -252,24 +249,3 @@ def rms_norm_backward(
     made = (scaled - normal * inner) * scale if output_mask[0] else None
     to_weight = numpy.add.reduce(grads * normal, axis=0) if output_mask[1] else None
     return _masked(output_mask, (made, to_weight), (input, weight))
-
-
-# ---- dropout
-
-
-@kernel("native_dropout")
-def native_dropout(input: Any, p: float, train: Any) -> Any:
-    if train is False or not input.size:
-        return input.copy(), numpy.ones(input.shape, bool)
-    if p == 1:
-        return numpy.zeros_like(input), numpy.zeros(input.shape, bool)
-    kept = bernoulli_p(numpy.empty_like(input, bool), 1 - p)
-    return native_dropout_backward(input, kept, 1 / (1 - p)), kept
-
-
-@kernel("native_dropout_backward")
-def native_dropout_backward(grad_output: Any, mask: Any, scale: float) -> Any:
-    wide = floating(grad_output)
-    made = numpy.asarray(numpy.multiply(wide, mask))
-    numpy.multiply(made, wide.dtype.type(scale), out=made)
-    return cast(made, formats.with_fractions(grad_output.dtype))

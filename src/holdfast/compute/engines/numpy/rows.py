@@ -18,7 +18,7 @@ from holdfast.compute import compiled, threads
 from holdfast.compute import dtype as formats
 
 _INT, _POINTER = ctypes.c_int64, ctypes.c_void_p
-LEAST = 1500  # numbers; below, a call into C costs more than it saves
+LEAST = 1000  # numbers; below, a call into C costs more than it saves
 _NARROWEST = 8  # numbers of a row of a channel; below, NumPy goes over all rows at once
 _WORTH = 1 << 15  # numbers for a thread; below, waking another costs more than it saves
 
@@ -28,6 +28,7 @@ SIGNATURES: compiled.Signatures = {
     "holdfast_softmax_backward": (None, (*[_POINTER] * 3, *[_INT] * 3)),
     "holdfast_layer_norm": (None, (*[_POINTER] * 6, *[_INT] * 2, ctypes.c_double)),
     "holdfast_layer_norm_backward": (None, (*[_POINTER] * 7, *[_INT] * 2, _POINTER)),
+    "holdfast_group_norm": (None, (*[_POINTER] * 6, *[_INT] * 5, ctypes.c_double)),
     "holdfast_moments": (None, (*[_POINTER] * 3, *[_INT] * 2)),
     "holdfast_scaled": (None, (*[_POINTER] * 4, *[_INT] * 2)),
     "holdfast_slopes": (None, (*[_POINTER] * 5, *[_INT] * 2)),
@@ -214,6 +215,28 @@ def layer_norm_backward(
 def fit_channels(*arrays: Any) -> bool:
     """Whether these matrices are for the functions below."""
     return arrays[0].shape[-1] >= _NARROWEST and _fit(*arrays)
+
+
+def group_norm(rows: Any, weight: Any, bias: Any, groups: int, positions: int, eps: float) -> Any:
+    """Normalized rows, each a group of channels, as `layer_norm`; None where it does not fit."""
+    if positions < _NARROWEST or not _fit(rows):
+        return None
+    (count, width), each = rows.shape, rows.shape[1] // positions
+    if not _parameters(groups * each, weight, bias):
+        return None
+    rows, weight, bias = _flat(rows), _flat(weight), _flat(bias)
+    made = numpy.empty(rows.shape, formats.FLOAT32)
+    mean, scale = (numpy.empty(count, formats.FLOAT32) for _ in range(2))
+    factors = (_at(weight, 0), _at(bias, 0))
+
+    def work(start: int, stop: int) -> None:
+        written = (_at(a, start) for a in (made, mean, scale))
+        loops().holdfast_group_norm(
+            _at(rows, start), *factors, *written, stop - start, positions, start, groups, each, eps
+        )
+
+    _share(work, count, width)
+    return made, mean, scale
 
 
 def moments(rows: Any) -> tuple[Any, Any]:
