@@ -145,3 +145,47 @@ def test_the_figures_of_shared_memory_come_from_their_runs() -> None:
         f"{value[trip, 'buffer copies, pageable']:.0f} from pageable memory"
     ) in text
     assert [check["wrong"] for check in run["checks"]] == [0] * 4
+
+
+def test_the_figures_of_computing_come_from_their_runs() -> None:
+    import json
+
+    text = " ".join((ROOT / "docs/compute.md").read_text().split())
+    run = json.loads((ROOT / "benchmarks/results/compute-cpu.json").read_text())
+    for family, label in (
+        ("matmul", "products of matrices, 100 to 2000"),
+        ("convolution", "seven convolutions"),
+        ("attention", "four attentions"),
+        ("fused chain", "20 pointwise ops on a million numbers, fused"),
+    ):
+        one, two = (run["means"][f"{family}, {n}"]["median"] for n in ("1 thread", "2 threads"))
+        assert f"| {label} | {one:.2f} | {two:.2f} |" in text
+    value = {(row["subject"], row["system"]): row["value"] for row in run["rows"]}
+    ours, numpy, torch = (
+        value["sum of 16 numbers", system] for system in ("holdfast", "numpy", "torch")
+    )
+    assert (
+        f"A sum of 16 numbers takes {ours:.2f} µs, {ours - numpy:.2f} over NumPy's; torch's takes "
+        f"{torch:.2f}."
+    ) in text
+    ratio = {name: found["median"] for name, found in run["ratios"].items()}
+    for name in (
+        "convolution 1x1 256->64, 56x56, batch 8, 1 thread",
+        "gelu 64x128x768, 1 thread",
+        "same chain, not fused, 2 threads",
+    ):
+        assert f"({ratio[name]:.2f}" in text
+    assert all(found["equal"] for found in run["ratios"].values())
+    run = json.loads((ROOT / "benchmarks/results/quant-cpu.json").read_text())
+    value = {(row["subject"], row["system"]): row["value"] for row in run["rows"]}
+    product = "product 512x1024 by 1024x1024"
+    assert (
+        f"takes {value[product, 'holdfast int8']:.1f} ms where float32 takes "
+        f"{value[product, 'NumPy float32']:.1f} and torch's int8 "
+        f"{value[product, 'torch _int_mm']:.1f}"
+    ) in text
+    passes = json.loads((ROOT / "tests/contract/passes.json").read_text())
+    assert (
+        f"Of 677 OpInfos {len(passes['table'])} pass the first way and {len(passes['tape'])} the "
+        "second"
+    ) in text
