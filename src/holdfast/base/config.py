@@ -69,6 +69,10 @@ class Config:
     engine: str = about(
         "which engine computes on devices that name none: numpy (compute)", default="numpy"
     )
+    strict: bool = about(
+        "refuse ops that an engine has no kernel for; else the host computes them (compute)",
+        default=False,
+    )
     debug: bool = about("show Python tracebacks for errors (command line)", default=False)
 
     @classmethod

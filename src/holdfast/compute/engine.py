@@ -8,6 +8,8 @@ the host's NumPy engine; the last is counted for each op, and `strict` refuses i
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -15,6 +17,7 @@ from typing import Any, Protocol
 
 import numpy
 
+from holdfast.base.config import Config
 from holdfast.base.errors import BadInput, HoldfastError, OutOfMemory, Unsupported
 from holdfast.base.registry import Entry, Registry
 from holdfast.compute import dtype as formats
@@ -80,11 +83,31 @@ ENGINES: Registry[Engine] = Registry(
 fallbacks: Counter[tuple[str, str]] = Counter()  # (engine, op) -> calls that ran on the host
 
 
-class _Strict(threading.local):
-    on = False
+@functools.cache
+def _strict_by_setting() -> bool:
+    return Config.load().strict
 
 
-strict = _Strict()
+class strict(contextlib.ContextDecorator):
+    """Within the block, in this thread, falling back to the host is refused, or allowed again."""
+
+    def __init__(self, on: bool = True) -> None:
+        self.on = on
+        self._before: list[bool | None] = []
+
+    def __enter__(self) -> None:
+        self._before.append(_mode.strict)
+        _mode.strict = self.on
+
+    def __exit__(self, *_: object) -> None:
+        _mode.strict = self._before.pop()
+
+
+class _Mode(threading.local):
+    strict: bool | None = None  # as HOLDFAST_STRICT says
+
+
+_mode = _Mode()
 
 
 def run(op: Op, engine: Engine, args: Any, kwargs: Any) -> Any:
@@ -167,7 +190,7 @@ def _without_kernel(op: Op, engine: Engine, args: Any, kwargs: Any) -> Any:
             f"engine {engine.name!r} has no kernel for {op.name} and the op has no decomposition",
             expected="an op that `holdfast.compute.ops.OPS` has a kernel or a decomposition for",
         )
-    if strict.on:
+    if _strict_by_setting() if _mode.strict is None else _mode.strict:
         raise Unsupported(
             f"engine {engine.name!r} has no kernel for {op.name}, and falling back is forbidden",
             expected="a native kernel, or a decomposition into ops that have one",
