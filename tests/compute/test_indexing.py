@@ -407,3 +407,17 @@ def test_chosen_places_can_be_assigned_from_the_same_memory() -> None:
     tensor = CustomTensor(numbers((5,)))
     tensor[[1, 2, 3, 4]] = tensor[:4]
     assert tensor.data.tolist() == [1, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, i: f.gather(x, 0, i),
+        lambda x, i: f.scatter(x, 0, i, x[:1]),
+        lambda x, i: f.scatter_add(x, 0, i, x[:1]),
+    ],
+    ids=["gather", "scatter", "scatter_add"],
+)
+def test_fractions_are_no_indices(call) -> None:
+    with pytest.raises(BadInput, match="indices are whole numbers, not float32"):
+        call(CustomTensor([[1, 2], [3, 4]]), CustomTensor([[0, 1]]))

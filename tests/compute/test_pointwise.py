@@ -282,3 +282,11 @@ def test_an_alias_is_its_op() -> None:
     F.sum(F.negative(x)).backward()
     assert x.grad is not None
     assert listed(x.grad) == [-1, -1]
+
+
+def test_complex_numbers_have_no_order() -> None:
+    from holdfast.compute import tensor
+
+    for other in (tensor([2j]), 2j):
+        with pytest.raises(ValueError, match="complex numbers have no order"):
+            _ = tensor([1j]) < other

@@ -9,13 +9,25 @@ import numpy
 from holdfast.compute.engines.numpy.fast import select
 from holdfast.compute.engines.numpy.kernels import kernel, register
 
+
+def _ordered(ufunc: Any) -> Any:
+    """NumPy orders complex numbers by their parts, torch refuses."""
+
+    def compare(self: Any, other: Any) -> Any:
+        if self.dtype.kind == "c" or isinstance(other, complex):
+            raise TypeError("complex numbers have no order")
+        return ufunc(self, other)
+
+    return compare
+
+
 for _name, _ufunc in {
     "eq": numpy.equal,
     "ne": numpy.not_equal,
-    "lt": numpy.less,
-    "le": numpy.less_equal,
-    "gt": numpy.greater,
-    "ge": numpy.greater_equal,
+    "lt": _ordered(numpy.less),
+    "le": _ordered(numpy.less_equal),
+    "gt": _ordered(numpy.greater),
+    "ge": _ordered(numpy.greater_equal),
 }.items():
     register(f"{_name}.Tensor", _ufunc)
     register(f"{_name}.Scalar", _ufunc)

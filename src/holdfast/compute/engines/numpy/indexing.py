@@ -85,7 +85,9 @@ def _common(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def in_range(index: Any, size: int, dim: int, negative: bool = False) -> None:
-    """Raise IndexError for an index that dimension `dim` does not have."""
+    """Raise IndexError for an index that dimension `dim` does not have, TypeError for fractions."""
+    if index.dtype.kind not in "iu":
+        raise TypeError(f"indices are whole numbers, not {index.dtype}")
     if not index.size:
         return
     low, high = int(index.min()), int(index.max())
