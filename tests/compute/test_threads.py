@@ -147,3 +147,20 @@ def test_a_forked_process_has_a_team_of_its_own() -> None:
         except BaseException:  # noqa: BLE001
             os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_recording_ends_the_team_so_that_its_next_threads_are_watched() -> None:
+    from holdfast import memory
+
+    before = threads.get_num_threads()
+    threads.set_num_threads(3)
+    try:
+        threads.share_out(lambda number: None, 8)
+        team = [t for t in threading.enumerate() if t.name.startswith("holdfast compute")]
+        assert team
+        with memory.memory_profiler.record() as record:
+            assert not any(t.is_alive() for t in team)
+            threads.share_out(lambda number: None, 8)
+        assert [note for note in record.recording.notes if "ran before the watch" in note] == []
+    finally:
+        threads.set_num_threads(before)

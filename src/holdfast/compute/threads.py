@@ -26,6 +26,7 @@ from typing import Any
 import numpy
 
 from holdfast.base.errors import BadInput
+from holdfast.memory import hooks
 
 _PREFIXES = ("scipy_openblas", "openblas")
 _SUFFIXES = ("64_", "", "_64_")
@@ -132,30 +133,43 @@ class _Job:
 
 
 class _Team:
-    """Threads that wait for jobs; they end with the process."""
+    """Threads that wait for jobs; they end with the process, or when they are told."""
 
     def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-        self._size = 0
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
 
     def ask(self, job: _Job, helpers: int) -> None:
         """Have up to `helpers` threads look at a job; it is done without those that cannot be."""
         with self._lock, contextlib.suppress(RuntimeError):  # the system has no more threads
-            while self._size < helpers:
-                name = f"holdfast compute {self._size + 1}"
-                threading.Thread(target=self._serve, name=name, daemon=True).start()
-                self._size += 1
+            while len(self._threads) < helpers:
+                name = f"holdfast compute {len(self._threads) + 1}"
+                thread = threading.Thread(target=self._serve, name=name, daemon=True)
+                thread.start()
+                self._threads.append(thread)
         for _ in range(helpers):
             self._jobs.put(job)
 
+    def end(self) -> None:
+        """Wait until every thread has done its job and ended; the next `ask` starts new ones."""
+        with self._lock:
+            ending, self._threads = self._threads, []
+            for _ in ending:
+                self._jobs.put(None)
+            for thread in ending:
+                thread.join()
+
     def _serve(self) -> None:
-        jobs = self._jobs
         while True:
-            jobs.get().help()
+            job = self._jobs.get()
+            if job is None:
+                return
+            job.help()
 
 
 _team = _Team()
+hooks.before_watch(lambda: _team.end())
 
 
 # ---- BLAS

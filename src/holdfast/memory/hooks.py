@@ -74,6 +74,23 @@ class AfterImport(importlib.abc.MetaPathFinder):
             self._then()
 
 
+_before_watch: list[Callable[[], object]] = []
+
+
+def before_watch(call: Callable[[], object]) -> None:
+    """Have `call` end threads that wait for work, before arrays are watched.
+
+    Only threads that start meanwhile are watched; those that are needed again will.
+    """
+    _before_watch.append(call)
+
+
+def prepare_watch() -> None:
+    """Call what `before_watch` was given."""
+    for call in _before_watch:
+        call()
+
+
 class InThreads:
     """Calls `first` in every thread that is started meanwhile, before anything else runs there.
 

@@ -216,6 +216,7 @@ class Recorder:
 
     def _watch_numpy(self) -> None:
         self._need_compiled()
+        hooks.prepare_watch()
         place = self._place(Place("numpy", "cpu"))
         handler = numpy_handler.watcher(self._log, place, self.least)
         before = numpy_handler.set_handler(handler)
