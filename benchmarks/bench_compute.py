@@ -331,6 +331,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="default 1 and 2")
     parser.add_argument("--rounds", type=int, default=15, help="pairs of runs (default 15)")
     args = parser.parse_args()
+    if args.rounds < 1 or min(args.threads) < 1:
+        parser.error("--rounds and --threads are at least 1")
     from holdfast.base.config import Config
     from holdfast.topology import amx, discover
 

@@ -275,6 +275,8 @@ def main(argv: list[str] | None = None) -> int:
     warnings.simplefilter("ignore")
     patterns = options.only.split(",")
     names = [n for n in database() if any(fnmatch.fnmatchcase(n, p) for p in patterns)]
+    if not names:
+        parser.error(f"no OpInfo is called {options.only!r}; try --only 'nn.functional.conv*'")
     ways = ["table", "tape"] if options.way == "both" else [options.way]
     found = sweep(names, ways, options.workers)
     for way, results in found.items():
