@@ -19,12 +19,14 @@ def example(name: str, *args: object) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_digits_example_explains_itself() -> None:
     text = example("train_digits.py", "--help")
     assert "Train a small convolutional network on handwritten digits" in text
     assert all(f"--{name}" in text for name in ("epochs", "batch", "lr", "seed", "out"))
 
 
+@pytest.mark.slow
 def test_it_refuses_to_train_not_at_all() -> None:
     command = [sys.executable, str(EXAMPLES / "train_digits.py"), "--epochs", "0"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

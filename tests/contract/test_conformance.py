@@ -35,7 +35,7 @@ SAMPLE = [
         "sort",
         "topk",
         "nn.functional.conv2d",
-        "nn.functional.max_pool2d",
+        "nn.functional.avg_pool2d",
     ),
     *(
         "nn.functional.interpolate.bilinear",
@@ -114,7 +114,7 @@ def test_ops_that_aten_does_not_have_are_known():
     assert found == OWN
 
 
-@pytest.mark.parametrize("way", ["table", "tape"])
+@pytest.mark.parametrize("way", ["table", pytest.param("tape", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_sample_of_the_database_passes(name: str, way: str):
     with warnings.catch_warnings():

@@ -180,6 +180,7 @@ def called(overload: Any, name: str) -> Any:
     return overload(*args, **MORE.get(name, {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_an_op_answers_as_torch_does(name: str):
     base, _, overload = name.partition(".")
