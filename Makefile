@@ -20,7 +20,8 @@ test: $(VENV)/.dev $(VENV)/.system $(GUEST)/vmlinuz ## set up, then run every te
 	$(BIN)/python -m pytest
 
 quick: $(VENV)/.dev ## the tests a developer runs all the time
-	$(BIN)/python -m pytest -m "not slow and not numa" -x -q -n auto
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m "not slow and not numa" -x -q -n auto \
+		--dist worksteal --hypothesis-profile quick
 
 check: $(VENV)/.dev ## lint, format, types, layers
 	$(BIN)/ruff check .

@@ -8,6 +8,7 @@ several processes on few cores wait for each other, and their number changes the
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 from pathlib import Path
@@ -23,25 +24,45 @@ BUILD_DIR = Path(__file__).parents[1] / ".cache" / "build"
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported
 # On a busy machine an example may take long; that is no failure.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
+settings.register_profile("quick", settings.get_profile("patient"), max_examples=15)
+settings.load_profile("patient")  # `make quick` asks for its own
 amx.keep_from_crashing()  # has to come before the first product, whichever test makes it
 # What was started in the background ignores Ctrl-C, and so would every process that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
+    _leave_alone_what_is_here()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_objects_to_go_through() -> None:
+    """Tests import torch's samples, transformers and the like when they need them."""
+    _leave_alone_what_is_here()
+
+
+def _leave_alone_what_is_here() -> None:
     """What was imported until now stays: a collection need not go through a million objects."""
     gc.collect()
     gc.freeze()
 
 
+@pytest.fixture(scope="session")
+def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all: `tmp_path` makes one for each test, and goes through all to number it."""
+    return tmp_path_factory.mktemp("caches", numbered=False)
+
+
 @pytest.fixture(autouse=True)
-def own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def own_settings(monkeypatch: pytest.MonkeyPatch, caches: Path) -> None:
     for name in [name for name in os.environ if name.startswith(PREFIX)]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("HOLDFAST_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOLDFAST_CACHE_DIR", str(caches / str(next(_numbers))))
     # One for all tests: what is compiled is named after its source, and compiling takes seconds.
     monkeypatch.setenv("HOLDFAST_BUILD_DIR", str(BUILD_DIR))
+
+
+_numbers = itertools.count()
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ def test_json_is_valid_against_the_schema(capsys) -> None:
     assert document["nodes"]
 
 
+@pytest.mark.slow
 def test_the_command_and_json_tool_work_together() -> None:
     command = f"{sys.executable} -m holdfast topo --json | {sys.executable} -m json.tool"
     done = subprocess.run(command, shell=True, capture_output=True, check=True)
@@ -140,7 +141,7 @@ def test_measuring_prints_and_keeps_what_was_measured(capsys, monkeypatch) -> No
             "  expected: the result of topology.discover() on this machine\n",
         ),
         (
-            ["--measure", "--time-limit", "-1"],
+            ["--measure", "--time-limit", "-1", *FAST],
             "the time limit is -1 s\n  expected: more than 0 seconds\n",
         ),
     ],

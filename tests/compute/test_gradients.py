@@ -16,6 +16,7 @@ from hypothesis.extra.numpy import array_shapes, mutually_broadcastable_shapes
 from holdfast.compute import CustomTensor, autograd, enable_grad, lines, no_grad
 from holdfast.compute import functional as f
 from holdfast.compute.ops import OPS
+from tests.examples import examples
 
 STEP = 1e-5
 SLACK = {"rtol": 2e-5, "atol": 2e-7}
@@ -156,7 +157,7 @@ FULL = array_shapes(min_dims=0, max_dims=4, min_side=1, max_side=3)
 
 
 @pytest.mark.parametrize("name", UNARY)
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(shape=SHAPES, seed=SEEDS)
 def test_ops_of_one_tensor(name: str, shape: tuple[int, ...], seed: int) -> None:
     function, values = UNARY[name]
@@ -164,7 +165,7 @@ def test_ops_of_one_tensor(name: str, shape: tuple[int, ...], seed: int) -> None
 
 
 @pytest.mark.parametrize("name", BINARY)
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(
     shapes=mutually_broadcastable_shapes(
         num_shapes=2, min_dims=0, max_dims=4, min_side=0, max_side=3
@@ -191,7 +192,7 @@ REDUCTIONS: dict[str, tuple[Function, bool]] = {  # and whether they take empty 
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(data=st.data(), keep=st.booleans(), seed=SEEDS)
 def test_reductions(name: str, data: st.DataObject, keep: bool, seed: int) -> None:
     function, empty = REDUCTIONS[name]
@@ -229,7 +230,7 @@ ALONG: dict[str, Function] = {
 
 
 @pytest.mark.parametrize("name", ALONG)
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(data=st.data(), seed=SEEDS)
 def test_ops_along_a_dimension(name: str, data: st.DataObject, seed: int) -> None:
     shape = data.draw(array_shapes(min_dims=1, max_dims=4, min_side=1, max_side=3))
@@ -512,7 +513,7 @@ def test_a_gradient_line_can_be_read_and_uses_only_names_there_are(name: str) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", UNARY)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(shape=SHAPES, seed=SEEDS)
 def test_ops_of_one_tensor_in_many_shapes(name: str, shape: tuple[int, ...], seed: int) -> None:
     function, values = UNARY[name]
@@ -523,7 +524,7 @@ def test_ops_of_one_tensor_in_many_shapes(name: str, shape: tuple[int, ...], see
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BINARY)
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     shapes=mutually_broadcastable_shapes(
         num_shapes=2, min_dims=0, max_dims=4, min_side=0, max_side=3

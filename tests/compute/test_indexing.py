@@ -15,6 +15,7 @@ from holdfast.compute import autograd
 from holdfast.compute import functional as f
 from holdfast.compute.indexing import BadIndex, getitem, setitem
 from holdfast.compute.tensors import CustomTensor
+from tests.examples import examples
 
 F: Any = f
 
@@ -116,7 +117,7 @@ def torch_index(value: torch.Tensor, index: Any) -> torch.Tensor | None:
 # ---- reading
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(shapes_and_indices())
 def test_reading_and_its_gradient_are_torchs(case: Any) -> None:
     shape, index = case
@@ -173,7 +174,7 @@ def test_going_through_a_tensor_ends() -> None:
 # ---- assigning
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(shapes_and_indices(), st.booleans(), st.booleans())
 def test_assigning_and_its_gradient_are_torchs(case: Any, single: bool, tracked: bool) -> None:
     shape, index = case
@@ -204,7 +205,7 @@ def test_assigning_and_its_gradient_are_torchs(case: Any, single: bool, tracked:
             numpy.testing.assert_allclose(mine.grad.data, other.grad.numpy(), rtol=1e-5, atol=1e-5)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(shapes_and_indices())
 def test_assigning_without_gradients_writes_into_the_memory(case: Any) -> None:
     shape, index = case

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from holdfast.base.errors import Unsupported
 from holdfast.compute import compiled, threads
 from holdfast.compute.engines.numpy import activation, batchnorm, normalize, rows, softmax, special
+from tests.examples import examples
 
 FORMS = {"native": ("-march=native",), "256 bits": ("-mavx2", "-mfma"), "128 bits": ()}
 ODD = [numpy.nan, numpy.inf, -numpy.inf, 0.0, -0.0, 1e-40, 3e4, -3e4, 1e30, -1e30, 88.6, -88.6]
@@ -30,7 +31,9 @@ TWO: dict[str, Callable[..., Any]] = {
     "gelu_tanh_backward": lambda g, x: activation.gelu_backward(g, x, "tanh"),
 }
 quietly = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 

@@ -131,6 +131,7 @@ def test_the_basic_example_runs_as_it_stands_and_without_torch() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_training_example_runs_as_it_stands() -> None:
     lines = program(TRAINING).splitlines()
     assert [line.partition(", ")[0] for line in lines] == [f"Epoch {n}" for n in range(1, 11)]

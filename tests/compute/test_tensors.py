@@ -36,6 +36,7 @@ from holdfast.compute import (
 )
 from holdfast.memory.manager import memory_manager
 from tests.contract.torch_bridge import to_torch
+from tests.examples import examples
 
 FORMATS = [
     *("bool", "uint8", "int8", "int16", "int32", "int64"),
@@ -190,7 +191,7 @@ def test_a_matrix_product_with_a_number_is_a_type_error() -> None:
 SIZES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_shapes_broadcast_as_numpy_has_it(data: st.DataObject) -> None:
     one, other = data.draw(SIZES), data.draw(SIZES)

@@ -692,20 +692,17 @@ def _storm(core: ModuleType, examples: int, steps: int) -> int:
     Storm.operations = 0
     gc.collect()
     gc.freeze()  # collections are many, and the heap of the tests is large
-    try:
-        run_state_machine_as_test(
-            lambda: Storm(core),
-            settings=settings(
-                max_examples=examples,
-                stateful_step_count=steps,
-                deadline=None,
-                derandomize=True,
-                database=None,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
-    finally:
-        gc.unfreeze()
+    run_state_machine_as_test(
+        lambda: Storm(core),
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
     return Storm.operations
 
 

@@ -121,7 +121,9 @@ def test_pack_does_not_change_its_blocks() -> None:
     assert blocks == mixed_blocks(0)
 
 
-@pytest.mark.parametrize("name", ["flux", "sdxl", "sdxl_12_sizes"])
+@pytest.mark.parametrize(
+    "name", ["flux", *(pytest.param(n, marks=pytest.mark.slow) for n in ("sdxl", "sdxl_12_sizes"))]
+)
 def test_a_denoising_step_is_packed_without_waste(name: str) -> None:
     found = pack(spans(Recording.load(TRACES / f"{name}.hfmem")))
     assert found.ratio == 1.0

@@ -14,6 +14,7 @@ from holdfast.base.errors import ForeignPointer, Misuse, OutOfMemory
 from holdfast.memory.planned import Plan, Planned, _Arena
 from holdfast.memory.pool import Pool
 from holdfast.memory.resource import Virtual
+from tests.examples import examples
 
 KB = 1024
 
@@ -420,7 +421,7 @@ steps = st.lists(
 
 
 @given(kinds=steps, order=st.lists(st.integers(0, 3), min_size=1, max_size=12), keep=st.booleans())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_contents_survive_steps_that_vary(
     kinds: list[list[Move]], order: list[int], keep: bool
 ) -> None:

@@ -445,6 +445,7 @@ def test_what_is_no_limit_is_refused(pool: Pool, size: Any, message: str) -> Non
 # ---- life and death
 
 
+@pytest.mark.slow
 def test_two_thousand_pools_leave_no_mapping_behind(core: ModuleType) -> None:
     def one() -> None:
         pool = Pool(core=core)

@@ -22,6 +22,7 @@ from holdfast.memory.simulators import (
     TorchDefault,
     TorchExpandable,
 )
+from tests.examples import examples
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 every = pytest.mark.parametrize("name", SIMULATORS)
@@ -29,7 +30,7 @@ every = pytest.mark.parametrize("name", SIMULATORS)
 
 @every
 @given(moves=st.lists(st.tuples(st.booleans(), st.integers(0, 40 * MIB)), max_size=120))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_live_blocks_never_overlap_and_fit_into_what_is_reserved(
     name: str, moves: list[tuple[bool, int]]
 ) -> None:
@@ -218,7 +219,17 @@ def on_a_gpu() -> list[dict[str, Any]]:
     return json.loads((BENCHMARKS / "results" / "replay-torch-h200.json").read_text())["rows"]
 
 
-@pytest.mark.parametrize("row", on_a_gpu(), ids=lambda row: f"{row['trace']}, {row['setting']}")
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(
+            row,
+            id=f"{row['trace']}, {row['setting']}",
+            marks=pytest.mark.slow if row["trace"] == "kv_cat" else (),  # the longest
+        )
+        for row in on_a_gpu()
+    ],
+)
 def test_torch_is_simulated_to_the_byte(row: dict[str, Any]) -> None:
     recording = Recording.load(BENCHMARKS / "traces" / f"{row['trace']}.hfmem")
     outcome = replay(recording, SIMULATORS[row["setting"]]())

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from diffusers import DiffusionPipeline
 
 from holdfast.pipeline import Pipeline
 from tests.pipeline import random_models
@@ -73,7 +72,12 @@ CASES: dict[str, tuple[Callable[[Path], Path] | str, dict[str, Any], dict[str, A
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+QUICK = ("flux without guidance", "sdxl with a negative prompt", "wan 2.1")  # one of each family
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if case in QUICK else pytest.mark.slow) for case in CASES]
+)
 def test_a_picture_equals_that_of_diffusers(case: str, tmp_path: Path) -> None:
     make, settings, words = CASES[case]
     model = make if isinstance(make, str) else str(make(tmp_path / "model"))
@@ -85,6 +89,8 @@ def test_a_picture_equals_that_of_diffusers(case: str, tmp_path: Path) -> None:
 
 
 def _diffusers(folder: Path, settings: dict[str, Any], words: dict[str, Any]) -> np.ndarray:
+    from diffusers import DiffusionPipeline  # takes seconds to import
+
     pipe = DiffusionPipeline.from_pretrained(folder, dtype=torch.float32)
     pipe.set_progress_bar_config(disable=True)
     given = dict(settings)

@@ -45,6 +45,7 @@ def test_what_the_user_set_stays(claims_amx: Path, monkeypatch: pytest.MonkeyPat
     assert os.environ[amx.VARIABLE] == "AVX2"
 
 
+@pytest.mark.slow
 def test_a_bf16_product_on_the_cpu_survives() -> None:
     """Which it does not, without our care, on a virtual machine that claims too much."""
     code = (

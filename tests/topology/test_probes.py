@@ -34,6 +34,7 @@ def test_pocl_is_found_with_its_shared_virtual_memory() -> None:
     assert pocl.pci_address is None
 
 
+@pytest.mark.slow
 def test_the_real_torch_offers_the_cpu() -> None:
     machine = discover(config=Config.load({}, probes="torch"))
     assert machine.probe("torch").status == "ok"  # type: ignore[union-attr]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -17,9 +18,9 @@ from tests.topology import trees
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def _machine(name: str, tmp_path: Path) -> Topology:
+def _machine(name: str, machine_root: Callable[[str], Path]) -> Topology:
     if name in trees.MACHINES:
-        return discover(config=Config.load({}, root=trees.MACHINES[name](tmp_path / name)))
+        return discover(config=Config.load({}, root=machine_root(name)))
     return discover(config=Config.load({}, simulate=name))
 
 
@@ -70,8 +71,10 @@ MACHINES = [*trees.MACHINES, "2x16GB:gpu=24GB,1x64GB:far", "16x1TB:cpus=64", "1x
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_the_picture_of_every_machine_is_sound(name: str, tmp_path: Path) -> None:
-    machine = _machine(name, tmp_path)
+def test_the_picture_of_every_machine_is_sound(
+    name: str, machine_root: Callable[[str], Path]
+) -> None:
+    machine = _machine(name, machine_root)
     picture = ElementTree.fromstring(svg(machine))
     width, height = float(picture.get("width", 0)), float(picture.get("height", 0))
     for shape in picture.iter(f"{SVG}rect"):

@@ -6,7 +6,7 @@ The same trees were read by lscpu, hwloc and lspci, which agree with the figures
 from __future__ import annotations
 
 import functools
-import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,15 +28,20 @@ from tests.topology import trees
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory):
+def machine(machine_root: Callable[[str], Path]):
     """A function from the name of a machine to what is discovered of it."""
 
     @functools.cache
     def found(name: str) -> Topology:
-        root = trees.MACHINES[name](tmp_path_factory.mktemp(name) / "root")
-        return discover(config=Config.load({}, root=root))
+        return discover(config=Config.load({}, root=machine_root(name)))
 
     return found
+
+
+@pytest.fixture(scope="module")
+def server_to_damage(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree that is written once, for tests that take a part away and put it back."""
+    return trees.two_socket_server(tmp_path_factory.mktemp("to_damage") / "root")
 
 
 def test_two_socket_server(machine) -> None:
@@ -224,11 +229,15 @@ def test_every_machine_survives_json_and_a_recorded_tree_asks_no_driver(machine,
         "proc",
     ],
 )
-def test_missing_files_leave_facts_unknown_and_break_nothing(tmp_path: Path, gone: str) -> None:
-    root = trees.two_socket_server(tmp_path / "root")
-    path = root / gone
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
-    found = discover(config=Config.load({}, root=root))
+def test_missing_files_leave_facts_unknown_and_break_nothing(
+    server_to_damage: Path, tmp_path: Path, gone: str
+) -> None:
+    path, aside = server_to_damage / gone, tmp_path / "aside"
+    path.rename(aside)
+    try:
+        found = discover(refresh=True, config=Config.load({}, root=server_to_damage))
+    finally:
+        aside.rename(path)
     assert [node.id for node in found.nodes] == [0, 1]
     assert len(found.cpus) == 32
     assert found.probe("linux").status == "ok"

@@ -18,8 +18,8 @@ from pathlib import Path
 from holdfast.base.errors import BadInput, NotFound, Unsupported
 from holdfast.pipeline import hub
 from holdfast.pipeline import sources as sources
-from holdfast.pipeline.checkpoint import TensorInfo, read_header
 from holdfast.pipeline.sources import Source
+from holdfast.residency.checkpoint import TensorInfo, read_header
 
 # Where the components of a checkpoint are; a denoiser alone often has no prefix.
 DENOISER = "model.diffusion_model."

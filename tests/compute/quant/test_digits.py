@@ -7,7 +7,6 @@ import json
 
 import numpy
 import pytest
-from sklearn.datasets import load_digits
 
 from holdfast.base.errors import BadInput
 from holdfast.compute import manual_seed, nn, no_grad, optim, quant
@@ -20,6 +19,8 @@ LOW_INPUTS = quant.Scheme(bits=4, symmetric=False)
 
 @pytest.fixture(scope="module")
 def digits():
+    from sklearn.datasets import load_digits  # takes a second to import
+
     pictures, labels = load_digits(return_X_y=True)
     order = numpy.random.default_rng(0).permutation(len(labels))
     scaled = (pictures / 16).astype(numpy.float32).reshape(-1, 1, 8, 8)

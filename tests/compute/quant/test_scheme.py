@@ -14,6 +14,7 @@ from holdfast.compute import compiled, functional, quant
 from holdfast.compute.creation import from_numpy, tensor
 from holdfast.compute.engines.numpy import quantize as kernels
 from holdfast.compute.quant.scheme import pack, parameters, unpack
+from tests.examples import examples
 
 FLOATS = st.floats(-1e4, 1e4, width=32)
 
@@ -72,7 +73,7 @@ def test_fake_quantization_by_channels_equals_torch():
     assert numpy.array_equal(found.data, theirs.numpy())
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.integers(0, 20), st.integers(0, 60), st.integers(0, 40), st.integers(0, 9))
 def test_products_of_int8_are_exact_with_and_without_c(rows, columns, depth, seed):
     draw = numpy.random.default_rng(seed)

@@ -24,6 +24,7 @@ from holdfast.memory.svm.policy import Proposal, State, home_of, low_bytes, prop
 from holdfast.memory.svm.simulated import SimulatedProvider
 from holdfast.topology import numa
 from holdfast.topology.model import Measurement, Topology
+from tests.examples import examples
 from tests.memory.svm.providers import NAMES, make
 from tests.needs import needs
 
@@ -292,7 +293,7 @@ def check_books(provider: SimulatedProvider, held: list[Allocation]) -> None:
 
 @pytest.mark.slow
 @given(worlds())
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_moves_overfill_nothing_lose_nothing_and_come_to_an_end(
     world: tuple[SimulatedProvider, list[Allocation]],
 ) -> None:
@@ -322,7 +323,7 @@ def test_moves_overfill_nothing_lose_nothing_and_come_to_an_end(
 
 
 @given(worlds())
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 def test_every_proposal_is_about_pages_that_are_there(
     world: tuple[SimulatedProvider, list[Allocation]],
 ) -> None:

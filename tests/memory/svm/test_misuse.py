@@ -335,8 +335,15 @@ def test_memory_that_is_being_migrated_is_not_freed(provider: svm.Provider) -> N
     memory.free()
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
-@pytest.mark.parametrize("place", ["progress", "stop"])
+@pytest.mark.parametrize(
+    ("error", "place"),
+    [
+        (KeyboardInterrupt, "progress"),
+        (ZeroDivisionError, "stop"),
+        pytest.param(KeyboardInterrupt, "stop", marks=pytest.mark.slow),
+        pytest.param(ZeroDivisionError, "progress", marks=pytest.mark.slow),
+    ],
+)
 def test_a_migration_that_is_broken_off_leaves_the_data_whole(
     provider: svm.Provider, error: type[BaseException], place: str
 ) -> None:

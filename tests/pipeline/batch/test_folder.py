@@ -14,6 +14,7 @@ from holdfast.pipeline import media
 from holdfast.pipeline.batch.folder import Folder
 from holdfast.pipeline.batch.jobs import Job, folded
 from holdfast.pipeline.batch.manifest import NAME, Manifest
+from tests.examples import examples
 from tests.pipeline.batch.fakes import jobs, records
 
 FRAMES = numpy.zeros((1, 2, 2, 3), numpy.uint8)
@@ -56,7 +57,7 @@ def test_a_picture_whose_record_was_lost_is_found_by_what_is_inside_it(tmp_path:
         assert folder.standing(work).done == (work[1].identity,)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(cut=st.floats(0, 1), cuts=st.integers(1, 3))
 def test_cutting_the_manifest_anywhere_makes_no_picture_twice(
     tmp_path_factory: pytest.TempPathFactory, cut: float, cuts: int

@@ -1,7 +1,7 @@
 """What is inside a safetensors file, without loading it.
 
-Covers: the header, the size of the weights, files that are cut off or are something else.
-Leaves to others: turning tensors into models (components).
+Covers: the header, where each tensor lies in the file, files that are cut off or are something
+else.  Leaves to others: reading the weights (reading), turning them into models (loading).
 Promise: reads the first kilobytes of a file and its length, nothing more; needs no torch.
 """
 
@@ -18,15 +18,30 @@ from holdfast.base.units import format_bytes
 
 _LENGTH_BYTES = 8
 _LARGEST_HEADER = 100_000_000  # the format's own limit
+# Bits of one number, by the format's own names.
+BITS = {
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
+    **dict.fromkeys(("F32", "I32", "U32"), 32),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 16),
+    **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    "F4": 4,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor of a file."""
+    """One tensor of a file. Its bytes are those from `start` up to `end` of the file."""
 
     dtype: str
     shape: tuple[int, ...]
-    size_bytes: int
+    start: int
+    end: int
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes it takes."""
+        return self.end - self.start
 
     @property
     def elements(self) -> int:
@@ -47,28 +62,48 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
                 raise _not_one(path)
             if size < _LENGTH_BYTES + length:
                 raise _cut_off(path, size)
-            return _tensors(path, file.read(length), size - _LENGTH_BYTES - length)
+            return _tensors(path, file.read(length), size)
     except OSError as exc:
         raise BadInput(
             f"cannot read weights {str(path)!r}: {exc.strerror}", expected="a readable file"
         ) from exc
 
 
-def _tensors(path: Path, text: bytes, data_bytes: int) -> dict[str, TensorInfo]:
+def _tensors(path: Path, text: bytes, size: int) -> dict[str, TensorInfo]:
+    data = _LENGTH_BYTES + len(text)
     try:
         entries: dict[str, Any] = json.loads(text)
         entries.pop("__metadata__", None)
-        spans = [entry["data_offsets"] for entry in entries.values()]
-        tensors = {
-            name: TensorInfo(entry["dtype"], tuple(entry["shape"]), span[1] - span[0])
-            for (name, entry), span in zip(entries.items(), spans, strict=True)
-        }
-        wanted = max((end for _, end in spans), default=0)
+        tensors = {name: _tensor(entry, data) for name, entry in entries.items()}
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as exc:
         raise _not_one(path) from exc
-    if wanted > data_bytes:
-        raise _cut_off(path, data_bytes, wanted)
+    wanted = max((tensor.end for tensor in tensors.values()), default=data)
+    if wanted > size:
+        raise _cut_off(path, size - data, wanted - data)
+    for name, tensor in tensors.items():
+        _check_size(path, name, tensor)
     return tensors
+
+
+def _tensor(entry: dict[str, Any], data: int) -> TensorInfo:
+    start, end = entry["data_offsets"]
+    shape = tuple(entry["shape"])
+    if not all(type(number) is int and number >= 0 for number in (start, end, *shape)):
+        raise ValueError("a negative size, or none at all")
+    return TensorInfo(str(entry["dtype"]), shape, data + start, data + end)
+
+
+def _check_size(path: Path, name: str, tensor: TensorInfo) -> None:
+    bits = BITS.get(tensor.dtype)
+    if bits is None and tensor.size_bytes >= 0:  # a format newer than this file
+        return
+    wanted = tensor.elements * (bits or 0) // 8
+    if tensor.size_bytes != wanted:
+        raise BadInput(
+            f"cannot read weights {str(path)!r}: {name!r} has {tensor.size_bytes} B",
+            expected=f"{wanted} B for {tensor.dtype} of shape {list(tensor.shape)}",
+            hint="download or copy it again",
+        )
 
 
 def _not_one(path: Path) -> BadInput:

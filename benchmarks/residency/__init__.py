@@ -1,0 +1,1 @@
+"""The parts of bench_residency.py: shapes, systems, cells, measuring, the record."""

@@ -1,0 +1,117 @@
+"""The interface of a carrier: memory on both sides, copies that run ahead, and marks in time.
+
+Three lanes run beside each other: copies, decodes, and computing, which is what the caller does.
+A mark is a moment in one of them. Only `settle` and `synchronize` make the host wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from holdfast.residency.journal import Journal
+    from holdfast.residency.pack import Layout
+    from holdfast.residency.plan import Rates
+
+Mark = Any  # each carrier has its own
+
+
+class Carrier(Protocol):
+    """Moves bytes to one device. Device memory is uint8 tensors."""
+
+    @property
+    def name(self) -> str:
+        """The device as users write it."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors of `empty` lie."""
+        ...
+
+    log: Journal | None  # is told about every copy and decode
+
+    @property
+    def pinned(self) -> bool:
+        """Whether slabs should be pinned for fast copies."""
+        ...
+
+    def empty(self, nbytes: int) -> torch.Tensor:
+        """Device memory. Raises OutOfMemory, and nothing was taken then."""
+        ...
+
+    def copy(
+        self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], after: Sequence[Mark]
+    ) -> Mark:
+        """Copy (target on the device, source on the host) pairs, once the marks are passed."""
+        ...
+
+    def decode(
+        self, parts: Sequence[tuple[torch.Tensor, Layout, torch.Tensor]], after: Sequence[Mark]
+    ) -> Mark:
+        """Unpack (payload, layout, target), all on the device, once the marks are passed."""
+        ...
+
+    def mark(self, timed: bool = False) -> Mark:
+        """This moment of the computing."""
+        ...
+
+    def wait(self, mark: Mark) -> None:
+        """What is computed from here on comes after the mark."""
+        ...
+
+    def drain(self) -> None:
+        """What is computed from here on comes after all copies and decodes so far."""
+        ...
+
+    def settle(self, mark: Mark) -> None:
+        """The host waits for a mark."""
+        ...
+
+    def synchronize(self) -> None:
+        """The host waits for everything."""
+        ...
+
+    def between_ms(self, start: Mark, end: Mark) -> float:
+        """Milliseconds between two timed marks that have passed."""
+        ...
+
+    def computing(self) -> AbstractContextManager[None]:
+        """Around every pass: for devices that have to watch what is computed."""
+        ...
+
+    def others_bytes(self) -> int:
+        """Device memory of this process that did not come from `empty`, as far as is known."""
+        ...
+
+    def others_peak_bytes(self, reset: bool = False) -> int:
+        """The most of it since the last reset, if `empty` and its memory were left alone."""
+        ...
+
+    def outside_bytes(self) -> int:
+        """What the device takes for this process beside tensors: the driver's own memory."""
+        ...
+
+    def total_bytes(self) -> int:
+        """All that the device has for this process."""
+        ...
+
+    def slack_bytes(self, budget_bytes: int) -> int:
+        """What a budget of that size loses to rounding in the device's allocator."""
+        ...
+
+    def limit(self, budget_bytes: int | None) -> None:
+        """Have the device refuse more than that to this process."""
+        ...
+
+    def tidy(self) -> None:
+        """Give cached memory back to the device."""
+        ...
+
+    def rates(self) -> Rates:
+        """How fast it is: measured, and kept for the next time."""
+        ...

@@ -1,0 +1,310 @@
+"""A device that is not there: host memory, a clock of its own, rates you choose.
+
+Covers: the whole interface of a carrier, a capacity that counts every byte (weights and what is
+computed), lanes that run as late or as early as marks allow.
+Promise: the bytes are real, so a copy that comes too late or too early gives wrong results, as on
+a real device; the same seed gives the same order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from holdfast.base.errors import OutOfMemory
+from holdfast.base.units import format_bytes
+from holdfast.residency.journal import Journal
+from holdfast.residency.pack import Layout, unpack
+from holdfast.residency.plan import Rates
+from holdfast.residency.slabs import slab
+
+_LANES = ("copy", "decode")
+
+
+@dataclass(eq=False)
+class Moment:
+    """A mark: something that happened in a lane, or will."""
+
+    lane: str
+    work: Callable[[], None] | None = None
+    after: Sequence[Moment] = ()
+    cost_ms: float = 0.0
+    at_ms: float | None = None  # None: not yet
+    start: Moment | None = None  # for those who ask
+
+
+class Simulated:
+    """A made-up device. Times are in its own milliseconds; nothing here sleeps.
+
+    `eager` is how likely a lane runs something before anyone waits for it: 0 as late as possible,
+    1 at once, in between by `seed`. `capacity_bytes` is what the device has.
+    """
+
+    pinned = False
+    device = torch.device("cpu")
+
+    def __init__(
+        self,
+        name: str = "simulated",
+        *,
+        capacity_bytes: int = 1 << 62,
+        link_gb_s: float = 25.0,
+        compute_gflops: float = 50_000.0,
+        memory_gb_s: float = 1000.0,
+        decode_gb_s: float = 500.0,
+        eager: float = 0.5,
+        seed: int = 0,
+    ) -> None:
+        self.name = name
+        self.capacity_bytes = capacity_bytes
+        self.limit_bytes: int | None = None
+        self.log: Journal | None = None
+        self.held_bytes = 0  # handed out by `empty`
+        self.computed_bytes = 0  # taken by what is computed
+        self.peak_bytes = 0  # the most of both
+        self.now_ms = 0.0
+        self.link_busy_ms = 0.0
+        self.copied_bytes = 0
+        self._computed_peak = 0
+        self._rates = Rates(link_gb_s, decode_gb_s)
+        self._gflops, self._memory_gb_s = compute_gflops, memory_gb_s
+        self._queues: dict[str, list[Moment]] = {lane: [] for lane in _LANES}
+        self._free_ms = dict.fromkeys(_LANES, 0.0)
+        self._eager, self._random = eager, random.Random(seed)
+
+    # ---- memory
+
+    def empty(self, nbytes: int) -> torch.Tensor:
+        """Host memory, counted; filled with ones, as new memory on a device holds anything."""
+        self._room_for(nbytes, "weights")
+        tensor = slab(nbytes).fill_(255) if nbytes else slab(0)
+        self.held_bytes += nbytes
+        self._note_peak()
+        weakref.finalize(tensor.untyped_storage(), self._returned, nbytes).atexit = False
+        return tensor
+
+    def _returned(self, nbytes: int) -> None:
+        self.held_bytes -= nbytes
+
+    def computed(self, nbytes: int) -> None:
+        """Something that was computed takes (or gives back) that much.
+
+        Raises torch's own error for a full device.
+        """
+        if nbytes > 0 and self._over(nbytes):
+            raise torch.OutOfMemoryError(f"{self.name} has no {nbytes} bytes for what is computed")
+        self.computed_bytes += nbytes
+        self._computed_peak = max(self._computed_peak, self.computed_bytes)
+        self._note_peak()
+
+    def _over(self, nbytes: int) -> bool:
+        most = self.capacity_bytes
+        if self.limit_bytes is not None:
+            most = min(most, self.limit_bytes)
+        return self.held_bytes + self.computed_bytes + nbytes > most
+
+    def _room_for(self, nbytes: int, what: str) -> None:
+        if self._over(nbytes):
+            raise OutOfMemory(
+                f"cannot take {format_bytes(nbytes)} on {self.name} for {what}",
+                expected="that much free memory inside of the budget",
+                hint="a smaller budget for weights, or smaller pictures",
+            )
+
+    def _note_peak(self) -> None:
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes + self.computed_bytes)
+
+    # ---- lanes
+
+    def copy(
+        self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], after: Sequence[Moment]
+    ) -> Moment:
+        """In the lane of copies."""
+        nbytes = sum(source.numel() for _, source in pairs)
+        kept = list(pairs)
+        self.copied_bytes += nbytes
+        cost = nbytes / self._rates.link_gb_s / 1e6 + self._rates.copy_ms * len(kept)
+        self.link_busy_ms += cost
+
+        def work() -> None:
+            for target, source in kept:
+                target.copy_(source)
+
+        return self._queue(Moment("copy", work, tuple(after), cost), nbytes)
+
+    def decode(
+        self, parts: Sequence[tuple[torch.Tensor, Layout, torch.Tensor]], after: Sequence[Moment]
+    ) -> Moment:
+        """In the lane of decodes."""
+        kept = list(parts)
+        raw_bytes = sum(layout.raw_bytes for _, layout, _ in kept)
+        cost = raw_bytes / self._rates.decode_gb_s / 1e6 + self._rates.copy_ms * len(kept)
+
+        def work() -> None:
+            for payload, layout, target in kept:
+                unpack(payload, layout, target)
+
+        return self._queue(Moment("decode", work, tuple(after), cost), raw_bytes)
+
+    def _queue(self, moment: Moment, nbytes: int) -> Moment:
+        self._queues[moment.lane].append(moment)
+        if self.log is not None:
+            moment.start = Moment(moment.lane)
+            self.log.lane(moment.lane, nbytes, moment.start, moment)
+        while self._random.random() < self._eager:
+            lane = self._random.choice(_LANES)
+            if not self._queues[lane]:
+                break
+            self._run(self._queues[lane][0])
+        return moment
+
+    def _run(self, moment: Moment) -> None:
+        """Everything in its lane up to a moment, and what that has to come after."""
+        while moment.at_ms is None:
+            following = self._queues[moment.lane][0]
+            for earlier in following.after:
+                self._run(earlier)
+            if following.at_ms is not None:  # running what comes before it ran it too
+                continue
+            self._queues[moment.lane].pop(0)
+            start = max([self._free_ms[moment.lane], *(m.at_ms or 0.0 for m in following.after)])
+            if following.work is not None:
+                with torch.inference_mode(False), torch.no_grad(), _unwatched():
+                    following.work()
+            following.work = None
+            following.after = ()
+            if following.start is not None:
+                following.start.at_ms = start
+            following.at_ms = self._free_ms[moment.lane] = start + following.cost_ms
+
+    def mark(self, timed: bool = False) -> Moment:
+        """This moment of the computing, which is never behind."""
+        return Moment("compute", at_ms=self.now_ms)
+
+    def wait(self, mark: Moment) -> None:
+        """Runs what has to be done, and moves the clock."""
+        self._run(mark)
+        self.now_ms = max(self.now_ms, mark.at_ms or 0.0)
+
+    def drain(self) -> None:
+        """Runs everything."""
+        for lane in _LANES:
+            while self._queues[lane]:
+                self.wait(self._queues[lane][-1])
+
+    settle = wait
+
+    def synchronize(self) -> None:
+        """Runs everything."""
+        self.drain()
+
+    def between_ms(self, start: Moment, end: Moment) -> float:
+        """By its own clock."""
+        return (end.at_ms or 0.0) - (start.at_ms or 0.0)
+
+    # ---- computing
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """Counts the memory and the time of what is computed inside."""
+        with _Watch(self):
+            yield
+
+    def spend(self, flops: float, moved_bytes: float) -> None:
+        """The clock of an operation: computing or memory, whichever is slower."""
+        self.now_ms += max(flops / self._gflops / 1e6, moved_bytes / self._memory_gb_s / 1e6)
+
+    def others_bytes(self) -> int:
+        """Weights and the rest, as torch counts on real devices."""
+        return self.held_bytes + self.computed_bytes
+
+    def others_peak_bytes(self, reset: bool = False) -> int:
+        """The most of it since the last reset."""
+        peak = self.held_bytes + self._computed_peak
+        if reset:
+            self._computed_peak = self.computed_bytes
+        return peak
+
+    def outside_bytes(self) -> int:
+        """It has no driver."""
+        return 0
+
+    def total_bytes(self) -> int:
+        """Its capacity."""
+        return self.capacity_bytes
+
+    def slack_bytes(self, budget_bytes: int) -> int:
+        """It counts every byte."""
+        return 0
+
+    def limit(self, budget_bytes: int | None) -> None:
+        """Refuses more than that from now on."""
+        self.limit_bytes = budget_bytes
+
+    def tidy(self) -> None:
+        """It has no cache."""
+
+    def rates(self) -> Rates:
+        """Those it was made with."""
+        return self._rates
+
+
+class _Watch(TorchDispatchMode):
+    """Counts every storage that an operation makes, until it dies."""
+
+    def __init__(self, simulated: Simulated) -> None:
+        super().__init__()
+        self._simulated = simulated
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        outputs = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
+        given = {x.untyped_storage().data_ptr() for x in inputs}
+        fresh = [x for x in outputs if x.untyped_storage().data_ptr() not in given]
+        for tensor in fresh:
+            self._count(tensor.untyped_storage())
+        if fresh:
+            moved = sum(x.numel() * x.element_size() for x in (*inputs, *outputs))
+            self._simulated.spend(_flops(func, inputs, fresh[0]), moved)
+        return result
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        key, nbytes = storage.data_ptr(), storage.nbytes()
+        if nbytes == 0 or key in self._known:
+            return
+        self._simulated.computed(nbytes)
+        self._known.add(key)
+        weakref.finalize(storage, self._gone, key, nbytes).atexit = False
+
+    def _gone(self, key: int, nbytes: int) -> None:
+        self._known.discard(key)
+        self._simulated.computed(-nbytes)
+
+
+@contextlib.contextmanager
+def _unwatched() -> Iterator[None]:
+    """What the device's own lanes do is no computing of the caller."""
+    with torch._C._DisableTorchDispatch():
+        yield
+
+
+def _flops(func: Any, inputs: Sequence[torch.Tensor], output: torch.Tensor) -> float:
+    """Two for each product of a matrix multiplication or convolution; else one for each result."""
+    name = func.overloadpacket.__name__
+    if name in ("mm", "addmm", "bmm", "baddbmm"):
+        return 2.0 * output.numel() * inputs[-2].shape[-1]
+    if "convolution" in name:
+        return 2.0 * output.numel() * inputs[1][0].numel()
+    return float(output.numel())

@@ -1,0 +1,175 @@
+"""Devices that torch reaches through streams and events: CUDA, ROCm, XPU, NPU, MLU.
+
+Promise: no call here makes the host wait for the device, but `settle` and `synchronize`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from holdfast.base.errors import OutOfMemory
+from holdfast.base.units import format_bytes
+from holdfast.residency.carriers.measure import measured_rates
+from holdfast.residency.journal import Journal
+from holdfast.residency.pack import Layout, unpack
+from holdfast.residency.plan import Rates
+
+# What a driver takes for a process when nothing tells it.
+_CONTEXT_BYTES = 600 << 20
+
+
+class Streams:
+    """One stream for copies, one for decoding; computing is the stream that is current."""
+
+    def __init__(self, name: str) -> None:
+        device = torch.device(name)
+        self._api: Any = getattr(torch, device.type)
+        index = self._api.current_device() if device.index is None else device.index
+        self.device = torch.device(device.type, index)
+        self.name = str(self.device)
+        self._copies = self._api.Stream(device=self.device)
+        self._decodes = self._api.Stream(device=self.device)
+        self.log: Journal | None = None
+        self._outside: int | None = None
+        self._rates: Rates | None = None
+        self._limited = False
+
+    @property
+    def pinned(self) -> bool:
+        """Pageable memory is copied through the driver's own buffer, at a sixth of the speed."""
+        return self.device.type == "cuda"
+
+    def empty(self, nbytes: int) -> torch.Tensor:
+        """Memory of torch's allocator."""
+        try:
+            with torch.inference_mode(False):
+                tensor = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
+        except torch.OutOfMemoryError as exc:
+            raise OutOfMemory(
+                f"cannot take {format_bytes(nbytes)} on {self.name} for weights",
+                expected="that much free memory inside of the budget",
+                hint="a smaller budget for weights, or smaller pictures",
+            ) from exc
+        return tensor
+
+    def copy(
+        self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], after: Sequence[Any]
+    ) -> Any:
+        """On the stream of copies."""
+        with self._api.stream(self._copies):
+            for mark in after:
+                self._copies.wait_event(mark)
+            start = self._started(self._copies)
+            for target, source in pairs:
+                target.copy_(source, non_blocking=True)
+            return self._done("copy", sum(t.numel() for t, _ in pairs), start, self._copies)
+
+    def decode(
+        self, parts: Sequence[tuple[torch.Tensor, Layout, torch.Tensor]], after: Sequence[Any]
+    ) -> Any:
+        """On the stream of decodes."""
+        with self._api.stream(self._decodes):
+            for mark in after:
+                self._decodes.wait_event(mark)
+            start = self._started(self._decodes)
+            for payload, layout, target in parts:
+                unpack(payload, layout, target)
+            return self._done("decode", sum(t.numel() for *_, t in parts), start, self._decodes)
+
+    def _started(self, stream: Any) -> Any:
+        if self.log is None:
+            return None
+        return stream.record_event(self._api.Event(enable_timing=True))
+
+    def _done(self, kind: str, nbytes: int, start: Any, stream: Any) -> Any:
+        if self.log is None or start is None:
+            return stream.record_event()
+        end = stream.record_event(self._api.Event(enable_timing=True))
+        self.log.lane(kind, nbytes, start, end)
+        return end
+
+    def mark(self, timed: bool = False) -> Any:
+        """An event of the current stream."""
+        event = self._api.Event(enable_timing=timed)
+        event.record(self._api.current_stream(self.device))
+        return event
+
+    def wait(self, mark: Any) -> None:
+        """The current stream waits."""
+        self._api.current_stream(self.device).wait_event(mark)
+
+    def drain(self) -> None:
+        """The current stream waits for both others."""
+        current = self._api.current_stream(self.device)
+        current.wait_stream(self._copies)
+        current.wait_stream(self._decodes)
+
+    def settle(self, mark: Any) -> None:
+        """The host waits for an event."""
+        mark.synchronize()
+
+    def synchronize(self) -> None:
+        """The host waits for the device."""
+        self._api.synchronize(self.device)
+
+    def between_ms(self, start: Any, end: Any) -> float:
+        """By the device's clock."""
+        return start.elapsed_time(end)
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """Torch counts by itself."""
+        yield
+
+    def others_bytes(self) -> int:
+        """All tensors; the caller knows which are its own."""
+        return self._api.memory_allocated(self.device)
+
+    def others_peak_bytes(self, reset: bool = False) -> int:
+        """The most since the last reset."""
+        peak = self._api.max_memory_allocated(self.device)
+        if reset:
+            self._api.reset_peak_memory_stats(self.device)
+        return peak
+
+    def outside_bytes(self) -> int:
+        """What the device counts for this process besides torch's memory, asked once."""
+        if self._outside is None:
+            free, total = self._api.mem_get_info(self.device)
+            seen = total - free - self._api.memory_reserved(self.device)
+            # With other processes on the card that is far too much.
+            self._outside = seen if 0 <= seen <= 2 * _CONTEXT_BYTES else _CONTEXT_BYTES
+        return self._outside
+
+    def total_bytes(self) -> int:
+        """What the card has, with what others hold of it taken off."""
+        free, total = self._api.mem_get_info(self.device)
+        ours = self.outside_bytes() + self._api.memory_reserved(self.device)
+        return min(total, free + ours)
+
+    def slack_bytes(self, budget_bytes: int) -> int:
+        """Torch takes memory in steps of up to 20 MB, and what is computed leaves gaps."""
+        return (64 << 20) + budget_bytes // 50
+
+    def limit(self, budget_bytes: int | None) -> None:
+        """Torch's allocator refuses to grow beyond it."""
+        if budget_bytes is None and not self._limited:
+            return
+        _, total = self._api.mem_get_info(self.device)
+        wanted = total if budget_bytes is None else max(1, budget_bytes - self.outside_bytes())
+        self._api.set_per_process_memory_fraction(min(1.0, wanted / total), self.device)
+        self._limited = budget_bytes is not None
+
+    def tidy(self) -> None:
+        """Give torch's cache back."""
+        self._api.empty_cache()
+
+    def rates(self) -> Rates:
+        """Measured once for each device and process."""
+        if self._rates is None:
+            self._rates = measured_rates(self)
+        return self._rates

@@ -1,0 +1,84 @@
+"""`manage` and `unmanage`: put a module under a budget, and take it out again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+from holdfast.base.errors import BadInput, Misuse
+from holdfast.base.units import parse_bytes
+from holdfast.residency.carriers import carrier_for
+from holdfast.residency.group import Group
+from holdfast.residency.managed import ENTRIES, Managed, refuse_nonsense
+from holdfast.residency.outside import managed_of
+
+_PACKING = ("auto", True, False)
+
+
+def manage(
+    module: nn.Module,
+    budget: str | int | None = None,
+    device: Any = "cuda",
+    *,
+    keep_bytes: int | None = None,
+    pack: bool | str = "auto",
+    group: Group | None = None,
+    entries: Sequence[str] = ENTRIES,
+    progress: Callable[[int, int], None] | None = None,
+) -> Managed:
+    """Run `module` on `device` with at most `budget` of its memory, activations included.
+
+        managed = residency.manage(transformer, budget="6GB", device="cuda")
+        transformer(**inputs)              # as before
+        residency.unmanage(transformer)    # as it was
+
+    The first pass finds the order of the weights; from the second on, those that do not fit come
+    over the link while the layers before them compute. `pack` sends bf16 and fp16 weights packed
+    without loss: "auto" does where not everything fits. `keep_bytes` says how much of the weights
+    stays, whatever the budget. `group` shares one budget among several modules. `progress` is
+    called with bytes done and in all while weights are prepared.
+    Raises BadInput, OutOfMemory, or whatever `progress` raises; the module is whole then.
+    """
+    refuse_nonsense(module)
+    if managed_of(module) is not None:
+        raise Misuse(
+            f"{type(module).__name__} is managed already",
+            expected="a module that nobody manages",
+            hint="managed.set_budget(…) to change its budget, or residency.unmanage(module) first",
+        )
+    if pack not in _PACKING:
+        raise BadInput(f"cannot use pack={pack!r}", expected='"auto", True or False')
+    if group is None:
+        limit = None if budget is None else parse_bytes(budget)
+        group = Group(carrier_for(device), limit)
+    managed = Managed(module, group, keep_bytes=keep_bytes, entries=entries, progress=progress)
+    managed.packed = _worth_packing(managed, group) if pack == "auto" else bool(pack)
+    group.members.append(managed)
+    try:
+        managed.take()
+    except BaseException:
+        managed.release()
+        group.members.remove(managed)
+        raise
+    return managed
+
+
+def unmanage(module: nn.Module) -> None:
+    """Take a module out of management: hooks off, weights in memory of their own as before.
+
+    Does nothing to a module that is not managed.
+    """
+    managed = managed_of(module)
+    if managed is None:
+        return
+    managed.release()
+    managed.group.leave(managed)
+
+
+def _worth_packing(managed: Managed, group: Group) -> bool:
+    """Whether something will have to be streamed."""
+    total = sum(p.numel() * p.element_size() for p in managed.module.parameters())
+    room = group.room_bytes if managed.keep_bytes is None else managed.keep_bytes
+    return total > room

@@ -1,0 +1,192 @@
+"""Decide how the weights of one tensor are packed, and where each part of the result lies.
+
+A 16-bit float is a sign, an exponent and a mantissa. Signs and mantissas are as good as noise; a
+trained tensor uses few exponents, and mostly three of them. They are stored in one of two ways:
+
+    flat     4 bits each: a window of 15 neighbours and one more, or of 16 neighbours
+    ranked   2 bits each: the three commonest, or "see the list"; the list has 3 or 4 bits for
+             each of the others, in the order of the decoder's lanes
+
+An exponent that neither way covers is an escape: its place and its whole value stand at the end.
+Covers: the choice from a histogram, the sizes, the byte offsets.
+Leaves to others: moving bits (pack_torch, pack_triton).
+Promise: pure; what is decided from one histogram has exactly the size that was decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LANES = 1024  # one byte of a plane serves the same lane of every row
+ROWS = 8
+TILE = LANES * ROWS  # weights that are decoded together
+SCHEMES = ("flat", "ranked")
+TABLE_BYTES = 32  # at 0: the first three exponents; at 8: the list's, or those of "flat"
+
+_ALIGN = 16
+_SLACK = 8  # the decoders read the list in words, and one word more than they need
+_WORTH = 0.9  # of the raw bytes: above it, packing is not worth the decoding
+_FLAT_MARGIN = 0.01  # of the raw bytes: "flat" decodes faster, so it may be that much larger
+_HIGH_BITS = {"bf16": 0, "fp16": 3}  # beside the exponent and the low byte
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a decoder must know besides the bytes. Plain numbers and words, so it goes into JSON.
+
+    `*_at` are byte offsets in the payload, multiples of 16. The `low` part holds 8 bits of each
+    weight (bf16: sign and mantissa; fp16: the low half of the mantissa), `high` the 3 that are
+    left of an fp16. `escapes` counts whole weights at the end, each with a place of
+    `place_bytes`. `width` is the bits of an entry of the list, 0 for "flat". In "flat", code i is
+    the exponent `base + i`, but 15 is `extra` unless that is None.
+    """
+
+    kind: str
+    scheme: str
+    elements: int
+    width: int
+    base: int
+    extra: int | None
+    escapes: int
+    place_bytes: int
+    low_at: int
+    codes_at: int
+    high_at: int
+    starts_at: int
+    list_at: int
+    places_at: int
+    values_at: int
+    nbytes: int
+    raw_bytes: int
+
+    @property
+    def tiles(self) -> int:
+        """How many times 8192 weights, the last time perhaps fewer."""
+        return -(-self.elements // TILE)
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """Which exponent gets which code. `first` is empty and `width` 0 for "flat"."""
+
+    scheme: str
+    width: int
+    first: tuple[int, ...]
+    second: tuple[int, ...]
+    base: int = 0
+    extra: int | None = None
+
+    def table(self) -> bytes:
+        """The codes' exponents, as they stand at the start of a payload."""
+        first = bytes(self.first).ljust(8, b"\0")
+        return (first + bytes(self.second)).ljust(TABLE_BYTES, b"\0")
+
+    def lookup(self) -> bytes:
+        """For each of 256 exponents: bit 7 an escape, bits 0-1 the code, 2-5 the list's entry.
+
+        For "flat" bits 0-3 are the code.
+        """
+        marks = bytearray(b"\x80" * 256)
+        for code, exponent in enumerate(self.second):
+            marks[exponent] = code if self.scheme == "flat" else 3 | code << 2
+        for code, exponent in enumerate(self.first):
+            marks[exponent] = code
+        return bytes(marks)
+
+
+def decide(
+    histogram: Sequence[int], kind: str, schemes: Sequence[str] = SCHEMES
+) -> tuple[Layout, Book] | None:
+    """The smallest way to pack weights whose exponents occur `histogram` times.
+
+    "flat" wins if it is at most 1 % of the raw bytes larger. None if nothing saves 10 %.
+    """
+    if kind == "fp16":  # 4 of 16 bits for the exponent save too little of the 5 there are
+        schemes = [scheme for scheme in schemes if scheme != "flat"]
+    found = [(_layout(book, histogram, kind), book) for book in _books(histogram, schemes)]
+    if not found:
+        return None
+    layout, book = min(found, key=_cost)
+    return (layout, book) if layout.nbytes <= _WORTH * layout.raw_bytes else None
+
+
+def _cost(candidate: tuple[Layout, Book]) -> float:
+    layout, _ = candidate
+    margin = _FLAT_MARGIN * layout.raw_bytes if layout.scheme == "flat" else 0.0
+    return layout.nbytes - margin
+
+
+def _books(histogram: Sequence[int], schemes: Sequence[str]) -> list[Book]:
+    books = []
+    if "flat" in schemes:
+        books += [_window(histogram, 16, None), _window_and_one(histogram)]
+    if "ranked" in schemes:
+        books += [_ranked(histogram, 3), _ranked(histogram, 4)]
+    return books
+
+
+def _window(histogram: Sequence[int], length: int, extra: int | None) -> Book:
+    starts = range(256 - length + 1)
+    base = max(starts, key=lambda start: (sum(histogram[start : start + length]), -start))
+    second = (*range(base, base + length), *(() if extra is None else (extra,)))
+    return Book("flat", 0, (), second, base, extra)
+
+
+def _window_and_one(histogram: Sequence[int]) -> Book:
+    """The commonest exponent outside is mostly that of 0, far below the others."""
+    base = _window(histogram, 15, None).base
+    outside = [e for e in range(256) if not base <= e < base + 15]
+    return _window(histogram, 15, max(outside, key=lambda e: (histogram[e], -e)))
+
+
+def _ranked(histogram: Sequence[int], width: int) -> Book:
+    order = sorted(range(256), key=lambda e: (-histogram[e], e))
+    return Book("ranked", width, tuple(order[:3]), tuple(order[3 : 3 + 2**width]))
+
+
+def _layout(book: Book, histogram: Sequence[int], kind: str) -> Layout:
+    elements = sum(histogram)
+    listed = sum(histogram[e] for e in book.second) if book.width else 0
+    escapes = elements - listed - sum(histogram[e] for e in book.first or book.second)
+    sizes = _sizes(book, kind, elements, listed, escapes)
+    offsets, end = {}, 0
+    for name, size in sizes.items():
+        offsets[name] = end
+        end = _aligned(end + size)
+    return Layout(
+        kind=kind,
+        scheme=book.scheme,
+        elements=elements,
+        width=book.width,
+        base=book.base,
+        extra=book.extra,
+        escapes=escapes,
+        place_bytes=_place_bytes(elements),
+        **{name: at for name, at in offsets.items() if name != "table"},
+        nbytes=end,
+        raw_bytes=2 * elements,
+    )
+
+
+def _sizes(book: Book, kind: str, elements: int, listed: int, escapes: int) -> dict[str, int]:
+    """Bytes of each part, in the order of the payload."""
+    tiles = -(-elements // TILE)
+    return {
+        "table": TABLE_BYTES,
+        "low_at": elements,
+        "codes_at": tiles * TILE // (4 if book.width else 2),
+        "high_at": tiles * TILE * _HIGH_BITS[kind] // 8,
+        "starts_at": tiles * 8 if book.width else 0,
+        "list_at": -(-listed // 8) * book.width + _SLACK if book.width else 0,
+        "places_at": escapes * _place_bytes(elements),
+        "values_at": escapes * 2,
+    }
+
+
+def _place_bytes(elements: int) -> int:
+    return 4 if elements <= 2**31 else 8
+
+
+def _aligned(count: int) -> int:
+    return -(-count // _ALIGN) * _ALIGN

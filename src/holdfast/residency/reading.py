@@ -1,0 +1,369 @@
+"""Read parts of files into memory that is there already, with several threads.
+
+Covers: pieces, parallel reads, progress, breaking off and going on.
+Leaves to others: what the bytes mean (checkpoint), where they go (loading).
+Promise: an interrupt comes out in the calling thread within 100 ms on a disk that gives 10 MB/s or
+more; by then no thread of ours runs, no file is open and nobody writes to the targets any more.
+What was read stays read: `run()` again reads the rest.
+
+Threads, because one of them neither keeps a fast disk busy nor copies from the cache at the speed
+of the memory. Not O_DIRECT: a model that is loaded twice should come from the cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from holdfast.base.errors import BadInput, Misuse
+from holdfast.base.threads import Team
+from holdfast.base.units import format_bytes
+
+PIECE_BYTES = 4 << 20
+MOST_BUFFERS = 512  # of one read; systems take 1024
+MOST_THREADS = 8
+SMALLEST_BYTES, LARGEST_BYTES = 64 << 10, PIECE_BYTES  # of one call to the system
+SLOW_S, QUICK_S = 0.02, 0.002  # one call: longer, and the next is half as much; or twice
+PAUSE_S = 0.02  # between two looks at the caller's `check`
+
+Progress = Callable[[int, int], object]
+Check = Callable[[], object]
+Sink = Callable[[int, memoryview], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`nbytes` bytes of a file from `offset` on, and where they go.
+
+    `target` is a writable buffer of that size or a contiguous uint8 tensor in host memory. Or it is
+    None, and `sink(at, view)` takes them: called by any thread, in any order, once for each run of
+    bytes from `at` (counted from the part's own start, a multiple of PIECE_BYTES) on; `view` is
+    valid for the length of the call.
+    """
+
+    path: Path
+    offset: int
+    nbytes: int
+    target: Any = None
+    sink: Sink | None = None
+
+
+def read_into(
+    parts: Sequence[Part],
+    *,
+    threads: int | None = None,
+    progress: Progress | None = None,
+    check: Check | None = None,
+) -> None:
+    """Fill the targets of all parts; see `Reading`."""
+    Reading(parts, threads=threads).run(progress=progress, check=check)
+
+
+class Reading:
+    """Parts to be read, and which bytes of them are there."""
+
+    def __init__(self, parts: Sequence[Part], *, threads: int | None = None) -> None:
+        self._parts = tuple(parts)  # the views below do not keep a tensor alive
+        self._pieces = _pieces(parts)
+        self._threads = threads or default_threads()
+        self._seen: dict[Path, tuple[int, ...]] = {}
+        self._lock = threading.Lock()  # held while run() runs
+        self.total_bytes = sum(part.nbytes for part in parts)
+
+    @property
+    def done_bytes(self) -> int:
+        """Bytes that are where they belong."""
+        return sum(piece.done for piece in self._pieces)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all are."""
+        return all(piece.done == piece.nbytes for piece in self._pieces)
+
+    def run(self, *, progress: Progress | None = None, check: Check | None = None) -> None:
+        """Read what is not there yet.
+
+        `progress(done_bytes, total_bytes)` and `check()` are called in this thread, every 20 ms or
+        so; what they raise comes out, as Ctrl-C does. The last progress is (total, total).
+        Raises BadInput for a file that cannot be read, is too short, or is another one than the
+        first time; Misuse where another thread is in here.
+        """
+        if not self._lock.acquire(blocking=False):
+            raise Misuse("these parts are being read already", expected="one run() at a time")
+        try:
+            self._run(progress or _nothing, check or _nothing)
+        finally:
+            self._lock.release()
+
+    def _run(self, progress: Progress, check: Check) -> None:
+        check()
+        waiting = deque(piece for piece in self._pieces if piece.done < piece.nbytes)
+        with contextlib.ExitStack() as stack:
+            files = _Files(stack, self._seen)
+            for path in dict.fromkeys(piece.path for piece in waiting):
+                files.open(path)
+            crew = _Crew(waiting, files, min(self._threads, len(waiting)))
+            with Team() as team, crew:
+                for _ in range(crew.size):
+                    team.start(crew.work)
+                while not crew.over.wait(PAUSE_S):
+                    check()
+                    progress(self.done_bytes, self.total_bytes)
+            if crew.error is not None:
+                raise crew.error
+        progress(self.done_bytes, self.total_bytes)
+
+
+def default_threads() -> int:
+    """Two for each processor that this process may use, eight at most."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(MOST_THREADS, 2 * (count or 1))
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+# ---- pieces
+
+
+@dataclass(slots=True, eq=False)
+class _Piece:
+    """What one thread reads at a time: bytes that follow each other in the file."""
+
+    path: Path
+    offset: int
+    nbytes: int
+    views: list[memoryview]  # where they go, one after the other; none where there is a sink
+    sink: Sink | None = None
+    at: int = 0  # for the sink
+    done: int = 0
+
+
+def _pieces(parts: Sequence[Part]) -> list[_Piece]:
+    """In the order of the files, and in each in the order of the bytes."""
+    first = {path: at for at, path in enumerate(dict.fromkeys(part.path for part in parts))}
+    ordered = sorted(parts, key=lambda part: (first[part.path], part.offset))
+    cut = [piece for part in ordered for piece in _cut(part)]
+    return list(_joined(cut))
+
+
+def _cut(part: Part) -> Iterator[_Piece]:
+    view = _view(part) if part.sink is None else None
+    for at in range(0, part.nbytes, PIECE_BYTES):
+        length = min(PIECE_BYTES, part.nbytes - at)
+        views = [view[at : at + length]] if view is not None else []
+        yield _Piece(part.path, part.offset + at, length, views, part.sink, at)
+
+
+def _joined(pieces: list[_Piece]) -> Iterator[_Piece]:
+    """Small neighbours become one piece: models have a thousand tensors of a few kilobytes."""
+    last: _Piece | None = None
+    for piece in pieces:
+        if last is not None and _fits(last, piece):
+            last.views += piece.views
+            last.nbytes += piece.nbytes
+            continue
+        if last is not None:
+            yield last
+        last = piece
+    if last is not None:
+        yield last
+
+
+def _fits(last: _Piece, piece: _Piece) -> bool:
+    follows = last.path == piece.path and last.offset + last.nbytes == piece.offset
+    small = last.nbytes + piece.nbytes <= PIECE_BYTES and len(last.views) < MOST_BUFFERS
+    return follows and small and last.sink is None and piece.sink is None
+
+
+def _view(part: Part) -> memoryview:
+    """The target as bytes that can be written to."""
+    target = part.target
+    if hasattr(target, "data_ptr"):  # a tensor: torch is not needed to know where it lies
+        if not (target.device.type == "cpu" and target.is_contiguous()):
+            raise _no_target(part, "a tensor that is not contiguous host memory")
+        size = target.numel() * target.element_size()
+        view = memoryview((ctypes.c_ubyte * size).from_address(target.data_ptr())).cast("B")
+    else:
+        try:
+            view = memoryview(target).cast("B")
+        except TypeError as exc:
+            raise _no_target(part, f"a {type(target).__name__}") from exc
+        if view.readonly:
+            raise _no_target(part, "a buffer that cannot be written to")
+    if view.nbytes != part.nbytes:
+        raise _no_target(part, f"{view.nbytes} B for {part.nbytes} B")
+    return view
+
+
+def _no_target(part: Part, what: str) -> BadInput:
+    return BadInput(
+        f"cannot read {str(part.path)!r} into {what}",
+        expected="a writable, contiguous buffer or tensor in host memory, as large as the part",
+    )
+
+
+# ---- files
+
+
+class _File(NamedTuple):
+    descriptor: int
+    lock: threading.Lock  # for systems that cannot read at a place
+
+
+class _Files:
+    """Each file open once, for as long as the stack stands."""
+
+    def __init__(self, stack: contextlib.ExitStack, seen: dict[Path, tuple[int, ...]]) -> None:
+        self._stack, self._seen = stack, seen
+        self._open: dict[Path, _File] = {}
+
+    def open(self, path: Path) -> None:
+        """Raises BadInput where that does not go, or another file has that name by now."""
+        try:
+            file = self._stack.enter_context(path.open("rb", buffering=0))
+        except OSError as exc:
+            raise _unreadable(path, exc) from exc
+        about = os.fstat(file.fileno())
+        identity = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
+        if self._seen.setdefault(path, identity) != identity:
+            raise BadInput(
+                f"cannot go on reading {str(path)!r}: the file has changed since",
+                expected="the file that was begun",
+                hint="load the model from the start",
+            )
+        if hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):  # a pipe, a file system without
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        self._open[path] = _File(file.fileno(), threading.Lock())
+
+    def read(self, piece: _Piece, views: list[memoryview], done: int) -> int:
+        """Go on with a piece, as far as the system does at once; at least one byte.
+
+        Raises BadInput where the file ends, or cannot be read.
+        """
+        file, offset = self._open[piece.path], piece.offset + done
+        try:
+            count = _read_at(file, views, offset)
+        except OSError as exc:
+            raise _unreadable(piece.path, exc) from exc
+        if not count:
+            raise _too_short(piece.path, os.fstat(file.descriptor).st_size, offset)
+        return count
+
+
+def _read_at(file: _File, views: list[memoryview], offset: int) -> int:
+    if hasattr(os, "preadv"):
+        return os.preadv(file.descriptor, views, offset)
+    with file.lock:
+        os.lseek(file.descriptor, offset, os.SEEK_SET)
+        data = os.read(file.descriptor, views[0].nbytes)
+    views[0][: len(data)] = data
+    return len(data)
+
+
+def _unreadable(path: Path, exc: OSError) -> BadInput:
+    return BadInput(
+        f"cannot read weights {str(path)!r}: {exc.strerror}", expected="a readable file"
+    )
+
+
+def _too_short(path: Path, size: int, offset: int) -> BadInput:
+    return BadInput(
+        f"cannot read weights {str(path)!r}: it ends after {format_bytes(size)}",
+        expected=f"more than {offset} B: a whole file",
+        hint="download or copy it again",
+    )
+
+
+# ---- threads
+
+
+class _Crew(contextlib.AbstractContextManager["_Crew"]):
+    """What the threads share. Leaving the block ends their work soon."""
+
+    def __init__(self, waiting: deque[_Piece], files: _Files, size: int) -> None:
+        self._waiting, self._files = waiting, files
+        self._lock = threading.Lock()
+        self._working = self.size = size
+        self._stop = False
+        self.error: BaseException | None = None  # the first one
+        self.over = threading.Event()
+        if not size:
+            self.over.set()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop = True
+
+    def work(self) -> None:
+        """Read pieces until there are none, or it is time to stop."""
+        pace = _Pace()
+        try:
+            while not self._stop:
+                self._read(self._waiting.popleft(), pace)
+        except IndexError:
+            pass  # there are no more
+        except BaseException as exc:  # noqa: BLE001  raised in the calling thread
+            self._stop = True
+            self.error = self.error or exc
+        finally:
+            with self._lock:
+                self._working -= 1
+                if not self._working:
+                    self.over.set()
+
+    def _read(self, piece: _Piece, pace: _Pace) -> None:
+        views = piece.views or [pace.scratch(piece.nbytes)]
+        done = piece.done
+        while done < piece.nbytes:
+            if self._stop:
+                return
+            begun = time.perf_counter()
+            done += self._files.read(piece, _window(views, done, pace.step_bytes), done)
+            pace.took(time.perf_counter() - begun)
+            if piece.sink is None:
+                piece.done = done
+        if piece.sink is not None:
+            piece.sink(piece.at, views[0])
+            piece.done = done
+
+
+class _Pace:
+    """How much one thread asks for at once: a call to the system cannot be broken off."""
+
+    def __init__(self) -> None:
+        self.step_bytes = 1 << 20
+        self._scratch: memoryview | None = None
+
+    def took(self, seconds: float) -> None:
+        """Ask for less after a slow call, for more after a quick one."""
+        if seconds > SLOW_S:
+            self.step_bytes = max(SMALLEST_BYTES, self.step_bytes // 2)
+        elif seconds < QUICK_S:
+            self.step_bytes = min(LARGEST_BYTES, self.step_bytes * 2)
+
+    def scratch(self, nbytes: int) -> memoryview:
+        """Memory of this thread alone, used again for each piece."""
+        if self._scratch is None:
+            self._scratch = memoryview(bytearray(PIECE_BYTES))
+        return self._scratch[:nbytes]
+
+
+def _window(views: list[memoryview], at: int, length: int) -> list[memoryview]:
+    """The views from byte `at` of them all on, `length` bytes at most."""
+    found = []
+    for view in views:
+        if at < view.nbytes and length > 0:
+            found.append(view[at : at + length])
+            length -= found[-1].nbytes
+        at = max(0, at - view.nbytes)
+    return found

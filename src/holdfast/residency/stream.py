@@ -1,0 +1,414 @@
+"""Move weights through a device by a plan, ahead of the computing.
+
+Covers: the keep-set, the two rings, what is copied and decoded when, layers that come out of turn,
+letting go.
+Leaves to others: the plan itself (plan), when layers begin and end (managed), lanes (carriers).
+Promise: a layer never begins before its weights are there, and no place is filled anew before the
+layer that used it is done; the host waits for nothing of that. Ctrl-C anywhere leaves a state from
+which `reset` and `close` work.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from holdfast.residency.carriers.carrier import Carrier, Mark
+from holdfast.residency.interrupt import throw_exception_if_processing_interrupted
+from holdfast.residency.journal import Journal
+from holdfast.residency.plan import Chunk, Plan, Problem
+from holdfast.residency.ring import Slot, aligned
+from holdfast.residency.weights import Stretch
+
+# How much computing may be queued on a device: less answers an interrupt sooner.
+QUEUED_MS = 60.0
+
+
+@dataclass(slots=True)
+class _Stay:
+    """The latest of a visit's stays, by number over all passes; -1 for none."""
+
+    arrived: Mark = None  # its bytes are in the ring
+    ready: Mark = None  # they can be used
+    read: Mark = None  # its place in the ring is free
+    read_number: int = -1
+    over: Mark = None  # the layers that used it are done
+    over_number: int = -1
+
+
+class Streamer:
+    """One plan at work. Make it, `load` it, then `begin` and `end` uses in any order."""
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        stretches: Sequence[Stretch],
+        problem: Problem,
+        plan: Plan,
+        journal: Journal,
+    ) -> None:
+        self.plan = plan
+        self._carrier = carrier
+        self._stretches = stretches
+        self._journal = journal
+        self._kept: dict[tuple[int, ...], torch.Tensor] = {}
+        self._kept_packed: dict[int, torch.Tensor] = {}
+        self._ring: torch.Tensor | None = None
+        self._decoded: torch.Tensor | None = None
+        self._covering = _covering(problem, plan)
+        self._home = {w: i for i, chunk in enumerate(plan.chunks) for w in chunk.weights}
+        self._clock_ms = _clock(problem, plan)
+        self.reset()
+
+    # ---- memory
+
+    def load(
+        self,
+        inherited: dict[tuple[int, ...], torch.Tensor],
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Take the memory and fill the keep-set; again after an interrupt, it goes on.
+
+        `inherited` is device memory of chunks that an earlier plan kept, by their weights. Raises
+        OutOfMemory; what was loaded until then stays.
+        """
+        plan, carrier = self.plan, self._carrier
+        if self._ring is None:
+            self._ring = carrier.empty(plan.ring_bytes)
+        if self._decoded is None:
+            self._decoded = carrier.empty(plan.decoded_bytes)
+        wanted = [plan.chunks[i] for i in sorted(plan.kept | plan.kept_packed)]
+        total = sum(chunk.raw_bytes for chunk in wanted)
+        done = 0
+        for index in sorted(plan.kept | plan.kept_packed):
+            throw_exception_if_processing_interrupted()
+            if index in plan.kept:
+                self._keep(plan.chunks[index], inherited)
+            else:
+                self._keep_packed(index)
+            done += plan.chunks[index].raw_bytes
+            if progress is not None:
+                progress(done, total)
+
+    def _keep(self, chunk: Chunk, inherited: dict[tuple[int, ...], torch.Tensor]) -> None:
+        memory = self._kept.get(chunk.weights)
+        if memory is None:
+            memory = inherited.pop(chunk.weights, None)
+            if memory is None:
+                memory = self._carrier.empty(chunk.raw_bytes)
+                self._fill(chunk, memory)
+                self._journal.note("keep", self._name(chunk), chunk.raw_bytes)
+            self._kept[chunk.weights] = memory
+        for weight, offset in zip(chunk.weights, chunk.raw_offsets, strict=True):
+            stretch = self._stretches[weight]
+            if stretch.bound is None:
+                stretch.bind(memory[offset : offset + stretch.raw_bytes])
+
+    def _fill(self, chunk: Chunk, memory: torch.Tensor) -> None:
+        """Bring a chunk to where it stays; packed ones pass through memory of the rings."""
+        carrier = self._carrier
+        now = carrier.mark()
+        if not chunk.packed:
+            carrier.wait(carrier.copy(self._pairs(chunk, memory, chunk.raw_offsets), [now]))
+            return
+        passage = self._passage(chunk.payload_bytes)
+        arrived = carrier.copy(self._pairs(chunk, passage, chunk.payload_offsets), [now])
+        carrier.wait(carrier.decode(self._parts(chunk, passage, memory), [arrived]))
+
+    def _passage(self, nbytes: int) -> torch.Tensor:
+        for ring in (self._ring, self._decoded):
+            if ring is not None and ring.numel() >= nbytes:
+                return ring[:nbytes]
+        return self._carrier.empty(nbytes)
+
+    def _keep_packed(self, index: int) -> None:
+        if index in self._kept_packed:
+            return
+        chunk = self.plan.chunks[index]
+        memory = self._carrier.empty(chunk.payload_bytes)
+        now = self._carrier.mark()
+        pairs = self._pairs(chunk, memory, chunk.payload_offsets)
+        self._carrier.wait(self._carrier.copy(pairs, [now]))
+        self._kept_packed[index] = memory
+        self._journal.note("keep", self._name(chunk), chunk.payload_bytes)
+
+    def close(self, reason: str) -> dict[tuple[int, ...], torch.Tensor]:
+        """Give the rings back and unbind everything; returns the kept chunks with their memory.
+
+        Memory goes back once what was queued is over; the host does not wait for it.
+        """
+        self._carrier.drain()
+        for stretch in self._stretches:
+            stretch.unbind()
+            stretch.forget_views()
+        kept, self._kept = self._kept, {}
+        for weights in kept:
+            self._journal.note("evict", self._stretches[weights[0]].name, 0, reason)
+        self._kept_packed = {}
+        self._ring = self._decoded = None
+        return kept
+
+    @property
+    def device_bytes(self) -> int:
+        """What it holds on the device now."""
+        rings = (ring.numel() for ring in (self._ring, self._decoded) if ring is not None)
+        kept = sum(memory.numel() for memory in self._kept.values())
+        return sum(rings) + kept + sum(m.numel() for m in self._kept_packed.values())
+
+    # ---- passes
+
+    def reset(self) -> None:
+        """Forget where a pass was: nothing is in flight, nothing in the rings is of use."""
+        self._stays = [_Stay() for _ in self.plan.visits]
+        self._passes = 0  # number of the first visit of this pass
+        self._filled = 0  # the next stay to be copied
+        self._opened = 0  # the next stay to be decoded
+        self._queued: deque[tuple[float, Mark]] = deque()
+        self._carrier.drain()
+
+    def pump(self) -> None:
+        """Queue every copy and decode whose place is, or will by then be, free."""
+        count = len(self.plan.visits)
+        moved = count > 0
+        while moved:
+            moved = False
+            while self._may_fill(self._filled):
+                self._fill_stay(self._filled)
+                self._filled += 1
+                moved = True
+            while self._opened < self._filled and self._may_decode(self._opened):
+                self._decode_stay(self._opened)
+                self._opened += 1
+                moved = True
+
+    def _may_fill(self, number: int) -> bool:
+        count = len(self.plan.visits)
+        if number >= self._passes + 2 * count:
+            return False
+        slot = self.plan.visits[number % count].slot
+        if slot is None or self._stays[number % count].over_number >= number:
+            return True  # nothing to copy, or nobody will use it
+        return all(
+            self._stays[i].read_number >= _earlier(number, i, count) for i in slot.after
+        )
+
+    def _fill_stay(self, number: int) -> None:
+        index = number % len(self.plan.visits)
+        visit, stay = self.plan.visits[index], self._stays[index]
+        stay.arrived = None
+        if visit.slot is None or stay.over_number >= number or self._ring is None:
+            return
+        chunk = self.plan.chunks[visit.chunk]
+        place = self._ring[visit.slot.offset : visit.slot.offset + chunk.payload_bytes]
+        after = [m for m in (self._stays[i].read for i in visit.slot.after) if m is not None]
+        offsets = chunk.payload_offsets
+        with self._journal.labelled(self._name(chunk)):
+            stay.arrived = self._carrier.copy(self._pairs(chunk, place, offsets), after)
+
+    def _may_decode(self, number: int) -> bool:
+        count = len(self.plan.visits)
+        place = self.plan.visits[number % count].decoded
+        if place is None or self._stays[number % count].over_number >= number:
+            return True
+        return all(
+            self._stays[i].over_number >= _earlier(number, i, count) for i in place.after
+        )
+
+    def _decode_stay(self, number: int) -> None:
+        index = number % len(self.plan.visits)
+        visit, stay = self.plan.visits[index], self._stays[index]
+        if stay.over_number >= number:
+            return
+        if visit.decoded is None or self._decoded is None:
+            stay.ready = stay.arrived
+            return
+        chunk = self.plan.chunks[visit.chunk]
+        payload = self._payload_of(visit.chunk, visit.slot)
+        offset = visit.decoded.offset
+        place = self._decoded[offset : offset + chunk.raw_bytes]
+        after = [m for m in (self._stays[i].over for i in visit.decoded.after) if m is not None]
+        if stay.arrived is not None:
+            after.append(stay.arrived)
+        with self._journal.labelled(self._name(chunk)):
+            stay.ready = self._carrier.decode(self._parts(chunk, payload, place), after)
+        stay.read = stay.ready
+        stay.read_number = number
+
+    def _payload_of(self, chunk: int, slot: Slot | None) -> torch.Tensor:
+        if slot is None or self._ring is None:
+            return self._kept_packed[chunk]
+        return self._ring[slot.offset : slot.offset + self.plan.chunks[chunk].payload_bytes]
+
+    def covers(self, use: int) -> bool:
+        """Whether a use needs anything that moves."""
+        return bool(self._covering[use])
+
+    def begin(self, use: int, weights: Sequence[int]) -> bool:
+        """Have the weights of a use on the device; False if the plan cannot (load them aside)."""
+        throw_exception_if_processing_interrupted()
+        self._stay_close(use)
+        visits = self._covering[use]
+        for index in visits:
+            number = self._passes + index
+            if self._stays[index].over_number >= number:
+                return False  # it is gone already
+            if self._opened <= number:
+                self.pump()
+                if self._opened <= number:
+                    return False
+        for index in visits:
+            ready = self._stays[index].ready
+            if ready is not None:
+                self._journal.waits(self._name(self.plan.chunks[self.plan.visits[index].chunk]), ready)
+        for weight in weights:
+            if self._stretches[weight].bound is None:
+                self._bind(weight, visits)
+        return True
+
+    def _bind(self, weight: int, visits: Sequence[int]) -> None:
+        stretch = self._stretches[weight]
+        home = self._home[weight]
+        visit = next(v for v in (self.plan.visits[i] for i in visits) if v.chunk == home)
+        chunk = self.plan.chunks[home]
+        at = chunk.weights.index(weight)
+        if visit.decoded is not None:
+            ring, offset = self._decoded, visit.decoded.offset + chunk.raw_offsets[at]
+        else:
+            assert visit.slot is not None
+            ring, offset = self._ring, visit.slot.offset + chunk.payload_offsets[at]
+        assert ring is not None
+        stretch.bind(ring[offset : offset + stretch.raw_bytes])
+
+    def end(self, use: int) -> None:
+        """The use is queued: chunks that nobody needs any more make room, and more is queued."""
+        mark = None
+        for index in self._covering[use]:
+            if self.plan.visits[index].last == use:
+                mark = mark or self._carrier.mark()
+                self._over(index, mark)
+        if mark is not None:
+            self.pump()
+
+    def skip(self, use: int) -> None:
+        """Layers before `use` will not run in this pass: their visits are over."""
+        mark = self._carrier.mark()
+        for index, visit in enumerate(self.plan.visits):
+            if visit.last < use and self._stays[index].over_number < self._passes + index:
+                self._over(index, mark)
+        self.pump()
+
+    def finish(self) -> None:
+        """The pass is over; the next begins with what is already on its way."""
+        self.skip(1 << 62)
+        self._passes += len(self.plan.visits)
+        self._queued.clear()
+        self.pump()
+
+    def _over(self, index: int, mark: Mark) -> None:
+        stay = self._stays[index]
+        number = self._passes + index
+        stay.over, stay.over_number = mark, number
+        if self.plan.visits[index].decoded is None or stay.read_number < number:
+            stay.read, stay.read_number = mark, number
+
+    def _stay_close(self, use: int) -> None:
+        """Wait for computing that is too far behind, so that an interrupt is seen soon."""
+        now_ms = self._clock_ms[use]
+        late = None
+        while self._queued and self._queued[0][0] < now_ms - QUEUED_MS:
+            late = self._queued.popleft()[1]
+        if late is not None:
+            self._carrier.settle(late)
+        if not self._queued or now_ms - self._queued[-1][0] > QUEUED_MS / 8:
+            self._queued.append((now_ms, self._carrier.mark()))
+
+    # ---- what moves
+
+    def _pairs(
+        self, chunk: Chunk, memory: torch.Tensor, offsets: Sequence[int]
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """(target, source) for each weight; neighbours on both sides become one copy."""
+        pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        start = end = address = 0
+        sources: list[torch.Tensor] = []
+        for weight, offset in zip(chunk.weights, offsets, strict=True):
+            host = self._stretches[weight].host
+            joins = sources and offset == end and host.data_ptr() == address
+            if not joins:
+                pairs += _joined(memory, start, sources)
+                start, sources = offset, []
+            sources.append(host)
+            end = offset + aligned(host.numel())
+            address = host.data_ptr() + aligned(host.numel())
+        return pairs + _joined(memory, start, sources)
+
+    def _parts(
+        self, chunk: Chunk, payload: torch.Tensor, target: torch.Tensor
+    ) -> list[tuple[torch.Tensor, Any, torch.Tensor]]:
+        parts: list[tuple[torch.Tensor, Any, torch.Tensor]] = []
+        for i, weight in enumerate(chunk.weights):
+            stretch = self._stretches[weight]
+            begin, end = chunk.payload_offsets[i], chunk.raw_offsets[i]
+            parts.append(
+                (
+                    payload[begin : begin + stretch.payload_bytes],
+                    stretch.layout,
+                    target[end : end + stretch.raw_bytes],
+                )
+            )
+        return parts
+
+    def _name(self, chunk: Chunk) -> str:
+        return self._stretches[chunk.weights[0]].name
+
+
+def _joined(
+    memory: torch.Tensor, start: int, sources: list[torch.Tensor]
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """One pair for sources that lie behind each other, gaps of alignment included."""
+    if not sources:
+        return []
+    first, last = sources[0], sources[-1]
+    length = last.data_ptr() - first.data_ptr() + last.numel()
+    if len(sources) == 1:
+        whole = first
+    else:
+        storage = first.untyped_storage()
+        begin = first.data_ptr() - storage.data_ptr()
+        whole = torch.empty(0, dtype=torch.uint8).set_(storage)[begin : begin + length]
+    return [(memory[start : start + length], whole)]
+
+
+def _earlier(number: int, index: int, count: int) -> int:
+    """The number of the latest stay of visit `index` before stay `number`."""
+    back = (number - index) % count
+    return number - (back or count)
+
+
+def _covering(problem: Problem, plan: Plan) -> list[list[int]]:
+    """For each use, the visits it needs."""
+    at: dict[tuple[int, int], int] = {}
+    for index, visit in enumerate(plan.visits):
+        for use in range(visit.first, visit.last + 1):
+            at[visit.chunk, use] = index
+    home = {w: i for i, chunk in enumerate(plan.chunks) for w in chunk.weights}
+    return [
+        list(
+            dict.fromkeys(
+                at[home[weight], number] for weight in use.weights if (home[weight], number) in at
+            )
+        )
+        for number, use in enumerate(problem.uses)
+    ]
+
+
+def _clock(problem: Problem, plan: Plan) -> list[float]:
+    """When each use begins, in milliseconds of a pass as it will really go."""
+    slower = plan.step_ms / problem.compute_ms if problem.compute_ms else 1.0
+    clock = itertools.accumulate((use.compute_ms * slower for use in problem.uses), initial=0.0)
+    return list(clock)

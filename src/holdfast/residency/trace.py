@@ -1,0 +1,101 @@
+"""Find out in one pass which layer uses which weights, in what order and for how long.
+
+Covers: layers by their calls, weights that a layer takes from another, layers that contain others.
+Leaves to others: bringing the weights (managed), deciding (plan).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from holdfast.residency.carriers.carrier import Carrier, Mark
+from holdfast.residency.plan import Use
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a pass does: its layers by path, their uses, and the weights that can only stay."""
+
+    paths: tuple[str, ...]
+    uses: tuple[Use, ...]
+    staying: frozenset[int]
+
+
+@dataclass(eq=False, slots=True)
+class _Seen:
+    path: str
+    weights: dict[int, None]
+    begun: Mark
+    ended: Mark = None
+    contains: bool = False
+
+
+@dataclass(eq=False)
+class Tracer:
+    """Notes a pass as it happens."""
+
+    carrier: Carrier
+    _seen: list[_Seen] = field(default_factory=list)
+    _open: list[_Seen] = field(default_factory=list)
+    _staying: set[int] = field(default_factory=set)
+
+    def arriving(self) -> None:
+        """Before the weights of the next layer are waited for: the layer before ends here."""
+        if self._seen and self._seen[-1].ended is None:
+            self._seen[-1].ended = self.carrier.mark(timed=True)
+
+    def begin(self, path: str, weights: tuple[int, ...]) -> None:
+        """A layer begins, and its weights are there."""
+        for outer in self._open:
+            outer.contains = True
+        seen = _Seen(path, dict.fromkeys(weights), self.carrier.mark(timed=True))
+        self._seen.append(seen)
+        self._open.append(seen)
+
+    def end(self) -> None:
+        """The layer that began last ends."""
+        self._open.pop()
+
+    def taken(self, weight: int) -> None:
+        """A weight was used that is not the open layer's own."""
+        if self._open:
+            self._open[-1].weights[weight] = None
+        else:
+            self._staying.add(weight)
+
+    def order(self) -> Order:
+        """What was seen. Waits for the device."""
+        self.arriving()
+        self.carrier.synchronize()
+        staying = set(self._staying)
+        for seen in self._seen:
+            if seen.contains:
+                staying.update(seen.weights)
+        uses = tuple(
+            Use(tuple(seen.weights), max(0.0, self.carrier.between_ms(seen.begun, seen.ended)))
+            for seen in self._seen
+        )
+        return Order(tuple(seen.path for seen in self._seen), uses, frozenset(staying))
+
+
+class Finder(TorchFunctionMode):
+    """Sees every weight that goes into a function of torch."""
+
+    def __init__(self, weight_of: dict[int, int], use: Callable[[int], None]) -> None:
+        super().__init__()
+        self._weight_of, self._use = weight_of, use
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name not in ("__get__", "__set__"):  # looking at a shape is no use
+            for leaf in tree_leaves((args, kwargs)):
+                if isinstance(leaf, torch.Tensor) and id(leaf) in self._weight_of:
+                    self._use(self._weight_of[id(leaf)])
+        return func(*args, **kwargs)
