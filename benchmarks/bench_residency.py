@@ -4,10 +4,10 @@ Full-size shapes with random weights (FLUX.1, Wan 2.1, the UNet of SDXL), one pa
 with the same inputs; every output is compared with the resident run, bit for bit.
 
 Room: `--keeps` are shares of the weights that stay on the device (ours alone), `--budgets` are all
-the device memory of a run as a share of the weights' bytes. A ballast takes the rest of the device,
-so that every system sees the budget however it asks; systems without a budget get the smallest one
-(at least 2 GiB). ComfyUI and mmgp count weights alone: they are told the budget less what the
-activations of the resident run take.
+the device memory of the process, as the driver counts it, as a share of the weights' bytes. A
+ballast takes the rest of the device, so that every system sees the budget however it asks; systems
+without a budget get the smallest one (at least 2 GiB). ComfyUI, mmgp and aimdo count weights alone:
+they are told the budget less what the resident run takes beside its weights.
 
 Time: the median of `--steps` steps in a row, by the device's clock; the first step and the time to
 apply are told apart. `limit` is max(resident step, bytes that must pass / link), with the best
@@ -46,7 +46,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=about)
     default = RUNS / "residency.json"
     parser.add_argument("--models", type=_names(SHAPES), default=["flux", "wan", "sdxl"])
-    parser.add_argument("--systems", type=_names(SYSTEMS), default=list(SYSTEMS))
+    parser.add_argument("--systems", type=_names(SYSTEMS), help="default: all")
     parser.add_argument("--keeps", type=_shares, default=[0.0, 0.25, 0.5], help="percent")
     parser.add_argument("--budgets", type=_shares, default=[0.1, 0.25, 0.5, 0.75], help="percent")
     parser.add_argument("--steps", type=_positive, default=10, help="timed steps of a run")
@@ -108,8 +108,9 @@ def said(outcome: Outcome) -> str:
     """One line about a cell that was run."""
     cell = outcome.cell
     result = outcome.error or (
-        f"{outcome.step_ms:.1f} ms, apply {outcome.apply_s:.1f} s, "
-        f"{'same output' if outcome.same_output else 'OUTPUT DIFFERS'}"
+        f"{outcome.step_ms:.1f} ms, "
+        + (f"apply {outcome.apply_s:.1f} s, " if outcome.apply_s is not None else "")
+        + f"{'same output' if outcome.same_output else 'OUTPUT DIFFERS'}"
     )
     return f"{cell.model}, {cell.room}, {cell.system}: {result} ({outcome.whole_s:.1f} s)"
 
@@ -117,11 +118,8 @@ def said(outcome: Outcome) -> str:
 def run(args: argparse.Namespace) -> Record:
     """Run the cells and write them down."""
     amx.keep_from_crashing()
-    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-        device = torch.device("cuda", torch.cuda.current_device())
-    cells = plan(args.models, args.systems, args.keeps, args.budgets, args.rounds)
+    device = chosen_device(args)
+    cells = plan(args.models, chosen_systems(args, device), args.keeps, args.budgets, args.rounds)
     runner = Runner(
         device=device,
         shapes={name: SHAPES[name](tiny=args.tiny) for name in args.models},
@@ -151,8 +149,28 @@ def run(args: argparse.Namespace) -> Record:
         record.outcomes.append(outcome)
         record.write(args.out)
         print(said(outcome), flush=True)
+    runner.close()
     record.write(args.out)
     return record
+
+
+def chosen_device(args: argparse.Namespace) -> torch.device:
+    """The device that was asked for, with its number."""
+    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if device.type == "cuda":
+        device = torch.device("cuda", device.index or 0)
+        torch.cuda.set_device(device)
+    if args.tiny:
+        torch.set_num_threads(1)  # several would mostly wait for each other
+    return device
+
+
+def chosen_systems(args: argparse.Namespace, device: torch.device) -> list[str]:
+    """The systems that were asked for; of all, those that the device can tell something about."""
+    if args.systems is not None:
+        return args.systems
+    needs_gpu = ("compiled", "mmgp", "aimdo")
+    return [name for name in SYSTEMS if device.type == "cuda" or name not in needs_gpu]
 
 
 def earlier(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -160,6 +178,21 @@ def earlier(args: argparse.Namespace) -> list[dict[str, Any]]:
     if not args.resume or not args.out.exists():
         return []
     return json.loads(args.out.read_text())["rows"]
+
+
+def losses(lost: list[dict[str, Any]]) -> list[str]:
+    """A line for each of our cells that was beaten, with the peers that did, fastest first."""
+    beaten: dict[tuple[str, float, str], list[dict[str, Any]]] = {}
+    for loss in lost:
+        beaten.setdefault((loss["model"], loss["budget"], loss["ours"]), []).append(loss)
+    lines = []
+    for (model, budget, ours), found in beaten.items():
+        mine = found[0]["ours_ms"]
+        shown = "no result" if mine is None else f"{mine:.1f} ms"
+        found.sort(key=lambda loss: loss["peer_ms"])
+        peers = ", ".join(f"{loss['peer']} {loss['peer_ms']:.1f} ms" for loss in found)
+        lines.append(f"lost: {model}, budget {budget:.0%}: {ours} {shown}; {peers}")
+    return lines
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -171,12 +204,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     record = run(args)
     document = record.document()
     show(document["rows"], document["link_gb_s"])
-    for cell in document["lost"]:
-        ours = f"{cell['ours_ms']:.1f} ms" if cell["ours_ms"] is not None else "no result"
-        print(
-            f"lost: {cell['model']}, budget {cell['budget']:.0%}: "
-            f"{cell['ours']} {ours}, {cell['peer']} {cell['peer_ms']:.1f} ms"
-        )
+    for line in losses(document["lost"]):
+        print(line)
     if document["left_out"]:
         print(f"left out for lack of time: {len(document['left_out'])} cells")
     print(f"results: {args.out}")

@@ -91,9 +91,9 @@ def plan(
 ) -> list[Cell]:
     """All cells, the most telling ones first.
 
-    Model by model: resident, ours by what is kept, the fastest peer, then budget by budget. With
-    several rounds, the cells of a stage go forwards and backwards in turn (A B B A). What may end
-    the process comes after all models.
+    Model by model: resident, ours in all rooms (it moves between them without being applied anew),
+    the fastest peer, then budget by budget. With several rounds, the cells of a stage go forwards
+    and backwards in turn (A B B A). What may end the process comes after all models.
     """
     wanted = set(systems) | {RESIDENT}
     stages: list[tuple[tuple[bool, int, float], list[Cell]]] = []
@@ -114,15 +114,18 @@ def _stages(
 ) -> list[tuple[float, list[Cell]]]:
     ours = [name for name in ("ours", "ours-packed") if name in wanted]
     found: list[tuple[float, list[Cell]]] = [(0, [Cell(model, RESIDENT)])]
-    found += [(1, [Cell(model, name, keep=keep) for keep in keeps for name in ours])]
+    for name in ours:
+        rooms = [Cell(model, name, keep=keep) for keep in keeps]
+        rooms += [Cell(model, name, budget=budget) for budget in budgets]
+        found.append((1, rooms))
     found += [
         (2 + entry.stage, [Cell(model, name)])
         for name, entry in SYSTEMS.items()
         if name in wanted and name != RESIDENT and not entry.budgeted
     ]
     # Budgets right after the fastest peer that has none: for each budget all who can keep it.
+    rivals = [name for name in ("comfyui", "mmgp") if name in wanted]
     for place, budget in enumerate(budgets):
-        rivals = [*ours, *(n for n in ("comfyui", "mmgp") if n in wanted)]
         rank = 4.5 + place / (len(budgets) + 1) / 2
         found.append((rank, [Cell(model, name, budget=budget) for name in rivals]))
     if "aimdo" in wanted:
@@ -139,13 +142,16 @@ def limit_ms(compute_ms: float, weights_bytes: int, kept_bytes: int, link_gb_s: 
     return max(compute_ms, streamed / link_gb_s / 1e6)
 
 
-def most_kept_bytes(cell: Cell, weights_bytes: int, activation_bytes: int) -> int:
-    """The weights that the room of `cell` could hold at best; none where there is no budget."""
+def most_kept_bytes(cell: Cell, weights_bytes: int, beside_bytes: int) -> int:
+    """The weights that the room of `cell` could hold at best; none where there is no budget.
+
+    `beside_bytes` is what a step takes beside the weights.
+    """
     if cell.system in (RESIDENT, "compiled"):
         return weights_bytes
     if cell.keep is not None:
         return int(cell.keep * weights_bytes)
     if cell.budget is None:
         return 0
-    room = int(cell.budget * weights_bytes) - activation_bytes
+    room = int(cell.budget * weights_bytes) - beside_bytes
     return max(0, min(weights_bytes, room))

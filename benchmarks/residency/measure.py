@@ -7,6 +7,7 @@ Promise: the driver is never asked while steps are being timed.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import statistics
 import threading
@@ -21,7 +22,7 @@ import torch
 # Kernels that load when first used and the workspaces of libraries; no system counts these.
 SLACK_BYTES = 256 << 20
 LINK_BYTES = 256 << 20
-SAMPLE_S = 0.002
+SAMPLE_S = 0.005
 
 
 def synchronize(device: torch.device) -> None:
@@ -97,6 +98,7 @@ def tidy(device: torch.device) -> None:
         return
     synchronize(device)
     torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(1.0, device)  # somebody may have set a limit
     for name in ("_accelerator_emptyHostCache", "_host_emptyCache"):  # by torch's version
         if hasattr(torch._C, name):
             getattr(torch._C, name)()
@@ -112,13 +114,28 @@ def ballast(device: torch.device, leave_bytes: int | None) -> Iterator[int]:
     if device.type != "cuda" or leave_bytes is None:
         yield 0
         return
+    tidy(device)  # what torch keeps for reuse would come on top of what is left
     free, _ = torch.cuda.mem_get_info(device)
-    taken = torch.empty(max(0, free - leave_bytes - SLACK_BYTES), dtype=torch.uint8, device=device)
+    size = max(1, free - leave_bytes - SLACK_BYTES)
+    # From the driver: to torch, and to those who ask torch, it is none of this process's tensors.
+    driver = ctypes.CDLL("libcuda.so.1")
+    address = ctypes.c_uint64()
+    code = driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))
+    if code != 0:
+        raise MemoryError(f"cannot take {size} bytes as ballast: CUDA error {code}")
     try:
-        yield taken.numel()
+        yield size
     finally:
-        del taken
-        tidy(device)
+        synchronize(device)
+        driver.cuMemFree_v2(address)
+
+
+def context_bytes(device: torch.device) -> int:
+    """What the driver counts beside torch's memory; nobody else may be on the device."""
+    if device.type != "cuda":
+        return 0
+    free, total = torch.cuda.mem_get_info(device)
+    return total - free - torch.cuda.memory_reserved(device)
 
 
 class Peaks:
@@ -181,4 +198,4 @@ def _driver(device: torch.device) -> tuple[Any, Any]:
         uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
         return pynvml.nvmlDeviceGetHandleByUUID(uuid), pynvml
     except pynvml.NVMLError:
-        return None, None
+        return None, None  # the torch figures remain

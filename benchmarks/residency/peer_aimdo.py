@@ -7,11 +7,11 @@ Copies go to two streams in turn from pinned memory, as ComfyUI's offload stream
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from comfy_aimdo import control
 from torch import nn
 
 from residency.shapes import Shape
@@ -19,6 +19,7 @@ from residency.system import Room, System
 
 ALIGN_BYTES = 512
 STREAMS = 2
+control: Any = importlib.import_module("comfy_aimdo.control")
 
 
 @dataclass
@@ -56,6 +57,7 @@ class Aimdo(System):
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
         self._range: Any = None
+        self._pinned: Any = None
         self._handles: list[Any] = []
         self._streams: list[Any] = []
         self._turn = 0
@@ -67,15 +69,19 @@ class Aimdo(System):
         index = room.device.index or 0
         if not control.devctxs and not (control.init("cuda") and control.init_device(index)):
             raise RuntimeError("comfy-aimdo could not be initialised")
-        from comfy_aimdo import model_vbar  # binds the library that init() loaded
-
-        self._vbar: Any = model_vbar
+        # Not before: it binds the library that init() loaded.
+        self._vbar: Any = importlib.import_module("comfy_aimdo.model_vbar")
+        self._to_tensor: Any = importlib.import_module("comfy_aimdo.torch").aimdo_to_tensor
         self._device = room.device
         leaves = [m for m in module.modules() if list(m.parameters(recurse=False))]
         total = sum(_size(leaf) + ALIGN_BYTES for leaf in leaves)
-        self._range = model_vbar.ModelVBAR(total, index)
+        self._range = self._vbar.ModelVBAR(total, index)
         self._range.set_watermark_limit(room.weights_bytes)
         self._streams = [torch.cuda.Stream(room.device) for _ in range(STREAMS)]
+        pinned = torch.empty(total, dtype=torch.uint8)
+        if int(_runtime().cudaHostRegister(pinned.data_ptr(), total, 1)) != 0:
+            raise RuntimeError("cannot pin the weights")
+        self._pinned = pinned
         for part in leaves:
             self._hook(part)
         for part in module.modules():
@@ -86,13 +92,16 @@ class Aimdo(System):
     def _hook(self, module: nn.Module) -> None:
         """Pin the weights of one leaf and have them fetched before it runs."""
         found = list(module.named_parameters(recurse=False))
-        flat = torch.cat([p.data.reshape(-1) for _, p in found]).pin_memory()
+        flat = torch.cat([p.data.reshape(-1) for _, p in found]).view(torch.uint8)
+        place = self._range.alloc(flat.numel())
+        start = self._range.offset - flat.numel()
+        source = self._pinned[start : start + flat.numel()].copy_(flat)
         leaf = Leaf(
             names=[name for name, _ in found],
             shapes=[p.shape for _, p in found],
             dtype=found[0][1].dtype,
-            source=flat.view(torch.uint8),
-            place=self._range.alloc(flat.numel() * flat.element_size()),
+            source=source,
+            place=place,
             absent=[nn.Parameter(p.data.to("meta"), requires_grad=False) for _, p in found],
         )
         leaf.take(module)
@@ -126,9 +135,7 @@ class Aimdo(System):
         leaf.put(module, values)
 
     def _view(self, leaf: Leaf) -> torch.Tensor:
-        from comfy_aimdo.torch import aimdo_to_tensor
-
-        return aimdo_to_tensor(leaf.place, self._device)
+        return self._to_tensor(leaf.place, self._device)
 
     def _let_go(self, module: nn.Module, leaf: Leaf) -> None:
         if leaf.stream is not None:  # the next copy there may take the memory of this one
@@ -138,6 +145,9 @@ class Aimdo(System):
         if leaf.faulted:
             self._vbar.vbar_unpin(leaf.place)
 
+    def figures(self) -> dict[str, float]:
+        return {"kept_bytes": self._range.loaded_size()}
+
     def undo(self) -> None:
         for handle in self._handles:
             handle.remove()
@@ -145,8 +155,15 @@ class Aimdo(System):
         if self.module is not None and self._range is not None:
             torch.cuda.synchronize(self._device)
             self._range.close()
-        self._range = None
+        if self._pinned is not None:
+            _runtime().cudaHostUnregister(self._pinned.data_ptr())
+        self._range = self._pinned = None
         super().undo()
+
+
+def _runtime() -> Any:
+    """CUDA's own calls."""
+    return torch.cuda.cudart()
 
 
 def _size(module: nn.Module) -> int:

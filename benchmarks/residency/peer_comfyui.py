@@ -6,6 +6,7 @@ are made of; everything else is ComfyUI's own code with its own defaults.
 
 from __future__ import annotations
 
+import importlib
 import logging
 from typing import Any
 
@@ -18,18 +19,14 @@ from residency.system import Room, System
 KINDS = ("Linear", "Conv1d", "Conv2d", "Conv3d", "GroupNorm", "LayerNorm", "Embedding")
 
 
-def load_comfy(device: torch.device) -> Any:
+def load_comfy() -> Any:
     """ComfyUI's package `comfy`; it decides about the device when it is first imported."""
-    import comfy.cli_args
-    import comfy.options
-
-    comfy.cli_args.args.cpu = device.type == "cpu"
-    import comfy.model_management
-    import comfy.model_patcher
-    import comfy.ops
-
+    settings: Any = importlib.import_module("comfy.cli_args")
+    settings.args.cpu = not torch.cuda.is_available()
+    for part in ("model_management", "model_patcher", "ops"):
+        importlib.import_module(f"comfy.{part}")
     logging.getLogger().setLevel(logging.WARNING)
-    return comfy
+    return importlib.import_module("comfy")
 
 
 def use_operations(module: nn.Module, operations: Any) -> None:
@@ -66,19 +63,21 @@ class ComfyUI(System):
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
         self._patcher: Any = None
+        self._comfy = load_comfy()
 
     def apply(self, module: nn.Module, room: Room) -> None:
         super().apply(module, room)
-        comfy = load_comfy(room.device)
+        comfy = self._comfy
         use_operations(module, comfy.ops.disable_weight_init)
         move_the_rest(module, room.device)
         self._patcher = comfy.model_patcher.ModelPatcher(
             Holder(module), load_device=room.device, offload_device=torch.device("cpu")
         )
         self._patcher.partially_load(room.device, extra_memory=room.weights_bytes)
-        loaded = self._patcher.loaded_size()
-        streams = comfy.model_management.NUM_STREAMS
-        self.remark = f"{loaded / 1e9:.2f} GB loaded, {streams} offload streams"
+        self.remark = f"{comfy.model_management.NUM_STREAMS} offload streams"
+
+    def figures(self) -> dict[str, float]:
+        return {"kept_bytes": self._patcher.loaded_size()}
 
     def undo(self) -> None:
         if self._patcher is not None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from accelerate import cpu_offload
+from accelerate.big_modeling import cpu_offload
 from accelerate.hooks import remove_hook_from_submodules
-from diffusers.hooks import apply_group_offloading
+from diffusers.hooks.group_offloading import apply_group_offloading
 from torch import nn
 
 from residency.shapes import Shape

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import torch
-from mmgp import offload
 from torch import nn
 
 from residency.shapes import Shape
 from residency.system import Room, System
 
 MEGABYTE = 1 << 20  # mmgp's
+offload: Any = importlib.import_module("mmgp.offload")
 
 
 class Mmgp(System):

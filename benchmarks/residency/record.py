@@ -5,6 +5,7 @@ Several runs of one cell are one row: the median over all their steps.
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import json
 import platform
@@ -26,6 +27,8 @@ from holdfast.topology.render import words
 from residency.cells import OURS, RESIDENT, SYSTEMS, Cell, limit_ms, most_kept_bytes
 from residency.running import Outcome, Reference
 
+# A peak this far above the budget is no rounding of an allocator any more.
+TOLERANCE = 1.05
 PACKAGES = (
     "torch",
     "triton",
@@ -82,8 +85,11 @@ class Record:
             "steps": len(times),
             "fastest_step_ms": min(times, default=None),
             "slowest_step_ms": max(times, default=None),
-            "first_step_ms": _median(run.first_step_ms for run in runs),
+            "first_step_ms": _median(run.warm_steps_ms[0] for run in runs if run.warm_steps_ms),
+            "warm_steps_ms": runs[-1].warm_steps_ms,
             "apply_s": _median(run.apply_s for run in runs),
+            "move_s": _median(run.move_s for run in runs),
+            "undo_s": _median(run.undo_s for run in runs),
             "budget_bytes": runs[-1].budget_bytes,
             "keep_bytes": runs[-1].keep_bytes,
             "torch_peak_bytes": _most(run.torch_peak_bytes for run in runs),
@@ -92,6 +98,7 @@ class Record:
             "largest_difference": _most(run.largest_difference for run in runs),
             "link_gb_s": _median(run.link_gb_s for run in runs),
             "whole_s": sum(run.whole_s or 0.0 for run in runs),
+            "figures": runs[-1].figures,
             "remark": runs[-1].remark,
             "error": next((run.error for run in runs if run.error), None),
         }
@@ -99,7 +106,7 @@ class Record:
     def _limit_ms(self, cell: Cell, reference: Reference | None) -> float | None:
         if reference is None or self.link_gb_s is None:
             return None
-        kept = most_kept_bytes(cell, reference.weights_bytes, reference.activation_bytes)
+        kept = most_kept_bytes(cell, reference.weights_bytes, reference.beside_bytes)
         return limit_ms(reference.step_ms, reference.weights_bytes, kept, self.link_gb_s)
 
     def document(self) -> dict[str, Any]:
@@ -122,6 +129,7 @@ class Record:
                 name: {
                     "weights_bytes": reference.weights_bytes,
                     "activation_bytes": reference.activation_bytes,
+                    "context_bytes": reference.context_bytes,
                     "resident_step_ms": reference.step_ms,
                 }
                 for name, reference in self.references.items()
@@ -145,7 +153,7 @@ def cell_of(row: dict[str, Any]) -> Cell:
 def lost(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Every budget at which a peer was faster than one of our systems.
 
-    A peer without a budget takes part in those budgets that its peak stayed within.
+    A peer takes part in those budgets that its peak stayed within.
     """
     found = []
     for mine in rows:
@@ -168,16 +176,21 @@ def lost(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+def over(row: dict[str, Any], budget_bytes: int | None) -> bool:
+    """Whether a row took clearly more than a budget."""
+    peak = row["driver_peak_bytes"] or row["torch_peak_bytes"] or 0
+    return budget_bytes is not None and peak > budget_bytes * TOLERANCE
+
+
 def _rivals(mine: dict[str, Any], peer: dict[str, Any]) -> bool:
     """Whether `peer` is measured against `mine`."""
     if peer["model"] != mine["model"] or peer["step_ms"] is None:
         return False
     if peer["system"] in (*OURS, RESIDENT, "compiled"):
         return False
-    if SYSTEMS[peer["system"]].budgeted:
-        return peer["budget"] == mine["budget"]
-    peak = peer["driver_peak_bytes"] or peer["torch_peak_bytes"] or 0
-    return peak <= (mine["budget_bytes"] or 0)
+    if SYSTEMS[peer["system"]].budgeted and peer["budget"] != mine["budget"]:
+        return False
+    return not over(peer, mine["budget_bytes"])
 
 
 def versions() -> dict[str, str | None]:
@@ -189,12 +202,10 @@ def versions() -> dict[str, str | None]:
         except importlib.metadata.PackageNotFoundError:
             found[name] = None
     found["cuda"] = torch.version.cuda
-    try:
-        import comfyui_version
+    try:  # ComfyUI is no package, it only has this file
+        found["comfyui"] = importlib.import_module("comfyui_version").__version__
     except ImportError:
         found["comfyui"] = None
-    else:
-        found["comfyui"] = comfyui_version.__version__
     return found
 
 
@@ -220,11 +231,22 @@ def show(rows: list[dict[str, Any]], link_gb_s: float | None) -> None:
             _shown(row["first_step_ms"], ".0f"),
             _shown(row["apply_s"], ".1f"),
             same,
-            (row["error"] or row["remark"]).splitlines()[0]
-            if row["error"] or row["remark"]
-            else "",
+            _remark(row),
         )
     Console(width=None if Console().is_terminal else 160).print(table)
+
+
+def _remark(row: dict[str, Any]) -> str:
+    """What went wrong, in one line, or how the system was set up and what it told."""
+    if row["error"]:
+        return row["error"].splitlines()[0]
+    said = ["OVER BUDGET"] if over(row, row["budget_bytes"]) else []
+    said += [row["remark"]] if row["remark"] else []
+    if "kept_bytes" in row["figures"]:
+        said.append(f"{row['figures']['kept_bytes'] / 1e9:.2f} GB kept")
+    if "predicted_ms" in row["figures"]:
+        said.append(f"{row['figures']['predicted_ms']:.1f} ms predicted")
+    return ", ".join(said)
 
 
 def _shown(value: float | None, pattern: str) -> str:

@@ -1,13 +1,14 @@
 """The models that are measured: real shapes, random weights, and the inputs of one step.
 
-Covers: building a module without storage, drawing its weights, inputs, which parts repeat.
+Covers: building a module without storage, drawing its weights, inputs.
 Leaves to others: where the weights lie (weights.py), who moves them (systems).
 Promise: the same shape, seed and kind of device give the same weights and inputs to the last bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,6 @@ Inputs = dict[str, Any]
 class Shape:
     """One model: how its module is built and what one step is fed.
 
-    `blocks` names the lists of modules that repeat, for compiling block by block.
     `inputs` are the keyword arguments: a tuple stands for random values of that shape.
     """
 
@@ -33,7 +33,6 @@ class Shape:
     about: str
     build: Callable[[], nn.Module]
     inputs: Callable[[], Inputs]
-    blocks: tuple[str, ...]
 
     def module(self) -> nn.Module:
         """The module with parameters that have a shape and no storage; buffers are real."""
@@ -42,11 +41,6 @@ class Shape:
         for parameter in module.parameters():
             parameter.data = parameter.data.to(DTYPE)
         return module.eval().requires_grad_(False)
-
-    def repeated(self, module: nn.Module) -> Iterator[nn.Module]:
-        """The blocks of `module`, in their order."""
-        for name in self.blocks:
-            yield from module.get_submodule(name).children()
 
     def step_inputs(self, device: torch.device) -> Inputs:
         """What every step of this shape is fed."""
@@ -78,14 +72,18 @@ def drawn(name: str, shape: torch.Size, generator: torch.Generator) -> torch.Ten
     return values
 
 
+def network(name: str) -> Any:
+    """A class of diffusers."""
+    return getattr(importlib.import_module("diffusers"), name)
+
+
 def flux(*, tiny: bool = False) -> Shape:
     """FLUX.1: 4096 tokens of a 1024x1024 image and 512 of text."""
 
     def build() -> nn.Module:
-        from diffusers import FluxTransformer2DModel
-
+        model = network("FluxTransformer2DModel")
         if tiny:
-            return FluxTransformer2DModel(
+            return model(
                 num_layers=2,
                 num_single_layers=3,
                 attention_head_dim=16,
@@ -96,7 +94,7 @@ def flux(*, tiny: bool = False) -> Shape:
                 axes_dims_rope=(4, 6, 6),
                 guidance_embeds=True,
             )
-        return FluxTransformer2DModel(guidance_embeds=True)  # its defaults are FLUX.1's
+        return model(guidance_embeds=True)  # its defaults are FLUX.1's
 
     side, text, channels, joint, pooled = (4, 6, 8, 32, 32) if tiny else (64, 512, 64, 4096, 768)
 
@@ -115,17 +113,16 @@ def flux(*, tiny: bool = False) -> Shape:
         }
 
     about = f"{side * side}+{text} tokens"
-    return Shape("flux", about, build, inputs, ("transformer_blocks", "single_transformer_blocks"))
+    return Shape("flux", about, build, inputs)
 
 
 def wan(*, tiny: bool = False, large: bool = False) -> Shape:
     """Wan 2.1: 1.3B at 480p with 81 frames, or 14B at 480p with 17 frames."""
 
     def build() -> nn.Module:
-        from diffusers import WanTransformer3DModel
-
+        model = network("WanTransformer3DModel")
         if tiny:
-            return WanTransformer3DModel(
+            return model(
                 num_attention_heads=2,
                 attention_head_dim=12,
                 in_channels=4,
@@ -137,8 +134,8 @@ def wan(*, tiny: bool = False, large: bool = False) -> Shape:
                 rope_max_seq_len=32,
             )
         if large:
-            return WanTransformer3DModel()  # its defaults are those of 14B
-        return WanTransformer3DModel(num_attention_heads=12, ffn_dim=8960, num_layers=30)
+            return model()  # its defaults are those of 14B
+        return model(num_attention_heads=12, ffn_dim=8960, num_layers=30)
 
     latent = (1, 4, 2, 8, 8) if tiny else (1, 16, 5 if large else 21, 60, 104)
 
@@ -151,16 +148,14 @@ def wan(*, tiny: bool = False, large: bool = False) -> Shape:
         }
 
     tokens = latent[2] * latent[3] * latent[4] // 4
-    return Shape("wan14b" if large else "wan", f"{tokens} tokens", build, inputs, ("blocks",))
+    return Shape("wan14b" if large else "wan", f"{tokens} tokens", build, inputs)
 
 
 def sdxl(*, tiny: bool = False) -> Shape:
     """The UNet of SDXL at 1024x1024, conditional and unconditional in one batch."""
 
     def build() -> nn.Module:
-        from diffusers import UNet2DConditionModel
-
-        return UNet2DConditionModel(
+        return network("UNet2DConditionModel")(
             sample_size=8 if tiny else 128,
             block_out_channels=(32, 64) if tiny else (320, 640, 1280),
             layers_per_block=1 if tiny else 2,
@@ -190,7 +185,7 @@ def sdxl(*, tiny: bool = False) -> Shape:
         }
 
     about = "1024x1024, batch of 2"
-    return Shape("sdxl", about, build, inputs, ("down_blocks", "up_blocks"))
+    return Shape("sdxl", about, build, inputs)
 
 
 SHAPES: dict[str, Callable[..., Shape]] = {

@@ -18,26 +18,33 @@ from residency.shapes import Inputs, Shape
 class Room:
     """What a system may use of the device.
 
-    `budget_bytes`: all device memory of the run, activations among it. `keep_bytes`: instead of a
-    budget, the weights that are to stay. `activation_bytes`: what a resident step takes beside the
-    weights. All None: as much as there is.
+    `budget_bytes`: all device memory of the process, activations and the driver's own context
+    among it. `keep_bytes`: instead of a budget, the weights that are to stay. `beside_bytes`: what
+    a resident step takes beside the weights. All None: as much as there is.
     """
 
     device: torch.device
     budget_bytes: int | None = None
     keep_bytes: int | None = None
-    activation_bytes: int | None = None
+    beside_bytes: int | None = None
 
     @property
     def weights_bytes(self) -> int:
         """What is left of the budget for weights, for systems that count weights alone."""
-        return max(0, (self.budget_bytes or 0) - (self.activation_bytes or 0))
+        return max(0, (self.budget_bytes or 0) - (self.beside_bytes or 0))
 
 
 class System:
-    """One way to run a module. `in_ram` tells where it wants the weights at first."""
+    """One way to run a module.
+
+    `in_ram` tells where it wants the weights at first, `warm_steps` how many steps it takes to
+    settle. `movable` systems can be given another room without being applied anew. `remark` says
+    in words how it was set up.
+    """
 
     in_ram = True
+    movable = False
+    warm_steps = 2
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -48,10 +55,22 @@ class System:
         """Take over `module`."""
         self.module = module
 
+    def vacate(self) -> None:
+        """Leave the device, to be moved; for movable systems."""
+        raise NotImplementedError
+
+    def move(self, room: Room) -> None:
+        """Go on in another room, after `vacate`."""
+        raise NotImplementedError
+
     def step(self, inputs: Inputs) -> torch.Tensor:
         """One pass."""
         with torch.no_grad():
             return self.module(**inputs)[0]
+
+    def figures(self) -> dict[str, float]:
+        """What the system itself tells about how it runs, asked after the steps."""
+        return {}
 
     def undo(self) -> None:
         """Let go of the module and of everything that was allocated for it."""
@@ -65,12 +84,11 @@ class Resident(System):
 
 
 class Compiled(Resident):
-    """All weights on the device, each block compiled by torch.compile."""
+    """All weights on the device, the blocks that repeat compiled by torch.compile."""
 
     def apply(self, module: nn.Module, room: Room) -> None:
         super().apply(module, room)
-        for block in self.shape.repeated(module):
-            block.compile()
+        self.module.compile_repeated_blocks()
 
     def undo(self) -> None:
         super().undo()
@@ -81,21 +99,45 @@ class Ours(System):
     """Holdfast, with the weights as they are."""
 
     pack = False
+    movable = True
+    warm_steps = 3  # finds the order, makes the plan, settles
 
-    def apply(self, module: nn.Module, room: Room) -> None:
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
         from holdfast import residency
 
+        self._manage, self._unmanage = residency.manage, residency.unmanage
+        self._managed: Any = None
+
+    def apply(self, module: nn.Module, room: Room) -> None:
         super().apply(module, room)
         wanted: dict[str, Any] = {"budget": room.budget_bytes}
         if room.keep_bytes is not None:
             wanted = {"keep_bytes": room.keep_bytes}
-        residency.manage(module, device=str(room.device), pack=self.pack, **wanted)
+        self._managed = self._manage(module, device=str(room.device), pack=self.pack, **wanted)
+
+    def vacate(self) -> None:
+        self._managed.let_go("another budget is tried")
+
+    def move(self, room: Room) -> None:
+        self._managed.keep_bytes = room.keep_bytes
+        self._managed.set_budget(room.budget_bytes)
+
+    def figures(self) -> dict[str, float]:
+        plan = self._managed.plan
+        if plan is None:
+            return {}
+        return {
+            "kept_bytes": plan.kept_bytes,
+            "ring_bytes": plan.ring_bytes,
+            "streamed_bytes": plan.streamed_bytes,
+            "predicted_ms": plan.step_ms,
+        }
 
     def undo(self) -> None:
-        from holdfast import residency
-
+        self._managed = None
         if self.module is not None:
-            residency.unmanage(self.module)
+            self._unmanage(self.module)
         super().undo()
 
 

@@ -12,7 +12,7 @@ import torch
 
 from holdfast.base.errors import BadInput, NotFound, OutOfMemory, Unsupported
 from holdfast.pipeline import torch_devices
-from holdfast.pipeline.devices import choose, open_device
+from holdfast.pipeline.devices import Share, choose, open_device, share
 from holdfast.pipeline.torch_devices import Cpu, Cuda, Mps, Xpu
 from holdfast.topology import Gpu, Topology
 
@@ -90,7 +90,9 @@ def test_an_unknown_device_gets_a_suggestion() -> None:
     with pytest.raises(NotFound) as caught:
         open_device("cude")
     assert str(caught.value) == (
-        "unknown device 'cude'\n  expected: auto, or one of cpu, cuda, xpu, mps\n  try: cuda"
+        "unknown device 'cude'\n"
+        "  expected: auto, or one of cpu, cuda, xpu, mps, simulated\n"
+        "  try: cuda"
     )
 
 
@@ -184,7 +186,22 @@ def test_mps_keeps_the_peak_itself(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             lambda: {"cuda": card(5 * GB)},
             WITH_NVIDIA,
-            "cpu: cuda:0 has 6.0 GB free for 10.0 GB of weights",
+            "cuda:0: 6.0 GB free for 10.0 GB of weights, streamed",
+        ),
+        (
+            lambda: {"cuda": card(9_500_000_000)},
+            WITH_NVIDIA,
+            "cuda:0: 10.5 GB free for 10.0 GB of weights, streamed",
+        ),
+        (
+            lambda: {"cuda": card(4 * GB, 5 * GB), "xpu": card(3 * GB)},
+            MACHINE,
+            "cuda:1: 6.0 GB free for 10.0 GB of weights, streamed",
+        ),
+        (
+            lambda: {"cuda": card(-GB // 2)},
+            WITH_NVIDIA,
+            "cpu: cuda:0 has 500 MB free for 10.0 GB of weights",
         ),
         (
             lambda: {"cuda": card(5 * GB), "xpu": card(12 * GB)},
@@ -211,6 +228,77 @@ def test_auto_says_why(
 ) -> None:
     fake_torch(monkeypatch, **modules())
     assert choose(5 * GB, "auto", topology).why == why
+
+
+@pytest.mark.parametrize(
+    ("budget", "why"),
+    [
+        (6 * GB, "cuda:1, 7.0 GB free for 10.0 GB of weights"),
+        (2 * GB, "cuda:0, 3.0 GB free for 10.0 GB of weights"),
+        (9 * GB, "cuda:1: 7.0 GB free for 10.0 GB of weights, streamed"),
+    ],
+)
+def test_auto_looks_for_room_for_a_budget(
+    budget: int, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_torch(monkeypatch, cuda=card(2 * GB, 6 * GB))
+    assert choose(5 * GB, "auto", MACHINE, budget).why == why
+
+
+@pytest.mark.parametrize(
+    ("free", "need", "budget", "expected"),
+    [
+        (20, 10, None, None),
+        (5, 10, None, Share(6 * GB, "cuda: 6.0 GB free for 10.0 GB of weights, streamed")),
+        (20, 10, 6, Share(6 * GB, "cuda: 6.0 GB budget for 10.0 GB of weights, streamed")),
+        (20, 10, 15, Share(15 * GB, "cuda: 15.0 GB budget for 10.0 GB of weights")),
+        (5, 10, 15, Share(6 * GB, "cuda: 6.0 GB free for 10.0 GB of weights, streamed")),
+        (15, 10, 20, Share(16 * GB, "cuda: 16.0 GB free for 10.0 GB of weights")),
+    ],
+)
+def test_weights_get_the_budget_or_what_is_free(
+    free: int,
+    need: int,
+    budget: int | None,
+    expected: Share | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake_torch(monkeypatch, cuda=card(free * GB))
+    wanted = None if budget is None else budget * GB
+    assert share(Cuda(), need * GB, wanted) == expected
+
+
+def test_a_card_that_does_not_answer_gets_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_torch(monkeypatch, cuda=card(20 * GB, mem_get_info=locked))
+    assert share(Cuda(), 10 * GB, None) is None
+    found = share(Cuda(), 10 * GB, 6 * GB)
+    assert found == Share(6 * GB, "cuda: 6.0 GB budget for 10.0 GB of weights, streamed")
+
+
+def test_nothing_is_streamed_to_the_cpu() -> None:
+    assert share(Cpu(), 10 * GB, 6 * GB) is None
+    with pytest.raises(Unsupported) as caught:
+        Cpu().carrier()
+    assert str(caught.value) == (
+        "cannot stream weights to cpu\n  expected: a device with memory of its own"
+    )
+
+
+def test_streamed_weights_have_to_fit_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_torch(monkeypatch, cuda=card(5 * GB))
+    with pytest.raises(OutOfMemory, match=r"cannot load 80\.0 GB of weights"):
+        choose(40 * GB, "auto", MACHINE)
+
+
+def test_the_peak_of_a_card_is_also_what_its_carrier_saw(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_torch(monkeypatch, cuda=card(20 * GB))
+    carrier = SimpleNamespace(peak_bytes=9 * GB)
+    monkeypatch.setattr(torch_devices, "carrier_for", lambda name: carrier)
+    device = Cuda()
+    assert device.carrier() is carrier
+    assert device.peak_bytes() == 9 * GB
+    device.reset_peak()
+    assert device.peak_bytes() == 5 * GB
 
 
 def test_weights_that_fit_nowhere_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

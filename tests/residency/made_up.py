@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,10 +10,17 @@ import torch
 
 from holdfast.residency.detect import System
 from holdfast.residency.machine import Machine
+from holdfast.residency.options import Options
 
 MIB, GIB = 2**20, 2**30
 _CACHED_BYTES, _USED_BYTES = 96 * MIB, 32 * MIB
 _BF16_WORKS = {"bf16": True}
+
+
+def only(field: str) -> Options:
+    """Options with one flag given."""
+    given: dict[str, Any] = {field: True}
+    return Options(**given)
 
 
 def nvidia(name: str, gib: float, capability: tuple[int, int], **more: Any) -> Machine:
@@ -107,7 +115,8 @@ MACHINES: dict[str, Machine] = {
 }
 
 
-class Device(SimpleNamespace):
+@dataclass(frozen=True)
+class Device:
     """What `torch.device` makes, for kinds of device that a real torch may not know."""
 
     type: str
@@ -115,12 +124,6 @@ class Device(SimpleNamespace):
 
     def __str__(self) -> str:
         return self.type if self.index is None else f"{self.type}:{self.index}"
-
-    def __hash__(self) -> int:
-        return hash(str(self))
-
-    def __eq__(self, other: object) -> bool:
-        return str(self) == str(other)
 
 
 def make_device(device: Any, index: int | None = None) -> Any:

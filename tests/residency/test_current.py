@@ -232,8 +232,10 @@ def test_names_of_devices_for_people() -> None:
 
 
 def test_setting_options_returns_those_before_and_looks_at_the_machine_again() -> None:
+    first = current.machine()
     before = current.set_options(Options(cpu=True))
     try:
+        assert current.machine() is not first
         assert current.machine().kind == "cpu"
         assert current.set_options(Options(cpu=True, reserve_vram=1)) == Options(cpu=True)
         assert current.extra_reserved_memory() == GIB
@@ -260,3 +262,20 @@ def test_threads_see_the_same_machine() -> None:
         for thread in threads:
             thread.join()
     assert [m.name for m in seen] == ["card"] * 4
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
+def test_a_real_card_is_described_and_its_memory_counted() -> None:
+    machine, device = current.machine(), current.get_torch_device()
+    properties = torch.cuda.get_device_properties(device)
+    assert (machine.name, machine.total_bytes) == (
+        properties.name,
+        torch.cuda.mem_get_info(device)[1],
+    )
+    block = torch.empty(256 * 2**20, dtype=torch.uint8, device=device)
+    _, cached_before = current.get_free_memory(torch_free_too=True)
+    del block
+    _, cached_after = current.get_free_memory(torch_free_too=True)
+    assert cached_after - cached_before == 256 * 2**20
+    assert current.get_free_memory() <= current.get_total_memory()

@@ -29,7 +29,7 @@ from tests.residency.made_up import (
 
 
 def _look(machine: Machine, fake: Any = None, **more: Any) -> Machine:
-    given = {"directml": -1} if machine.kind == "directml" else {}
+    given: dict[str, Any] = {"directml": -1} if machine.kind == "directml" else {}
     return detect(
         torch_for(machine) if fake is None else fake,
         more.pop("options", Options(**given)),
@@ -163,16 +163,37 @@ def test_a_rocm_that_does_not_tell_its_version_is_taken_for_an_old_one() -> None
 
 
 def test_this_machine_can_be_described() -> None:
-    seen = detect(torch)
-    memory = psutil.virtual_memory()
-    assert seen.ram_total_bytes == memory.total
+    seen, host = detect(torch), detecting.this_system()
+    assert seen.ram_total_bytes == host.ram_total_bytes <= psutil.virtual_memory().total
     assert seen.torch_version == tuple(int(n) for n in torch.__version__.split(".")[:2])
     assert seen.windows is (sys.platform == "win32")
     if not torch.cuda.is_available() and not torch.xpu.is_available():
         assert (seen.kind, seen.device, seen.total_bytes) in [
-            ("cpu", "cpu", memory.total),
-            ("mps", "mps", memory.total),
+            ("cpu", "cpu", host.ram_total_bytes),
+            ("mps", "mps", host.ram_total_bytes),
         ]
+
+
+@pytest.mark.parametrize(
+    ("limit", "left", "expected"),
+    [
+        (None, None, (64 * GIB, 40 * GIB)),
+        (16 * GIB, 9 * GIB, (16 * GIB, 9 * GIB)),
+        (128 * GIB, 100 * GIB, (64 * GIB, 40 * GIB)),
+    ],
+)
+def test_in_a_container_ram_is_what_that_may_take(
+    limit: int | None,
+    left: int | None,
+    expected: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory = SimpleNamespace(total=64 * GIB, available=40 * GIB)
+    monkeypatch.setattr(detecting.psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(detecting.control_groups, "memory_limit", lambda: limit)
+    monkeypatch.setattr(detecting.control_groups, "memory_left", lambda: left)
+    host = detecting.this_system()
+    assert (host.ram_total_bytes, host.ram_free_bytes) == expected
 
 
 def test_a_package_that_is_there_is_loaded_and_one_that_is_not_is_none() -> None:

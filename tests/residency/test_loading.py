@@ -22,6 +22,11 @@ from transformers import T5Config, T5EncoderModel
 
 from holdfast.base.errors import BadInput, Misuse, OutOfMemory, Unsupported
 from holdfast.residency import loading, reading
+from holdfast.residency.interrupt import (
+    InterruptProcessingException,
+    interrupt_current_processing,
+    throw_exception_if_processing_interrupted,
+)
 from holdfast.residency.loading import Loading, layout, load
 
 
@@ -344,7 +349,7 @@ def test_an_interrupted_load_leaves_the_module_and_goes_on_where_it_was(
     empty = nn.Sequential(*(nn.Linear(64, 64, device="meta") for _ in range(10)))
     before = tensors_of(empty)
     work = Loading(empty, file, threads=2)
-    real, count, stopped = os.preadv, [0], threading.Event()
+    real, leave, count, stopped = os.preadv, reading._Crew.__exit__, [0], threading.Event()
 
     def preadv(descriptor: int, views: Any, offset: int) -> int:
         count[0] += 1
@@ -353,12 +358,16 @@ def test_an_interrupted_load_leaves_the_module_and_goes_on_where_it_was(
         read.append(done)
         return done
 
+    def stop(self: Any, *about: object) -> None:
+        leave(self, *about)
+        stopped.set()
+
     def check() -> None:
         if count[0] >= 10:
-            stopped.set()
             raise Stop
 
     read: list[int] = []
+    monkeypatch.setattr(reading._Crew, "__exit__", stop)
     monkeypatch.setattr(os, "preadv", preadv)
     with pytest.raises(Stop):
         work.run(check=check)
@@ -415,6 +424,17 @@ def test_an_interrupt_while_weights_change_places_puts_the_old_ones_back(
     assert tensors_of(empty) == before
     work.run()
     assert not empty.first.weight.is_meta
+
+
+def test_a_request_to_stop_breaks_a_load_off_and_the_next_run_ends_it(file: Path, net: Net) -> None:
+    empty = on_meta()
+    work = Loading(empty, file)
+    interrupt_current_processing()
+    with pytest.raises(InterruptProcessingException):
+        work.run(check=throw_exception_if_processing_interrupted)
+    assert empty.first.weight.is_meta
+    work.run(check=throw_exception_if_processing_interrupted)
+    assert_same(empty, net)
 
 
 def test_progress_ends_with_the_whole(file: Path) -> None:
@@ -604,6 +624,11 @@ import sys
 from pathlib import Path
 import torch
 from torch import nn
+from holdfast.residency.interrupt import (
+    InterruptProcessingException,
+    interrupt_current_processing,
+    throw_exception_if_processing_interrupted,
+)
 from holdfast.residency.loading import load
 
 def status(name):

@@ -66,7 +66,7 @@ COMFYUI = {
 
 
 @pytest.mark.parametrize(("line", "fields"), (SPECIFIED | COMFYUI).items())
-def test_each_option_sets_its_field_and_no_other(line: str, fields: dict[str, object]) -> None:
+def test_each_option_sets_its_field_and_no_other(line: str, fields: dict[str, Any]) -> None:
     assert options.parse(line.split()) == Options(**fields)
 
 
@@ -205,7 +205,7 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize(("fields", "text"), NUMBERS)
-def test_a_value_that_cannot_be_used_is_refused(fields: dict[str, object], text: str) -> None:
+def test_a_value_that_cannot_be_used_is_refused(fields: dict[str, Any], text: str) -> None:
     with pytest.raises(BadInput) as caught:
         Options(**fields)
     assert str(caught.value) == text

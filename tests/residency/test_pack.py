@@ -105,9 +105,9 @@ def test_what_is_packed_comes_back_bit_for_bit(
 
 @pytest.mark.parametrize("kind", DTYPES)
 def test_every_pattern_of_16_bits_survives_among_usual_weights(kind: str) -> None:
-    usual = normal(128 * TILE, DTYPES[kind])
+    usual = normal(256 * TILE, DTYPES[kind])
     words = usual.view(torch.int16)
-    words[::16] = torch.arange(-(2**15), 2**15).to(torch.int16)
+    words[::32] = torch.arange(-(2**15), 2**15).to(torch.int16)
     for schemes in ("flat",), ("ranked",):
         layout = round_trip(bits(usual), kind, schemes=schemes)
         if kind == "bf16":
@@ -179,7 +179,7 @@ def test_a_layout_goes_through_json() -> None:
 
 def test_parts_of_a_payload_begin_at_multiples_of_16_and_do_not_overlap() -> None:
     for kind, dtype in DTYPES.items():
-        decided = decide(exponents_of(normal(5 * TILE + 3, dtype), kind), kind)
+        decided = decide(exponents_of(normal(40 * TILE + 3, dtype), kind), kind)
         assert decided is not None
         layout = decided[0]
         parts = [getattr(layout, f.name) for f in dataclasses.fields(layout) if "_at" in f.name]
@@ -249,7 +249,6 @@ class Watch(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.now = self.peak = 0
-        self._seen: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = {t.untyped_storage().data_ptr() for t in args if isinstance(t, torch.Tensor)}
@@ -261,7 +260,7 @@ class Watch(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         for tensor in [result] if isinstance(result, torch.Tensor) else []:
             storage = tensor.untyped_storage()
-            if storage.data_ptr() not in given and id(storage) not in self._seen:
+            if storage.data_ptr() not in given:
                 self.now += storage.nbytes()
                 weakref.finalize(storage, self._gone, storage.nbytes())
         self.peak = max(self.peak, self.now)
@@ -311,6 +310,53 @@ def test_a_cpu_unpacks_with_torch_and_says_why() -> None:
     found = packing.decoder("cpu")
     assert (found.way, found.schemes) == ("torch", ("flat",))
     assert found.reason == "Triton is used on cuda devices, not on cpu"
+
+
+@pytest.mark.parametrize(
+    ("trial", "way", "reason"),
+    [
+        (lambda device: True, "triton", None),
+        (lambda device: False, "torch", "Triton's kernels gave wrong bits on this device"),
+        (
+            lambda device: importlib.import_module("no_such_triton"),
+            "torch",
+            "Triton cannot be imported: No module named 'no_such_triton'",
+        ),
+        (
+            lambda device: [].pop(),
+            "torch",
+            "Triton cannot run here: IndexError: pop from empty list",
+        ),
+    ],
+)
+def test_a_gpu_gets_triton_if_it_works_there(
+    trial: Any, way: str, reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "_try_triton", trial)
+    found = packing._decoder.__wrapped__(torch.device("cuda"))
+    assert (found.way, found.reason) == (way, reason)
+    assert found.schemes == (SCHEMES if way == "triton" else ("flat",))
+
+
+def test_ctrl_c_while_triton_is_tried_is_not_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(device: torch.device) -> bool:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as exc:
+            raise RuntimeError("compiling failed") from exc
+
+    monkeypatch.setattr(packing, "_try_triton", interrupted)
+    with pytest.raises(RuntimeError, match="compiling failed"):
+        packing._decoder.__wrapped__(torch.device("cuda"))
+
+
+def test_triton_takes_no_memory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = pack(bits(normal(TILE)), "bf16")
+    assert packed is not None
+    found = packing.Decoder("triton", SCHEMES)
+    monkeypatch.setattr(packing, "_decoder", lambda device: found)
+    assert scratch_bytes(packed[0], "cuda") == 0
+    assert scratch_bytes(packed[0]) > 0
 
 
 def refused(work: Any) -> str:
@@ -366,7 +412,7 @@ def test_what_cannot_be_unpacked_is_refused_before_anything_is_written() -> None
 TWIN = """
 import torch
 from holdfast.residency import pack_layout, pack_torch, pack_triton
-from holdfast.residency.pack import pack
+from holdfast.residency.pack import _try_triton, pack
 from holdfast.residency.pack_layout import TILE
 
 def twins(weights, kind, scheme):
@@ -392,6 +438,10 @@ seen.add(twins(spread.bfloat16(), "bf16", "ranked").width)
 pack_layout._place_bytes = lambda elements: 8
 assert twins(made.bfloat16(), "bf16", "ranked").place_bytes == 8
 assert seen == {0, 3, 4}, seen
+pack_triton.decode = pack_torch.decode  # quicker than the interpreter
+assert _try_triton(torch.device("cpu")), "the trial packs everything it means to"
+pack_triton.decode = lambda *arguments: None
+assert not _try_triton(torch.device("cpu")), "wrong bits are noticed"
 print("the same")
 """
 

@@ -29,8 +29,13 @@ def add_placing(parser: argparse.ArgumentParser) -> None:
         "--device",
         metavar="NAME",
         default="auto",
-        help="cpu, cuda, cuda:1, xpu, mps, auto, or one for each stage: text=cpu,denoise=cuda",
+        help="cpu, cuda, cuda:1, xpu, mps, simulated, auto, or one for each stage: "
+        "text=cpu,denoise=cuda",
     )
-    add("--budget", metavar="SIZE", help="most memory to take on the device, such as 6GB")
+    add(
+        "--budget",
+        metavar="SIZE",
+        help="most memory to take on the device, such as 6GB; what does not fit is streamed",
+    )
     add("--precision", metavar="NAME", default="auto", help=", ".join(PRECISIONS))
     add("--config", metavar="MODEL", help="folder or hub id that completes a single file")

@@ -29,6 +29,7 @@ COMMANDS: Registry[ModuleType] = Registry(
     {
         "run": Entry("holdfast.cli.run", "draw a picture or a video from a prompt", "run"),
         "batch": Entry("holdfast.cli.batch", "draw many prompts from a file, and resume", "run"),
+        "fit": Entry("holdfast.cli.fit", "say whether a model fits and how fast it will be", "run"),
         "topo": Entry("holdfast.cli.topo", "show the machine: nodes, caches, GPUs, links"),
         "mem": Entry("holdfast.cli.mem", "record where memory goes, and look at it"),
         "svm": Entry("holdfast.cli.svm", "shared virtual memory: allocate, look up, migrate"),
@@ -39,6 +40,7 @@ COMMANDS: Registry[ModuleType] = Registry(
 EXAMPLE = """\
 examples:
   holdfast run tiny-flux --prompt "a handwritten seven" --out seven.png
+  holdfast fit tiny-flux            whether a model fits and how fast it will be
   holdfast topo                     the machine as a tree
   holdfast topo --svg machine.svg   the same as a picture
   holdfast mem record train.py      where its memory goes

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.base.units import format_seconds
+from holdfast.base.units import format_bytes, format_seconds
 from holdfast.pipeline.progress import Event, Listener
 
 _NAMES = {"load": "load", "text": "read prompt", "denoise": "denoise", "decode": "decode"}
@@ -30,7 +30,7 @@ def shown() -> Iterator[Listener]:
             super().__init__("", table_column=Column(no_wrap=True, min_width=30))
 
         def render(self, task: Task) -> Any:
-            return super().render(task).append(_times(task.completed, task.total, task))
+            return super().render(task).append(_times(task))
 
     console = Console(stderr=True)
     columns: list[Any] = [
@@ -46,23 +46,28 @@ def shown() -> Iterator[Listener]:
 
         def show(event: Event) -> None:
             if event.stage not in tasks:
-                tasks[event.stage] = bars.add_task(_NAMES[event.stage], total=None, label="")
+                tasks[event.stage] = bars.add_task(
+                    _NAMES[event.stage], total=None, label="", in_bytes=False
+                )
+            in_bytes = event.total_bytes is not None
             bars.update(
                 tasks[event.stage],
-                completed=event.done,
-                total=event.total,
+                completed=(event.done_bytes or 0) if in_bytes else event.done,
+                total=event.total_bytes if in_bytes else event.total,
                 label=escape(event.label or ""),
+                in_bytes=in_bytes,
             )
 
         yield show
 
 
-def _times(done: float, total: float | None, task: Any) -> str:
+def _times(task: Any) -> str:
     """ "12 of 20, 3 s, 2 s left"; what is not known is left out."""
-    parts = [f"{done:g} of {total:g}"] if total else []
+    words = format_bytes if task.fields["in_bytes"] else "{:g}".format
+    parts = [f"{words(task.completed)} of {words(task.total)}"] if task.total else []
     taken = task.finished_time if task.finished else task.elapsed
     if taken is not None:
         parts.append(format_seconds(taken))
-    if total and task.time_remaining is not None and not task.finished:
+    if task.total and task.time_remaining is not None and not task.finished:
         parts.append(f"{format_seconds(task.time_remaining)} left")
     return ", ".join(parts)

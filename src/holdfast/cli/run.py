@@ -8,6 +8,7 @@ examples:
 holdfast run tiny-flux --prompt "a red handwritten seven on yellow paper" --seed 1 --out seven.png
 holdfast run tiny-wan --prompt "a handwritten three turning" --out three.gif
 holdfast run ~/models/FLUX.1-dev --prompt "a lighthouse" --device cuda --precision bf16
+holdfast run ~/models/FLUX.1-dev --prompt "a lighthouse" --budget 6GB
 holdfast run flux1-dev.safetensors --config ~/models/FLUX.1-dev --prompt "a lighthouse"
 holdfast run tiny-flux --device text=cpu,denoise=cuda --timeline run.html --json
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +54,12 @@ def run(args: argparse.Namespace) -> int:
     _refuse_early(args, target, page)
     timeline = Timeline()
     with shown() as show, timeline:
-        pipe, result = _draw(args, target, timeline, show)
+        pipe, result, weights = _draw(args, target, timeline, show)
     path = target or _free_name(pipe, result)
     result.save(path, args.fps)
     if page is not None:
         picture = media.encode(result.frames[:1], ".png", result.settings)
-        write_text(str(page), render(timeline, result.settings, picture))
+        write_text(str(page), render(timeline, result.settings, picture, weights))
     if args.json:
         print(json.dumps(_report(pipe, result, path, page), indent=2))
     else:
@@ -86,12 +88,17 @@ def _refuse_early(args: argparse.Namespace, target: Path | None, page: Path | No
 
 def _draw(
     args: argparse.Namespace, target: Path | None, timeline: Timeline, show: Listener
-) -> tuple[Pipeline, Result]:
-    """The loaded model, and what it drew."""
+) -> tuple[Pipeline, Result, list[str]]:
+    """The loaded model, what it drew, and pieces of a page about its weights."""
+    last: tuple[Any, ...] = ()
 
     def heard(event: Event) -> None:
+        nonlocal last
         show(event)
-        timeline.mark(event.stage, event.done, event.total)
+        now = (event.stage, event.done, event.total)
+        if now != last:  # bytes come in too many parts for a page
+            timeline.mark(*now)
+        last = now
 
     prepared = Pipeline.prepare(
         _model(args.model),
@@ -107,7 +114,11 @@ def _draw(
         media.check_target(target, settings.num_frames)
     pipe = prepared.load(heard)
     timeline.device_bytes = _device_bytes(pipe)
-    return pipe, pipe.draw(settings, progress=heard)
+    if args.timeline is None:
+        return pipe, pipe.draw(settings, progress=heard), []
+    with pipe.recording() as recorded:
+        result = pipe.draw(settings, progress=heard)
+    return pipe, result, [one.chart() for one in recorded.values()]
 
 
 def _model(model: str | None) -> str:
@@ -144,6 +155,22 @@ def _free_name(pipe: Pipeline, result: Result) -> Path:
     return path
 
 
+def _weights(result: Result) -> Iterator[str]:
+    """What became of the weights of each denoiser under a budget."""
+    for one in result.cost.residences:
+        if one.stage != "denoise" or one.streamed_bytes is None or one.link_bytes is None:
+            continue
+        line = f"{one.network} kept, {format_bytes(one.weight_bytes)}"
+        if one.streamed_bytes:
+            streamed, weights = format_bytes(one.streamed_bytes), format_bytes(one.weight_bytes)
+            line = f"{one.network} streamed {streamed} of {weights} a step"
+        if one.link_bytes < one.streamed_bytes:
+            line += f", packed to {format_bytes(one.link_bytes)}"
+        if one.predicted_ms is not None and one.took_ms is not None:
+            line += f"; predicted {one.predicted_ms:.3g} ms, took {one.took_ms:.3g}"
+        yield line
+
+
 def _report(pipe: Pipeline, result: Result, path: Path, page: Path | None) -> dict[str, Any]:
     return {
         "file": str(path),
@@ -167,6 +194,7 @@ def _words(pipe: Pipeline, result: Result, path: Path, page: Path | None) -> str
         f"time     load {pipe.load_s:.1f} s, prompt {cost.text_ms:.0f} ms, "
         f"{settings['steps']} steps of {cost.mean_step_ms:.1f} ms, decode {cost.decode_ms:.0f} ms",
         f"memory   peak {peaks}",
+        *(f"weights  {line}" for line in _weights(result)),
     ]
     if page is not None:
         lines.append(f"timeline {page}")

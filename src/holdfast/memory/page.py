@@ -14,7 +14,8 @@ import json
 import sys
 import zlib
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -31,25 +32,49 @@ ASSETS = Path(__file__).with_name("assets")
 WIDTHS = {"H": 2, "I": 4, "Q": 8}  # bytes of one number
 
 
-def page(recording: Recording) -> str:
+@dataclass(frozen=True)
+class Section:
+    """What another layer adds below the views.
+
+    `body` is HTML that runs nothing and has no style in its elements: the page lets only its own
+    style and script do something, and those given here. Texts in it must be escaped.
+    """
+
+    name: str
+    body: str
+    style: str = ""
+    script: str = ""
+
+
+def page(recording: Recording, sections: Sequence[Section] = ()) -> str:
     """The page as text."""
     report = Report(recording)
     style, script = _asset("page.css"), _asset("page.js")
+    styles = list(dict.fromkeys(section.style for section in sections if section.style))
+    scripts = list(dict.fromkeys(section.script for section in sections if section.script))
     return Template(_asset("page.html")).substitute(
-        policy=_policy(style, script),
+        policy=policy([style, *styles], [script, *scripts]),
         style=style,
         script=script,
-        title=_text(recording.title or "memory recording"),
-        summary=_text(report.summary()),
+        styles="".join(f"<style>{text}</style>\n" for text in styles),
+        scripts="".join(f"<script>{text}</script>\n" for text in scripts),
+        sections="".join(map(_shown, sections)),
+        title=escaped(recording.title or "memory recording"),
+        summary=escaped(report.summary()),
         data=base64.b64encode(zlib.compress(packed(recording, report), 6)).decode(),
     )
 
 
-def write(recording: Recording, path: Path | str) -> Path:
+def _shown(section: Section) -> str:
+    name = escaped(section.name)
+    return f'<section class="more" aria-label="{name}">\n{section.body}\n</section>\n'
+
+
+def write(recording: Recording, path: Path | str, sections: Sequence[Section] = ()) -> Path:
     """Write the page to `path`, whole or not at all. Raises BadInput with the system's reason."""
     path = Path(path)
     try:
-        write_whole(path, page(recording))
+        write_whole(path, page(recording, sections))
     except OSError as exc:
         raise BadInput(
             f"cannot write {str(path)!r}: {exc.strerror}", expected="a path in a folder that exists"
@@ -61,20 +86,21 @@ def _asset(name: str) -> str:
     return (ASSETS / name).read_text(encoding="utf-8")
 
 
-def _policy(style: str, script: str) -> str:
-    """What a browser lets the page do: its own style and its own script, and nothing else."""
-    hashes = [
-        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        for text in (style, script)
-    ]
+def policy(styles: Iterable[str], scripts: Iterable[str]) -> str:
+    """What a browser lets a page do: these styles and these scripts, and nothing else."""
     return (
-        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
+        f"default-src 'none'; style-src {_hashes(styles)}; script-src {_hashes(scripts)}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 
-def _text(value: str) -> str:
-    """Escaped, and without what neither HTML nor UTF-8 can hold."""
+def _hashes(texts: Iterable[str]) -> str:
+    digests = (hashlib.sha256(text.encode()).digest() for text in texts)
+    return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+
+
+def escaped(value: str) -> str:
+    """For HTML: escaped, and without what neither HTML nor UTF-8 can hold."""
     sound = value.encode("utf-8", "replace").decode()
     return escape("".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in sound))
 

@@ -127,12 +127,15 @@ class Timeline:
             sys.stdout.write(f"{_fitting(shown, sys.stdout.encoding)}\n")
         return shown
 
-    def save(self, path: Path | str) -> Path:
-        """Write the page (.html) or a picture (.png, .svg, .pdf). Raises BadInput for others."""
+    def save(self, path: Path | str, sections: Sequence[page.Section] = ()) -> Path:
+        """Write the page (.html) or a picture (.png, .svg, .pdf). Raises BadInput for others.
+
+        `sections` come below the views of the page; pictures have none.
+        """
         path = Path(path)
         suffix = path.suffix.lower()
         if suffix in (".html", ".htm"):
-            return page.write(self.recording, path)
+            return page.write(self.recording, path, sections)
         if suffix not in PICTURES:
             raise BadInput(
                 f"cannot tell from {str(path)!r} what to write",

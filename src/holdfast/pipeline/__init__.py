@@ -11,7 +11,7 @@ from holdfast.pipeline.devices import DEVICES
 from holdfast.pipeline.families import FAMILIES
 from holdfast.pipeline.pipeline import Pipeline
 from holdfast.pipeline.progress import Event
-from holdfast.pipeline.result import Cost, Result
+from holdfast.pipeline.result import Cost, Residence, Result
 from holdfast.pipeline.settings import Limits, Settings
 from holdfast.pipeline.sources import built_in
 
@@ -22,6 +22,7 @@ __all__ = [
     "Event",
     "Limits",
     "Pipeline",
+    "Residence",
     "Result",
     "Settings",
     "built_in",

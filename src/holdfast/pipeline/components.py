@@ -1,8 +1,8 @@
 """From files to networks, tokenizers and schedulers, one component at a time.
 
 Covers: what diffusers and transformers build, in the wanted precision.
-Leaves to others: finding files (sources), networks out of a single file (single_weights), bringing
-them to a device (devices).
+Leaves to others: finding files (sources), networks out of a single file (single_weights) or
+straight into slabs (direct), bringing them to a device (devices, streaming).
 Promise: networks come ready for inference, on the CPU; a failure names the component.
 """
 
@@ -15,16 +15,22 @@ import torch
 
 from holdfast.base.errors import BadInput, HoldfastError
 from holdfast.base.interrupts import is_interrupt, undisturbed
+from holdfast.pipeline import direct, single_weights
+from holdfast.pipeline.direct import Progress
 from holdfast.pipeline.memory_errors import is_out_of_memory
 from holdfast.pipeline.quiet import quiet
-from holdfast.pipeline.single_weights import network
 from holdfast.pipeline.sources import Component, Source
+from holdfast.residency.interrupt import InterruptProcessingException
 
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "spiece.model", "tokenizer.model", "vocab.txt")
 
 
-def load(source: Source, name: str, dtype: torch.dtype) -> Any:
-    """Component `name` of a model. Raises BadInput with the library's reason."""
+def load(source: Source, name: str, dtype: torch.dtype, reading: Progress | None = None) -> Any:
+    """Component `name` of a model. Raises BadInput with the library's reason.
+
+    With `reading`, which is called with bytes done and in all, weights are read straight into
+    slabs where the files allow it.
+    """
     component = source.components[name]
     cls = undisturbed(lambda: _class(component))
     if not isinstance(cls, type):
@@ -36,11 +42,11 @@ def load(source: Source, name: str, dtype: torch.dtype) -> Any:
         )
     try:
         with quiet():
-            built = _build(source, component, cls, dtype)
+            built = _build(source, component, cls, dtype, reading)
             if component.is_network:
                 built.eval().requires_grad_(False)
             return built
-    except HoldfastError:
+    except (HoldfastError, InterruptProcessingException):
         raise
     except Exception as exc:
         # Whatever a library stumbles over in a broken model: they have no error for it.
@@ -60,12 +66,18 @@ def _class(component: Component) -> Any:
     return getattr(importlib.import_module(component.library), component.class_name, None)
 
 
-def _build(source: Source, component: Component, cls: Any, dtype: torch.dtype) -> Any:
+def _build(
+    source: Source, component: Component, cls: Any, dtype: torch.dtype, reading: Progress | None
+) -> Any:
     if not component.is_network:
         _require_words(component)
         return cls.from_pretrained(component.folder, local_files_only=True)
     if component.name in source.in_single:
-        return network(source, component, cls, dtype)
+        return single_weights.network(source, component, cls, dtype)
+    if reading is not None:
+        model = direct.network(component, cls, dtype, reading)
+        if model is not None:
+            return model
     model, report = cls.from_pretrained(
         component.folder,
         torch_dtype=dtype,

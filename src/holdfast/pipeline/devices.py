@@ -1,6 +1,6 @@
 """Where a stage runs: names of devices, and the choice when the user leaves it open.
 
-Covers: the registry, "cuda:1" to an object, `auto` and its reason.
+Covers: the registry, "cuda:1" to an object, `auto` and its reason, what weights get on a device.
 Leaves to others: what a device does (torch_devices, and the layers that register more).
 Promise: nothing is imported until a device is asked for; `choose` only looks.
 """
@@ -20,6 +20,8 @@ from holdfast.topology import Topology
 if TYPE_CHECKING:
     import torch
 
+    from holdfast.residency.carriers.carrier import Carrier
+
 
 class Device(Protocol):
     """A place that computes. Tensors come to it and leave it as torch tensors on the CPU."""
@@ -27,6 +29,15 @@ class Device(Protocol):
     @property
     def name(self) -> str:
         """As the user writes it: "cuda:0"."""
+        ...
+
+    @property
+    def streams(self) -> str:
+        """Whether weights can pass through: "no", "yes" where they are too large, or "always"."""
+        ...
+
+    def carrier(self) -> Carrier:
+        """What moves weights here; raises Unsupported where nothing can."""
         ...
 
     def unusable(self) -> str | None:
@@ -76,6 +87,10 @@ class Device(Protocol):
         """The most that was in use since `reset_peak`."""
         ...
 
+    def tidy(self) -> None:
+        """Give memory that nothing uses back to the system."""
+        ...
+
 
 # A device kind is called with the index after the colon, or None.
 DEVICES: Registry[Callable[[int | None], Device]] = Registry(
@@ -85,12 +100,19 @@ DEVICES: Registry[Callable[[int | None], Device]] = Registry(
         "cuda": Entry("holdfast.pipeline.torch_devices:Cuda", "torch on NVIDIA or AMD", "run"),
         "xpu": Entry("holdfast.pipeline.torch_devices:Xpu", "torch on Intel GPUs", "run"),
         "mps": Entry("holdfast.pipeline.torch_devices:Mps", "torch on Apple silicon", "run"),
+        "simulated": Entry(
+            "holdfast.pipeline.simulated_device:Simulated",
+            "torch on the CPU, with memory and a link that are made up",
+            "run",
+        ),
     },
 )
 
 # Tried in this order; the CPU takes what is left.
 _AUTOMATIC = ("cuda", "xpu", "mps")
 _HEADROOM = 1.1
+# A driver, the largest layer and what is computed take about that much of any card.
+_LEAST_BYTES = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +121,14 @@ class Choice:
 
     device: Device
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What the networks of a device have together, activations included; None is no limit."""
+
+    budget_bytes: int | None
+    why: str | None = None  # in one line, where somebody decided it
 
 
 def parse(name: str) -> tuple[str, int | None]:
@@ -138,12 +168,16 @@ def cards(kind: str) -> list[Device]:
     return found
 
 
-def choose(elements: int, precision: str, topology: Topology) -> Choice:
-    """The first device whose free memory holds that many numbers with some headroom.
+def choose(
+    elements: int, precision: str, topology: Topology, budget_bytes: int | None = None
+) -> Choice:
+    """The first device whose free memory holds that many numbers with some headroom, or the budget.
 
-    Raises OutOfMemory if not even the host can.
+    Where there is none, the card with most free memory, through which the weights are streamed;
+    and the CPU where that would be too little. Raises OutOfMemory if not even the host can.
     """
     reasons: list[str] = []
+    small: list[tuple[int, Device, int]] = []  # cards that do not hold them: room, device, need
     for kind in _AUTOMATIC:
         found = cards(kind)
         if not found and _has_card(kind, topology):
@@ -153,17 +187,52 @@ def choose(elements: int, precision: str, topology: Topology) -> Choice:
             room = _room(device)
             if isinstance(room, str):
                 reasons.append(f"{device.name} {room}")
-            elif room is None or room >= need * _HEADROOM:
+            elif room is None or room >= _wanted(device, need, budget_bytes):
                 free = "" if room is None else f", {format_bytes(room)} free"
                 return Choice(device, f"{device.name}{free} for {format_bytes(need)} of weights")
             else:
-                reasons.append(
-                    f"{device.name} has {format_bytes(room)} free for {format_bytes(need)} "
-                    "of weights"
-                )
+                reasons.append(_too_small(device, room, need))
+                small += [(room, device, need)] if device.streams != "no" else []
+    room, device, need = max(small, key=lambda card: card[0], default=(0, None, 0))
+    if device is not None and room >= _LEAST_BYTES:
+        _refuse_if_too_large(need, topology)  # all weights lie in the memory of the host
+        return Choice(device, _streamed(device, room, "free", need))
     cpu = DEVICES["cpu"](None)
     _refuse_if_too_large(elements * cpu.precision(precision).itemsize, topology)
     return Choice(cpu, f"cpu: {'; '.join(reasons) or 'no GPU that torch can use was found'}")
+
+
+def share(device: Device, need_bytes: int, budget_bytes: int | None) -> Share | None:
+    """What weights of that size get on a device: the budget, or what is free where that is less.
+
+    None where they simply lie there: no budget was given and they fit, or nothing can be streamed.
+    """
+    if device.streams == "no":
+        return None
+    room = _room(device)
+    wanted = need_bytes * _HEADROOM if budget_bytes is None else budget_bytes
+    if isinstance(room, int) and room < wanted:
+        return Share(room, _streamed(device, room, "free", need_bytes))
+    if budget_bytes is not None:
+        return Share(budget_bytes, _streamed(device, budget_bytes, "budget", need_bytes))
+    return Share(None) if device.streams == "always" else None
+
+
+def _wanted(device: Device, need_bytes: int, budget_bytes: int | None) -> float:
+    """What has to be free: the weights with some headroom, or the budget they stream through."""
+    wanted = need_bytes * _HEADROOM
+    return wanted if budget_bytes is None or device.streams == "no" else min(wanted, budget_bytes)
+
+
+def _streamed(device: Device, room: int, what: str, need: int) -> str:
+    line = f"{device.name}: {format_bytes(room)} {what} for {format_bytes(need)} of weights"
+    # Weights that take nearly all that is free leave too little for what is computed.
+    least = need if what == "budget" else need * _HEADROOM
+    return f"{line}, streamed" if least > room else line
+
+
+def _too_small(device: Device, room: int, need: int) -> str:
+    return f"{device.name} has {format_bytes(room)} free for {format_bytes(need)} of weights"
 
 
 def _room(device: Device) -> int | str | None:

@@ -11,22 +11,28 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
-from holdfast.base.errors import BadInput, HoldfastError, MissingDependency, Unsupported
+from holdfast.base.errors import BadInput, HoldfastError, MissingDependency
 from holdfast.base.interrupts import is_interrupt, undisturbed
 from holdfast.pipeline.devices import Device
 from holdfast.pipeline.families import FAMILIES
 from holdfast.pipeline.placement import Placement, Wish, place
-from holdfast.pipeline.progress import Event, Listener, Stage, nobody
-from holdfast.pipeline.result import Cost, Result
+from holdfast.pipeline.progress import Event, Listener, nobody
+from holdfast.pipeline.result import Result
+from holdfast.pipeline.running import Run, Unloaded
 from holdfast.pipeline.settings import Limits, Settings, settle
 from holdfast.pipeline.sharing import share_cores
 from holdfast.pipeline.sources import Source, locate, require_weights
-from holdfast.pipeline.stages import STAGES, DecodeStage, DenoiseStage, Family, Parts, TextStage
+from holdfast.pipeline.stages import STAGES, DecodeStage, DenoiseStage, Family, TextStage
+from holdfast.pipeline.understanding import understood
 from holdfast.topology import Topology
+
+if TYPE_CHECKING:
+    from holdfast.pipeline.streaming import Shared
+    from holdfast.residency.recorded import Recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +50,19 @@ class Prepared:
 
     def load(self, progress: Listener = nobody) -> Pipeline:
         """Load the weights to where they run. Raises BadInput or OutOfMemory."""
+        from holdfast.pipeline.assembly import assemble
+
         started = time.perf_counter()
-        stages = _load_stages(_family(self.source.family), self, progress)
-        return Pipeline(self, stages, self.took_s + time.perf_counter() - started)
+        family = _family(self.source.family)
+        stages, shared = assemble(family, self.source, self.placement, progress)
+        return Pipeline(self, stages, self.took_s + time.perf_counter() - started, shared)
 
 
-class Pipeline:
+class Pipeline(contextlib.AbstractContextManager["Pipeline"]):
     """A loaded model. Make one with `Pipeline.load`, then call it with a prompt.
+
+        with Pipeline.load("tiny-flux") as pipe:
+            pipe("a handwritten seven").save("seven.png")
 
     Not for several threads at once: schedulers are made anew for each run, but autoencoders and
     counters of memory keep state.
@@ -61,12 +73,14 @@ class Pipeline:
         prepared: Prepared,
         stages: tuple[TextStage, DenoiseStage, DecodeStage],
         load_s: float,
+        shared: Mapping[str, Shared] | None = None,
     ) -> None:
         self.source = prepared.source
         self.limits = prepared.limits
         self.placement = prepared.placement
         self.text, self.denoise, self.decode = stages
         self.load_s = load_s
+        self.shared = dict(shared or {})  # networks under a budget, by the names of devices
 
     @classmethod
     def prepare(
@@ -90,7 +104,7 @@ class Pipeline:
         share_cores()
         family = _family(source.family)
         _require_components(source, family)
-        with _understood(source):
+        with understood(source):
             limits = family.limits(source.configs()).replaced(source.defaults)
         placement = place(source, family, wish)
         return Prepared(source, limits, placement, time.perf_counter() - started)
@@ -111,7 +125,8 @@ class Pipeline:
 
         `device` is a name, "auto", or a name for each of the stages text, denoise and decode, as a
         mapping or as "text=cpu,denoise=cuda"; a stage that is not named is "auto".
-        `budget` limits the memory taken on the device. `config` completes a single file.
+        `budget` limits the memory taken on the device, activations included; weights that do not
+        fit are streamed through it. `config` completes a single file.
         Raises NotFound, BadInput, Unsupported, OutOfMemory or MissingDependency.
         """
         prepared = cls.prepare(
@@ -173,7 +188,43 @@ class Pipeline:
 
     def draw(self, settings: Settings, progress: Listener = nobody) -> Result:
         """Draw with settings that `check` gave."""
-        return _Run(self, settings, progress).result()
+        return Run(self, settings, progress).result()
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[dict[str, Recorded]]:
+        """Record inside of the block what weights under a budget do, for each device.
+
+        Empty for a pipeline without a budget. Raises Misuse inside of another recording.
+        """
+        recorded: dict[str, Recorded] = {}
+        with contextlib.ExitStack() as stack:
+            if self.shared:
+                from holdfast.residency.recorded import recording
+
+                for name, shared in self.shared.items():
+                    title = f"{self.source.model} on {name}"
+                    recorded[name] = stack.enter_context(recording(shared.group, title))
+            yield recorded
+
+    def unload(self) -> None:
+        """Give the memory of the model back, on devices and host. The pipeline is of no use then.
+
+        Memory that somebody else holds, such as a network taken out of a stage, stays with him.
+        Does nothing the second time.
+        """
+        import gc
+
+        gone: Any = Unloaded(self.source.model)
+        self.text = self.denoise = self.decode = gone
+        for shared in self.shared.values():
+            shared.close()
+        self.shared = {}
+        gc.collect()  # networks and their parts refer to each other
+        for device in {device.name: device for device in self.devices.values()}.values():
+            device.tidy()
+
+    def __exit__(self, *_: object) -> None:
+        self.unload()
 
     def describe(self, settings: Settings) -> dict[str, Any]:
         """Everything that is needed to draw the same again, for JSON and picture files."""
@@ -191,92 +242,6 @@ class Pipeline:
             "precision": self.precision,
             "holdfast": holdfast.__version__,
         }
-
-
-class _Run:
-    """One call of a pipeline."""
-
-    def __init__(self, pipe: Pipeline, settings: Settings, progress: Listener) -> None:
-        self._pipe, self._settings, self._progress = pipe, settings, progress
-        self._step_ms: list[float] = []
-        self._mark = 0.0
-        self._stopped: BaseException | None = None
-
-    def result(self) -> Result:
-        import torch
-
-        from holdfast.pipeline.quiet import quiet
-
-        pipe, settings = self._pipe, self._settings
-        for device in pipe.devices.values():
-            device.reset_peak()
-        with torch.no_grad(), quiet():
-            generator = torch.Generator("cpu").manual_seed(settings.seed)
-            text_ms, conditioning = self._timed("text", lambda: pipe.text(settings))
-            noise = pipe.denoise.noise(settings, generator)
-            _, latents = self._timed(
-                "denoise",
-                lambda: pipe.denoise(conditioning, noise, settings, generator, self._step_done),
-                settings.steps,
-            )
-            decode_ms, frames = self._timed("decode", lambda: pipe.decode(latents, settings))
-        cost = Cost(
-            text_ms=text_ms,
-            step_ms=tuple(self._step_ms),
-            decode_ms=decode_ms,
-            peak_bytes=self._peaks(),
-        )
-        notes = pipe.text.notes(settings)
-        return Result(frames=frames, settings=pipe.describe(settings), cost=cost, notes=notes)
-
-    def _timed(self, stage: Stage, work: Callable[[], Any], total: int = 1) -> tuple[float, Any]:
-        from holdfast.pipeline.memory_errors import translated
-
-        device = self._pipe.devices[stage]
-        self._tell(Event(stage, 0, total))
-        start = self._mark = time.perf_counter()
-        with self._explained(stage), translated(f"running {stage!r}", device.name):
-            done = work()
-            device.synchronize()
-        elapsed_ms = (time.perf_counter() - start) * 1000
-        if stage != "denoise":  # its steps have told about themselves
-            self._tell(Event(stage, total, total))
-        return elapsed_ms, done
-
-    def _tell(self, event: Event) -> None:
-        try:
-            self._progress(event)
-        except BaseException as exc:
-            self._stopped = exc
-            raise
-
-    @contextlib.contextmanager
-    def _explained(self, stage: Stage) -> Iterator[None]:
-        """What a network stumbles over, in Holdfast's words; what a listener raises stays."""
-        try:
-            yield
-        except Exception as exc:
-            if exc is self._stopped or isinstance(exc, HoldfastError):
-                raise
-            if is_interrupt(exc):
-                raise KeyboardInterrupt from exc
-            raise Unsupported(
-                f"{self._pipe.source.model!r} failed in {stage!r}: {_first_line(exc)}",
-                expected="a model whose parts and settings fit together",
-                hint="other settings, another copy of the model, or HOLDFAST_DEBUG=1 to see where",
-            ) from exc
-
-    def _step_done(self, done: int) -> None:
-        self._pipe.devices["denoise"].synchronize()
-        now = time.perf_counter()
-        self._step_ms.append((now - self._mark) * 1000)
-        self._tell(Event("denoise", done, self._settings.steps))
-        self._mark = time.perf_counter()
-
-    def _peaks(self) -> dict[str, int]:
-        devices = {device.name: device for device in self._pipe.devices.values()}
-        peaks = {name: device.peak_bytes() for name, device in devices.items()}
-        return {name: peak for name, peak in peaks.items() if peak is not None}
 
 
 def _quiet() -> contextlib.AbstractContextManager[None]:
@@ -305,26 +270,6 @@ def _family(name: str) -> Family:
         ) from exc
 
 
-@contextlib.contextmanager
-def _understood(source: Source) -> Iterator[None]:
-    """A configuration that says something else than its family expects is told as such."""
-    try:
-        yield
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError, ArithmeticError) as exc:
-        if isinstance(exc, HoldfastError):
-            raise
-        raise BadInput(
-            f"cannot understand the configuration of {source.model!r}: {_first_line(exc)}",
-            expected=f"that of a {source.family} model",
-            hint="copy or download the whole model again",
-        ) from exc
-
-
-def _first_line(exc: BaseException) -> str:
-    text = str(exc).strip().partition("\n")[0]
-    return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
-
-
 def _require_components(source: Source, family: Family) -> None:
     """Raises BadInput if a stage would have nothing to work with."""
     for names in family.stages.values():
@@ -335,31 +280,3 @@ def _require_components(source: Source, family: Family) -> None:
                 expected=f"{', '.join(names)}",
                 hint="copy or download the whole model again",
             )
-
-
-def _load_stages(
-    family: Family, prepared: Prepared, progress: Listener
-) -> tuple[TextStage, DenoiseStage, DecodeStage]:
-    from holdfast.pipeline import components
-    from holdfast.pipeline.memory_errors import translated
-
-    source, placement = prepared.source, prepared.placement
-    dtypes, configs = placement.dtypes, source.configs()
-    built: list[Any] = []
-    done = 0
-    for stage in STAGES:
-        device = placement.devices[stage]
-        names = [name for name in family.stages[stage] if name in source.components]
-        parts: dict[str, Any] = {}
-        for name in names:
-            progress(Event("load", done, len(dtypes), name))
-            with translated(f"loading {name!r}", device.name):
-                part = components.load(source, name, dtypes[name])
-                parts[name] = device.place(part) if name in configs else part
-            done += 1
-        dtype = next(dtypes[name] for name in names if name in configs)
-        with _understood(source):
-            build = getattr(family, stage)
-            built.append(build(Parts(parts, device, dtype, configs, source.options)))
-    progress(Event("load", done, len(dtypes)))
-    return cast("tuple[TextStage, DenoiseStage, DecodeStage]", tuple(built))

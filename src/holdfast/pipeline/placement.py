@@ -1,20 +1,20 @@
 """Where each stage of a model runs and in what number format, decided before anything is loaded.
 
-Covers: devices by name, `auto`, precision, a budget in bytes.
-Leaves to others: what a device is (devices), loading (pipeline).
+Covers: devices by name, `auto`, precision, a budget in bytes and whether weights are streamed.
+Leaves to others: what a device is (devices), loading (pipeline), streaming (residency).
 Promise: a budget that cannot be kept is refused, never ignored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from holdfast.base.config import Config
 from holdfast.base.errors import BadInput, Unsupported
 from holdfast.base.units import format_bytes, parse_bytes
-from holdfast.pipeline.devices import Device, choose, open_device, parse
+from holdfast.pipeline.devices import Device, Share, choose, open_device, parse, share
 from holdfast.pipeline.sources import Source
 from holdfast.pipeline.stages import STAGES, Family
 from holdfast.topology import Topology, discover
@@ -72,11 +72,16 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A device for each stage, a number format for each component, and why in one line."""
+    """A device for each stage, a number format for each component, and why in one line.
+
+    `shares` has the devices, by name, whose networks are under one budget and streamed through it
+    where it does not hold them.
+    """
 
     devices: dict[str, Device]
     dtypes: dict[str, torch.dtype]
     why: str
+    shares: dict[str, Share] = field(default_factory=dict)
 
 
 def place(source: Source, family: Family, wish: Wish) -> Placement:
@@ -88,7 +93,8 @@ def place(source: Source, family: Family, wish: Wish) -> Placement:
         stage: [name for name in family.stages[stage] if name in source.components]
         for stage in STAGES
     }
-    devices, why = _devices(source, wish, parts)
+    budget = None if wish.budget is None else parse_bytes(wish.budget)
+    devices, why = _devices(source, wish, parts, budget)
     dtypes = {
         name: devices[stage].precision("fp32" if name in family.full_precision else wish.precision)
         for stage, names in parts.items()
@@ -98,12 +104,23 @@ def place(source: Source, family: Family, wish: Wish) -> Placement:
     for stage, device in devices.items():
         held = {name: dtypes[name] for name in parts[stage]}
         needs[device.name] = needs.get(device.name, 0) + _bytes(source, held)
-    _honour(None if wish.budget is None else parse_bytes(wish.budget), source, devices, needs)
-    return Placement(devices, dtypes, why)
+    places = {device.name: device for device in devices.values()}
+    found = {name: share(device, needs[name], budget) for name, device in places.items()}
+    shares = {name: one for name, one in found.items() if one is not None}
+    _honour(budget, source, places, needs, shares)
+    return Placement(devices, dtypes, _because(why, len(places), shares), shares)
+
+
+def _because(why: str, places: int, shares: Mapping[str, Share]) -> str:
+    """The reason in one line: a budget is the whole story where there is one device."""
+    lines = [one.why for one in shares.values() if one.why is not None]
+    if not lines:
+        return why
+    return lines[0] if places == 1 else f"{why}; {'; '.join(lines)}"
 
 
 def _devices(
-    source: Source, wish: Wish, parts: Mapping[str, list[str]]
+    source: Source, wish: Wish, parts: Mapping[str, list[str]], budget: int | None
 ) -> tuple[dict[str, Device], str]:
     wanted = wish.by_stage()
     names = {stage: wanted.get(stage, "auto") for stage in STAGES}
@@ -112,7 +129,7 @@ def _devices(
     for name in dict.fromkeys(names.values()):
         if name == "auto":
             free = [part for stage in STAGES if names[stage] == "auto" for part in parts[stage]]
-            opened[name], why = _automatic(source, wish, free)
+            opened[name], why = _automatic(source, wish, free, budget)
         else:
             opened[name] = open_device(name)
     chosen = {stage: opened[name] for stage, name in names.items()}
@@ -124,11 +141,13 @@ def _devices(
     return chosen, asked + (f" (auto is {why})" if why else "")
 
 
-def _automatic(source: Source, wish: Wish, parts: list[str]) -> tuple[Device, str]:
+def _automatic(
+    source: Source, wish: Wish, parts: list[str], budget: int | None
+) -> tuple[Device, str]:
     machine = wish.topology or discover(config=Config.load(probes=_PROBES))
     elements = source.elements()
     count = sum(elements.get(name, 0) for name in parts)
-    choice = choose(count, wish.precision, machine)
+    choice = choose(count, wish.precision, machine, budget)
     return choice.device, choice.why
 
 
@@ -141,13 +160,13 @@ def _bytes(source: Source, dtypes: Mapping[str, torch.dtype]) -> int:
 def _honour(
     budget_bytes: int | None,
     source: Source,
-    devices: Mapping[str, Device],
+    places: Mapping[str, Device],
     needs: Mapping[str, int],
+    shares: Mapping[str, Share],
 ) -> None:
-    """Limit each device, or refuse: weights that do not fit cannot be streamed yet."""
-    places = {device.name: device for device in devices.values()}
+    """Limit each device, or refuse: weights that do not fit where nothing can be streamed."""
     for name, need in needs.items():
-        if budget_bytes is not None and need > budget_bytes:
+        if budget_bytes is not None and name not in shares and need > budget_bytes:
             raise Unsupported(
                 f"cannot run {source.model!r} under a budget of {format_bytes(budget_bytes)}: "
                 f"{format_bytes(need)} of weights have to stay on {name}",
@@ -156,8 +175,8 @@ def _honour(
             )
     done: list[Device] = []
     try:
-        for device in places.values():
-            device.limit(budget_bytes)
+        for name, device in places.items():
+            device.limit(shares[name].budget_bytes if name in shares else budget_bytes)
             done.append(device)
     except Unsupported:
         for device in done:

@@ -15,12 +15,17 @@ Stage = Literal["load", "text", "denoise", "decode"]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`done` of `total` parts of a stage are over; `label` is the part that comes next."""
+    """`done` of `total` parts of a stage are over; `label` is the part that comes next.
+
+    Where weights are read into memory of our own, the bytes of all networks are told as well.
+    """
 
     stage: Stage
     done: int
     total: int | None = None
     label: str | None = None
+    done_bytes: int | None = None
+    total_bytes: int | None = None
 
 
 Listener = Callable[[Event], None]

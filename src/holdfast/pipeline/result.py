@@ -13,13 +13,37 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Residence:
+    """Where the weights of one network under a budget were, at the end of its stage.
+
+    `streamed_bytes` come to the device in every pass and cross the link as `link_bytes`, which is
+    less where they are packed. `predicted_ms` is a pass, of the denoiser a step, and `took_ms` is
+    such a step, by the clock of the device. None is what the first pass does not know yet.
+    """
+
+    network: str
+    stage: str
+    device: str
+    weight_bytes: int
+    kept_bytes: int | None
+    streamed_bytes: int | None
+    link_bytes: int | None
+    predicted_ms: float | None
+    took_ms: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Time and memory of one run. `peak_bytes` has an entry for each place that did work."""
+    """Time and memory of one run. `peak_bytes` has an entry for each place that did work.
+
+    `residences` has one for each network under a budget.
+    """
 
     text_ms: float
     step_ms: tuple[float, ...]
     decode_ms: float
     peak_bytes: dict[str, int]
+    residences: tuple[Residence, ...] = ()
 
     @property
     def total_ms(self) -> float:
@@ -39,7 +63,12 @@ class Cost:
             "total_ms": self.total_ms,
         }
         values["step_ms"] = [round(value, 3) for value in self.step_ms]
-        return {k: round(v, 3) if isinstance(v, float) else v for k, v in values.items()}
+        values["residences"] = [_rounded(dataclasses.asdict(one)) for one in self.residences]
+        return _rounded(values)
+
+
+def _rounded(values: dict[str, Any]) -> dict[str, Any]:
+    return {k: round(v, 3) if isinstance(v, float) else v for k, v in values.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -26,11 +26,15 @@ COLOURS = {"load": 0, "text": 1, "denoise": 2, "decode": 3}  # others get the ne
 
 
 def render(
-    timeline: Timeline, settings: Mapping[str, Any], picture_png: bytes | None = None
+    timeline: Timeline,
+    settings: Mapping[str, Any],
+    picture_png: bytes | None = None,
+    weights: Sequence[str] = (),
 ) -> str:
     """The page: what happened when and what it took, the settings, and the picture if there is one.
 
-    Every text is escaped, whatever it holds.
+    `weights` are pieces of HTML about weights under a budget, from `Recorded.chart`. Every other
+    text is escaped, whatever it holds.
     """
     stages = timeline.stages
     colours = dict(COLOURS)
@@ -43,6 +47,7 @@ def render(
         tiles=_tiles(timeline, stages),
         chart=chart.svg(stages, colours),
         stages=_stage_table(stages, colours, timeline.duration_s),
+        weights="\n".join(f'<section class="weights">{one}</section>' for one in weights),
         settings=_setting_table(settings),
         data=chart.data(stages),
     )
@@ -344,6 +349,7 @@ td { white-space: nowrap; } td.share { width: 26%; min-width: 130px; text-align:
 <th>peak, device</th></tr></thead><tbody>
 $stages
 </tbody></table></section>
+$weights
 <section><h2>Settings</h2><table class="settings"><tbody>
 $settings
 </tbody></table></section>

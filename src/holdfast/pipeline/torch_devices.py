@@ -11,6 +11,9 @@ import torch
 
 from holdfast.base.errors import Unsupported
 from holdfast.base.units import format_bytes
+from holdfast.residency.carriers import carrier_for
+from holdfast.residency.carriers.carrier import Carrier
+from holdfast.residency.holding import trim
 from holdfast.topology.amx import keep_from_crashing
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -23,6 +26,7 @@ class TorchDevice:
 
     kind = ""
     automatic = "fp32"
+    streams = "no"
 
     def __init__(self, index: int | None = None) -> None:
         self.index = index
@@ -32,6 +36,12 @@ class TorchDevice:
     def name(self) -> str:
         """As the user writes it."""
         return str(self._torch)
+
+    def carrier(self) -> Carrier:
+        """Nothing moves weights to where they are."""
+        raise Unsupported(
+            f"cannot stream weights to {self.name}", expected="a device with memory of its own"
+        )
 
     def precision(self, wanted: str) -> torch.dtype:
         """The number format for `wanted`."""
@@ -102,11 +112,25 @@ class Cpu(TorchDevice):
         memory: Any = psutil.Process().memory_info()
         return getattr(memory, "peak_wset", memory.rss)
 
+    def tidy(self) -> None:
+        """Have the C library give back what is free."""
+        trim()
+
 
 class Accelerator(TorchDevice):
     """A device that torch reaches through a module of its own: `torch.cuda`, `torch.xpu`."""
 
     missing = ""
+    streams = "yes"
+
+    def __init__(self, index: int | None = None) -> None:
+        super().__init__(index)
+        self._carrier: Carrier | None = None
+
+    def carrier(self) -> Carrier:
+        """A new one; the peak is asked of it from then on, as it counts anew for every layer."""
+        self._carrier = carrier_for(self.name)
+        return self._carrier
 
     @property
     def _api(self) -> Any:
@@ -152,10 +176,18 @@ class Accelerator(TorchDevice):
     def reset_peak(self) -> None:
         """Begin a new measurement."""
         self._api.reset_peak_memory_stats(self._torch)
+        if self._carrier is not None:
+            self._carrier.peak_bytes = 0
 
     def peak_bytes(self) -> int | None:
         """The most that tensors held."""
-        return self._api.max_memory_allocated(self._torch)
+        seen = 0 if self._carrier is None else self._carrier.peak_bytes
+        return max(seen, self._api.max_memory_allocated(self._torch))
+
+    def tidy(self) -> None:
+        """Torch's cache, and that of the C library."""
+        self._api.empty_cache()
+        trim()
 
 
 class Cuda(Accelerator):

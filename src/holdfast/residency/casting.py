@@ -3,6 +3,8 @@
 Covers: hooks of one part of a model, what several threads do in one module, writes to buffers.
 Leaves to others: which parts need it (residence); bringing weights ahead of time (stream), which is
 the fast way: this one brings them when they are due.
+A compiled model calls the hooks that it had when it was compiled; torch compiles again when a
+weight's device changes, so only patches of a model whose two devices are one are missed then.
 Promise: the results are those of weights that stay, bit for bit; what a call writes into a tensor
 is kept; a call that fails, or Ctrl-C in one, costs nothing but the copy, which goes with the
 next call or with `settle`.
@@ -10,11 +12,13 @@ next call or with `settle`.
 
 from __future__ import annotations
 
+import functools
+import sys
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import nn
@@ -56,13 +60,9 @@ class Casting:
     def _attach(self, module: nn.Module) -> list[Any]:
         # After the others' hooks before a call, and before the others' after it.
         return [
-            module.register_forward_pre_hook(self._before, with_kwargs=True),
-            module.register_forward_hook(self._after, prepend=True, always_call=True),
+            module.register_forward_pre_hook(_untraced(self._before), with_kwargs=True),
+            module.register_forward_hook(_untraced(self._after), prepend=True, always_call=True),
         ]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """A copied module keeps its hooks, and these work on whichever module is called."""
-        return self
 
     def remove(self) -> None:
         """Take the hooks off the module."""
@@ -136,6 +136,26 @@ class Casting:
         """The device of the input; of several, the one the model was loaded for."""
         devices = [tensor.device for tensor in _tensors((args, kwargs))]
         return self._device if self._device in devices or not devices else devices[0]
+
+
+def _untraced(work: Callable[..., Any]) -> Callable[..., Any]:
+    """`work`, which torch.compile does not look into; the compiler is not loaded for that.
+
+    A copied module has the same hooks, as functions are not copied: they work on the module that
+    is called.
+    """
+
+    shields: list[Callable[..., Any]] = []
+
+    @functools.wraps(work)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if "torch._dynamo" not in sys.modules:
+            return work(*args, **kwargs)
+        if not shields:
+            shields.append(torch.compiler.disable(work))
+        return shields[0](*args, **kwargs)
+
+    return call
 
 
 def _leave(stay: _Stay) -> None:

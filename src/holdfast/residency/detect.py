@@ -24,6 +24,7 @@ from holdfast.base.interrupts import is_interrupt, undisturbed
 from holdfast.residency import queries
 from holdfast.residency.machine import Kind, Machine
 from holdfast.residency.options import Options
+from holdfast.topology import control_groups
 
 # What asking a driver or an absent part of torch may raise.
 _NO_ANSWER = (AttributeError, AssertionError, ImportError, OSError, RuntimeError)
@@ -47,11 +48,12 @@ class System:
 
 
 def this_system() -> System:
-    """The host we run on."""
+    """The host we run on. In a container RAM is what that may take, not what the host has."""
     memory = psutil.virtual_memory()
+    limit, left = control_groups.memory_limit(), control_groups.memory_left()
     return System(
-        ram_total_bytes=memory.total,
-        ram_free_bytes=memory.available,
+        ram_total_bytes=memory.total if limit is None else min(memory.total, limit),
+        ram_free_bytes=memory.available if left is None else min(memory.available, left),
         windows=sys.platform == "win32",
         wsl=sys.platform == "linux" and "microsoft" in platform.release().lower(),
         macos=_numbers(platform.mac_ver()[0]),

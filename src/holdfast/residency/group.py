@@ -8,6 +8,7 @@ Promise: together they never hold more than the budget leaves.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from holdfast.residency.carriers.carrier import Carrier
 from holdfast.residency.journal import Journal
 
 if TYPE_CHECKING:
-    from holdfast.residency.managed import Managed
+    from holdfast.residency.state import State
 
 
 class Group:
@@ -23,27 +24,45 @@ class Group:
 
     def __init__(self, carrier: Carrier, budget_bytes: int | None, node: int | None = None) -> None:
         self.carrier = carrier
-        self.node = node
+        self.node = carrier.node if node is None else node
         self.journal = Journal(carrier)
-        self.members: list[Managed] = []
-        self._order: list[Managed] = []
+        self.members: list[State] = []
+        self._order: list[State] = []
+        self._asked: tuple[float, int] | None = None  # when, and what the device has in all
+        self._unsettled = False  # whether a new budget waits for the end of a pass
         self.budget_bytes = budget_bytes
-        carrier.limit(budget_bytes)
+
+    def join(self, member: State) -> None:
+        """One member more; with the first, the limit of the device."""
+        self.members.append(member)
+        self.carrier.limit(self.budget_bytes)
 
     def set_budget(self, budget_bytes: int | None) -> None:
-        """From the next pass on; what does not fit any more leaves at once."""
+        """From the next pass on; what does not fit any more leaves at once, if it does not run.
+
+        A pass under way ends inside of the larger of the two budgets. Any thread may call this.
+        """
         shrinks = budget_bytes is not None and (
             self.budget_bytes is None or budget_bytes < self.budget_bytes
         )
         self.budget_bytes = budget_bytes
-        if shrinks:
-            for member in self.members:
-                if member.allowance() < member.held_bytes:
-                    member.let_go("the budget shrank")
-            self.carrier.tidy()
-        self.carrier.limit(budget_bytes)
+        self._unsettled = True
+        if not shrinks:
+            self.carrier.limit(budget_bytes)
+        self.settle()
 
-    def leave(self, member: Managed) -> None:
+    def settle(self) -> None:
+        """Have a new budget hold, once nobody runs."""
+        if not self._unsettled or any(member.running for member in self.members):
+            return
+        for member in self.members:
+            if member.allowance() < member.held_bytes:
+                member.let_go("the budget shrank")
+        self.carrier.tidy()
+        self.carrier.limit(self.budget_bytes)
+        self._unsettled = False
+
+    def leave(self, member: State) -> None:
         """One member goes; with the last, the limit of the device."""
         if member in self.members:
             self.members.remove(member)
@@ -51,7 +70,7 @@ class Group:
             self.carrier.limit(None)
         self.carrier.tidy()
 
-    def follow(self, order: Sequence[Managed]) -> None:
+    def follow(self, order: Sequence[State]) -> None:
         """Say in which order the members will run, over and over."""
         self._order = list(order)
 
@@ -65,19 +84,37 @@ class Group:
         """What the budget leaves for weights and what is computed."""
         budget = self.budget_bytes
         if budget is None:
-            budget = self.carrier.total_bytes()
+            budget = self._all_there_is()
         return budget - self.carrier.outside_bytes() - self.carrier.slack_bytes(budget)
 
+    def _all_there_is(self) -> int:
+        """The whole device; asked once a second, as a driver may take milliseconds to tell."""
+        now = time.monotonic()
+        if self._asked is None or now - self._asked[0] > 1.0:
+            self._asked = (now, self.carrier.total_bytes())
+        return self._asked[1]
+
     @contextlib.contextmanager
-    def running(self, member: Managed) -> Iterator[None]:
+    def running(self, member: State) -> Iterator[None]:
         """While one member runs, the others make the room it can use."""
         wanted = min(member.weight_bytes, member.allowance())
-        others = [m for m in self._by_next_use(member) if m.held_bytes]
+        others = [m for m in self._by_next_use(member) if m.held_bytes and not m.running]
         while others and wanted + sum(m.held_bytes for m in others) > member.allowance():
             others.pop(0).let_go(f"room for {member.name}")
         yield
 
-    def _by_next_use(self, member: Managed) -> list[Managed]:
+    def give_way(self, member: State) -> bool:
+        """Have the member that is needed last leave, for one that has no room; False if none can.
+
+        Before its first pass nobody knows what a member computes.
+        """
+        others = [m for m in self._by_next_use(member) if m.held_bytes and not m.running]
+        if others:
+            others[0].let_go(f"room for {member.name}")
+            self.carrier.tidy()
+        return bool(others)
+
+    def _by_next_use(self, member: State) -> list[State]:
         """The other members, the one that is needed last first."""
         others = [m for m in self.members if m is not member]
         if member not in self._order:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from holdfast.residency import placing, queries
+from holdfast.residency.detect import this_system
 from holdfast.residency.machine import Machine, device_type, in_use
 from holdfast.residency.process import given_machine, machine, options
 
@@ -136,7 +137,7 @@ def machine_now(device: Any = None) -> Machine:
     return dataclasses.replace(
         found,
         free_bytes=get_free_memory(torch.device(found.device)),
-        ram_free_bytes=get_free_memory(torch.device("cpu")),
+        ram_free_bytes=this_system().ram_free_bytes,
     )
 
 

@@ -21,9 +21,11 @@ def who_keeps(thing: Any) -> list[str]:
         for name, value, frame in referrers.running_variables()
         if not str(frame.f_globals.get("__name__")).startswith(ours)
     }
-    held = [running[id(thing)]] if id(thing) in running else []
-    found = referrers.who_refers([thing], lambda address: None, running)
-    return held + [words for words in found.get(id(thing), []) if words not in held]
+    own = running.pop(id(thing), None)  # or the search would end with it
+    found = referrers.who_refers([thing], lambda address: None, running)[id(thing)]
+    if own is None:
+        return found
+    return [own, *(words for words in found if words != referrers.NOBODY)]
 
 
 def _words(name: str, value: Any, frame: FrameType) -> str:

@@ -175,6 +175,8 @@ class Manager:
                 missing = self._missing(memory_required, device)
                 if missing is not None and missing < 0:
                     break
+                if entry.model is None:  # it has just ended in another thread
+                    continue
                 _log.debug("unloading %s", type(entry.model.model).__name__)
                 if entry.model_unload(missing):
                     self._delist(entry)

@@ -99,7 +99,8 @@ class LoadedModel:
         model = self.model
         if memory_to_free is not None and memory_to_free < model.loaded_size():
             wanted = int(memory_to_free)
-            if model.partially_unload(model.offload_device, wanted) >= wanted:
+            freed = model.partially_unload(model.offload_device, wanted)
+            if freed >= wanted and model.loaded_size() > 0:
                 return False
         model.detach(unpatch_weights)
         self.forget()

@@ -6,12 +6,14 @@ while managed, tensors that cannot be pointed elsewhere.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from holdfast.base.errors import Misuse
 from holdfast.residency.weights import is_plain
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 _MARK = "_holdfast_managed"
 _AWAY = "_holdfast_away"
+_HANDLES = "_holdfast_handles"
 
 
 def managed_of(module: nn.Module) -> Managed | None:
@@ -27,28 +30,42 @@ def managed_of(module: nn.Module) -> Managed | None:
 
 
 def around(
-    part: nn.Module, whole: bool, begin: Callable[[], None], end: Callable[[], None]
-) -> list[Any]:
-    """Call `begin` before and `end` after the module runs; what is returned has `remove`."""
+    part: nn.Module,
+    whole: bool,
+    begin: Callable[[], None],
+    end: Callable[[Any], Any],
+    handles: list[Any],
+) -> None:
+    """Call `begin` before and `end` after the module runs, with its output or None if it failed.
+
+    What `end` returns takes the place of the output, if it is not None. `handles` gets, one by
+    one, what takes this off again with `remove`.
+    """
     if whole and part._compiled_call_impl is not None:
-        return [_Compiled(part, begin, end)]
-    before = part.register_forward_pre_hook(lambda *_: begin(), prepend=True)
-    after = part.register_forward_hook(lambda *_: end())
-    return [before, after]
+        handles.append(_Compiled(part, begin, end))
+        return
+    handles.append(part.register_forward_pre_hook(lambda *_: begin(), prepend=True))
+    handles.append(part.register_forward_hook(lambda *seen: end(seen[2]), always_call=True))
 
 
 class _Compiled:
     """Around a module whose call is compiled: hooks would be compiled with it."""
 
-    def __init__(self, part: nn.Module, begin: Callable[[], None], end: Callable[[], None]) -> None:
-        inner = self._inner = part._compiled_call_impl
+    def __init__(
+        self, part: nn.Module, begin: Callable[[], None], end: Callable[[Any], Any]
+    ) -> None:
+        inner: Any = part._compiled_call_impl
+        self._inner = inner
         self._part = part
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            begin()
-            result = inner(*args, **kwargs)
-            end()
-            return result
+            result = None
+            try:
+                begin()
+                result = inner(*args, **kwargs)
+            finally:
+                instead = end(result)
+            return result if instead is None else instead
 
         part._compiled_call_impl = call
 
@@ -58,31 +75,103 @@ class _Compiled:
 
 
 def attach(managed: Managed) -> None:
-    """Have state dicts, loading and conversions of the module go right."""
+    """Have state dicts, loading, moving and copying of the module and its parts go right."""
     module = managed.module
-    module.__dict__[_MARK] = managed
+    mark(managed)
+    handles: list[Any] = []
+    module.__dict__[_HANDLES] = handles  # before the first: Ctrl-C may come between
+    for part in module.modules():
+        handles.append(part._register_state_dict_hook(functools.partial(_true_values, managed)))
+        handles.append(part.register_load_state_dict_pre_hook(lambda *_: managed.suspend()))
+        handles.append(_Instead(part, "_apply", functools.partial(_moved, managed, part)))
+    for name in ("__deepcopy__", "__reduce_ex__"):
+        handles.append(_Instead(module, name, functools.partial(_not_copied, managed)))
+
+
+def mark(managed: Managed) -> None:
+    """Say who manages a module, while its weights are its own."""
+    managed.module.__dict__[_MARK] = managed
 
 
 def detach(managed: Managed) -> None:
     """Take all of that off."""
+    for handle in managed.module.__dict__.get(_HANDLES, ()):
+        handle.remove()
+    managed.module.__dict__.pop(_HANDLES, None)
     managed.module.__dict__.pop(_MARK, None)
+
+
+class _Instead:
+    """An attribute of one object in place of the one of its class."""
+
+    def __init__(self, part: nn.Module, name: str, value: Any) -> None:
+        self._part, self._name = part, name
+        self._before = part.__dict__.get(name)
+        part.__dict__[name] = value
+
+    def remove(self) -> None:
+        """Take it off."""
+        self._part.__dict__.pop(self._name, None)
+        if self._before is not None:
+            self._part.__dict__[self._name] = self._before
+
+
+def _true_values(
+    managed: Managed, part: nn.Module, state: dict[str, Any], prefix: str, _metadata: Any
+) -> None:
+    """Values on the host for the tensors of one part, wherever they are now."""
+    named = [*part.named_parameters("", False), *part.named_buffers("", False)]
+    for name, tensor in named:
+        key = prefix + name
+        if key in state and not isinstance(state[key], nn.Parameter):
+            value = managed.value_of(tensor)
+            state[key] = state[key] if value is None else value
+
+
+def _moved(managed: Managed, part: nn.Module, function: Any, recurse: bool = True) -> nn.Module:
+    """`.to()`, `.half()`, `.cuda()` and their like, which all come through here.
+
+    A budget says where weights are, so another device is no change; the CPU means to leave the
+    device. Another format is a change of the weights: they are taken into management anew.
+    """
+    tensors = [*part.parameters(recurse), *part.buffers(recurse)]
+    dtypes = {tensor.dtype for tensor in tensors if is_plain(tensor)}
+    probes = {dtype: function(torch.empty(0, dtype=dtype)) for dtype in dtypes}
+    if all(probe.dtype == dtype for dtype, probe in probes.items()):
+        if any(probe.device.type == "cpu" for probe in probes.values()):
+            managed.let_go("it was moved to the CPU")
+        return part
+    managed.suspend()
+    return type(part)._apply(part, lambda tensor: function(tensor).to(tensor.device), recurse)
+
+
+def _not_copied(managed: Managed, *_: Any) -> Any:
+    raise Misuse(
+        f"cannot copy or pickle {managed.name} while it is managed",
+        expected="a module that nobody manages",
+        hint="residency.unmanage(module) first, or save its state_dict()",
+    )
 
 
 def bring(module: nn.Module, device: torch.device) -> None:
     """Move tensors that cannot be pointed elsewhere (wrappers, sparse, empty ones) for good."""
     away: list[tuple[dict[str, Any], str, Any]] = []
+    module.__dict__[_AWAY] = away
     for part in module.modules():
         for table in (part._parameters, part._buffers):
             for name, tensor in table.items():
-                if tensor is not None and (not is_plain(tensor) or tensor.numel() == 0):
+                if tensor is None or tensor.device == device:
+                    continue
+                if not is_plain(tensor) or tensor.numel() == 0:
                     away.append((table, name, tensor))
                     moved = tensor.to(device)
                     is_weight = isinstance(tensor, nn.Parameter)
-                    table[name] = nn.Parameter(moved, tensor.requires_grad) if is_weight else moved
-    module.__dict__[_AWAY] = away
+                    fresh: Any = nn.Parameter(moved, tensor.requires_grad) if is_weight else moved
+                    table[name] = fresh
 
 
 def take_back(module: nn.Module) -> None:
     """Put the tensors back that `bring` moved."""
-    for table, name, tensor in module.__dict__.pop(_AWAY, ()):
+    for table, name, tensor in module.__dict__.get(_AWAY, ()):
         table[name] = tensor
+    module.__dict__.pop(_AWAY, None)

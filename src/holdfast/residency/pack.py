@@ -65,7 +65,8 @@ def pack(
     `raw` holds the bytes of the weights: 1-D, uint8, contiguous. Worth it means at least 10 %
     saved; a few thousand weights never do. `schemes` limits how: give those of the device that
     will decode (`decoder(device).schemes`) if that is not the device of `raw`. Reads counts back
-    to the host, so it waits for the device. Takes some 160 MB for a moment, whatever the size.
+    to the host, so it waits for the device. Works by slices of 4 million weights at most, so the
+    memory it takes for a moment does not grow with the tensor.
     Raises BadInput if `raw` or `kind` is not as said.
     """
     words = _words(raw, kind)
@@ -83,7 +84,8 @@ def unpack(payload: torch.Tensor, layout: Layout, target: torch.Tensor) -> None:
     Both are 1-D uint8 on one device; `payload` begins at a multiple of 16 bytes and has
     `layout.nbytes` at least, `target` begins at a multiple of 2 and has exactly
     `layout.raw_bytes`. Does not wait for the device and reads nothing back; only the first use of
-    a device's decoder() does, so call that before queueing ahead or capturing a graph.
+    a device's decoder() does, so call that before queueing ahead. (A tensor of an odd size may
+    still have the kernel compiled once more: unpack before capturing a graph.)
     Raises BadInput, before anything is written, if the tensors are not as said.
     """
     _check_unpack(payload, layout, target)
@@ -115,35 +117,38 @@ def _decoder(device: torch.device) -> Decoder:
     try:
         if _try_triton(device):
             return Decoder("triton", SCHEMES)
-        reason = "the kernels gave wrong bits on this device"
+        reason = "Triton's kernels gave wrong bits on this device"
     except ImportError as exc:
         reason = f"Triton cannot be imported: {exc}"
     except Exception as exc:  # Triton needs a C compiler, a driver it knows and more of the like
         if is_interrupt(exc):
             raise
-        reason = f"the kernels cannot run here: {type(exc).__name__}: {exc}"
+        reason = f"Triton cannot run here: {type(exc).__name__}: {exc}"
     return Decoder("torch", ("flat",), reason)
 
 
 def _try_triton(device: torch.device) -> bool:
-    """Whether every kernel gives the right bits on `device`."""
-    module = _triton()
-    wild = torch.arange(3 * TILE + 5, dtype=torch.int32, device=device)
-    weights = (wild.to(torch.float32) * 0.37).sin_().mul_(0.02)
-    for dtype, scheme in (
-        (torch.bfloat16, "flat"),
-        (torch.bfloat16, "ranked"),
-        (torch.float16, "ranked"),
-    ):
-        raw = weights.to(dtype).view(torch.uint8)
-        packed = pack(raw, _KINDS[dtype], schemes=(scheme,))
-        if packed is None:
-            return False
-        target = torch.zeros_like(raw)
-        module.decode(packed[1], packed[0], target)
-        if not torch.equal(raw, target):
-            return False
-    return True
+    """Whether the kernels give the right bits on `device`; they are compiled by this, too."""
+    weights = torch.arange(16 * TILE, device=device).mul(0.37).sin_().mul_(0.02)
+    weights[::1000] = 1e4
+    weights[1::1000] = 1e-30  # one of the two is an escape
+    spread = weights * torch.arange(16 * TILE, device=device).remainder_(9).exp2()
+    return (
+        _comes_back(weights.bfloat16(), "flat")
+        and _comes_back(weights.bfloat16(), "ranked")
+        and _comes_back(spread.bfloat16(), "ranked")
+        and _comes_back(weights.half(), "ranked")
+    )
+
+
+def _comes_back(weights: torch.Tensor, scheme: str) -> bool:
+    raw = weights.view(torch.uint8)
+    packed = pack(raw, _KINDS[weights.dtype], schemes=(scheme,))
+    if packed is None:
+        return False
+    target = torch.zeros_like(raw)
+    _triton().decode(packed[1], packed[0], target)
+    return torch.equal(raw, target)
 
 
 def _triton() -> Any:

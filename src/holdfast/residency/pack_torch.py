@@ -24,7 +24,7 @@ _DECODE_SLICE = {"flat": 512 * TILE, "ranked": 128 * TILE}
 _DECODE_SLICE_CPU = 32 * TILE
 _PACK_SLICE = 512 * TILE
 _PACK_SLICE_CPU = 32 * TILE
-_SCRATCH_PER_WEIGHT = {"flat": 4, "ranked": 72}
+_SCRATCH_PER_WEIGHT = {"flat": 4, "ranked": 56}
 _MANTISSA_BITS = {"bf16": 7, "fp16": 10}
 _EXPONENT_MASK = {"bf16": 0xFF, "fp16": 0x1F}
 
@@ -69,9 +69,8 @@ def decode(payload: torch.Tensor, layout: Layout, target: torch.Tensor) -> None:
     places = _part(payload, layout.places_at, layout.escapes * layout.place_bytes)
     values = _part(payload, layout.values_at, layout.escapes * 2).view(torch.int16)
     integer = torch.int32 if layout.place_bytes == 4 else torch.int64
-    for place, value in zip(
-        places.view(integer).split(size), values.split(size), strict=True
-    ):  # int32 places are made int64 by slices, to bound the memory
+    # By slices: torch wants places of int64, and the memory for them has a bound.
+    for place, value in zip(places.view(integer).split(size), values.split(size), strict=True):
         out.index_copy_(0, place.to(torch.int64), value)
 
 
@@ -110,8 +109,7 @@ def _put_low(payload: torch.Tensor, layout: Layout, first: int, words: torch.Ten
 def _put_codes(payload: torch.Tensor, layout: Layout, first: int, marks: torch.Tensor) -> None:
     """`marks` has whole tiles. An escape's code is 0: what it decodes to is written over."""
     bits = 2 if layout.width else 4
-    codes = marks & (0x80 | 2**bits - 1)
-    codes.masked_fill_(codes >= 0x80, 0)
+    codes = marks & (2**bits - 1)
     _put(payload, layout.codes_at + first * bits // 8, _planes(codes, bits))
 
 
@@ -148,11 +146,11 @@ class _List:
     def add(self, first: int, marks: torch.Tensor) -> None:
         """Add the entries of whole tiles that begin at the weight `first`."""
         lanes = marks.view(-1, ROWS, LANES).transpose(1, 2).reshape(-1, TILE)
-        chosen = (lanes & 0x83) == 3
+        chosen = (lanes & 3) == 3
         counts = chosen.sum(1)
         starts = counts.cumsum(0) - counts + (self._written + self._pending.numel())
         _put(self._payload, self._layout.starts_at + first // TILE * 8, starts)
-        entries = torch.cat([self._pending, lanes[chosen] >> 2])
+        entries = torch.cat([self._pending, lanes.masked_select(chosen) >> 2])
         whole = entries.numel() // 8 * 8
         self._write(entries[:whole])
         self._pending = entries[whole:].clone()

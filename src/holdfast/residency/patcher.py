@@ -206,6 +206,13 @@ class Patcher:
             home.load(name, self.keep_host)
         except torch.OutOfMemoryError:
             soft_empty_cache(force=True)
+            return self._load_again(home, name)
+        return True
+
+    def _load_again(self, home: Residence, name: str) -> bool:
+        try:
+            home.load(name, self.keep_host)
+        except torch.OutOfMemoryError:
             if home.parts[name].fixed:
                 raise
             # The part that did not fit has to come for each call, and others with it.

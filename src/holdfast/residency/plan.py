@@ -23,6 +23,7 @@ from holdfast.residency.ring import ALIGNMENT, Slot, aligned, lay_out
 
 CHUNK_BYTES = 48 << 20
 RING_BYTES = tuple(size << 20 for size in (64, 128, 256, 384, 512, 768, 1024))
+_PATIENCE = 3  # rings in a row that are no better
 _RING_TIMES = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # of what one layer needs
 
 
@@ -135,20 +136,22 @@ def make(
     limit = allowance_bytes if keep_bytes is None else min(allowance_bytes, keep_bytes)
     if whole.device_bytes <= limit:
         return whole
-    ways = (False, True) if any(chunk.packed for chunk in chunks) else (False,)
-    found = [
-        plan
-        for ring_bytes in _rings(problem, chunks)
-        for packed in ways
-        if (plan := _streaming(problem, chunks, allowance_bytes, ring_bytes, packed, keep_bytes))
-    ]
+    found = _ways(problem, chunks, allowance_bytes, keep_bytes)
     if not found:
-        least = smallest_bytes(problem)
-        raise OutOfMemory(
-            f"cannot run {what} with {format_bytes(max(0, allowance_bytes))} for its weights",
-            expected=f"at least {format_bytes(least)}: its largest layer and what always stays",
-            hint="a larger budget, smaller pictures, or fewer of them at once",
-        )
+        # Chunks of several layers need more of the ring than any layer does.
+        fine = replace(problem, chunk_bytes=1)
+        parts = _chunks(fine)
+        found = _ways(fine, parts, allowance_bytes, keep_bytes)
+        least = smallest_bytes(problem, keep_bytes)
+        if not found and least <= allowance_bytes:
+            # What more room keeps can leave the others without a place in any ring.
+            found = _ways(fine, parts, least, keep_bytes)
+        if not found:
+            raise OutOfMemory(
+                f"cannot run {what} with {format_bytes(max(0, allowance_bytes))} for its weights",
+                expected=f"at least {format_bytes(least)}: its largest layer and what always stays",
+                hint="a larger budget, smaller pictures, or fewer of them at once",
+            )
     # A ring that is twice as large for a thousandth of the time is not worth its bytes.
     fastest = min(plan.step_ms for plan in found)
     return min(
@@ -156,19 +159,53 @@ def make(
     )
 
 
-def smallest_bytes(problem: Problem) -> int:
+def _ways(
+    problem: Problem,
+    chunks: tuple[Chunk, ...],
+    allowance_bytes: int,
+    keep_bytes: int | None,
+) -> list[Plan]:
+    """Plans with rings of several sizes, with packed and with decoded chunks that stay.
+
+    Larger rings are tried as long as they help.
+    """
+    found: list[Plan] = []
+    for packed in _packing(chunks):
+        best, idle = math.inf, 0
+        for ring_bytes in _rings(problem, chunks):
+            plan = _streaming(problem, chunks, allowance_bytes, ring_bytes, packed, keep_bytes)
+            if plan is None:
+                continue
+            found.append(plan)
+            idle = 0 if plan.step_ms < best * 0.999 else idle + 1
+            best = min(best, plan.step_ms)
+            if idle == _PATIENCE:
+                break
+    return found
+
+
+def smallest_bytes(problem: Problem, keep_bytes: int | None = None) -> int:
     """The least that can be allowed for weights."""
     fine = replace(problem, chunk_bytes=1)
     chunks = _chunks(fine)
     rings = _rings(fine, chunks)
+    ways = [(ring, packed) for ring in rings for packed in _packing(chunks)]
+    whole = _resident(fine, chunks).device_bytes
     low, high = 0, 2 * sum(c.raw_bytes + c.payload_bytes for c in chunks) + ALIGNMENT
+    if keep_bytes is None or whole <= keep_bytes:
+        high = min(high, whole)
     while high - low > ALIGNMENT:
         middle = (low + high) // 2
-        if any(_streaming(fine, chunks, middle, ring, False, None) for ring in rings):
+        if any(_streaming(fine, chunks, middle, *way, keep_bytes) for way in ways):
             high = middle
         else:
             low = middle
     return high
+
+
+def _packing(chunks: Sequence[Chunk]) -> tuple[bool, ...]:
+    """Whether what stays can stay packed."""
+    return (False, True) if any(chunk.packed for chunk in chunks) else (False,)
 
 
 # ---- chunks and visits
@@ -248,7 +285,7 @@ def _rings(problem: Problem, chunks: Sequence[Chunk]) -> list[int]:
     ]
     least = max(needs, default=0)
     scaled = [aligned(int(least * times)) for times in _RING_TIMES]
-    return [*scaled, *(size for size in RING_BYTES if size > scaled[-1] or size > least * 1.1)]
+    return sorted({*scaled, *(size for size in RING_BYTES if size > least * 1.1)})
 
 
 def _resident(problem: Problem, chunks: tuple[Chunk, ...]) -> Plan:
@@ -305,9 +342,7 @@ def _streaming(
         floor_ms=0.0,
     )
     link_ms = plan.streamed_bytes / problem.rates.link_gb_s / 1e6
-    return replace(
-        plan, step_ms=simulate(problem, plan), floor_ms=max(problem.compute_ms, link_ms)
-    )
+    return replace(plan, step_ms=simulate(problem, plan), floor_ms=max(problem.compute_ms, link_ms))
 
 
 def _numbered(
@@ -318,7 +353,7 @@ def _numbered(
     """The slot of each visit that has one, its `after` in numbers of visits."""
     number = {span: i for i, span in enumerate(visits)}
     return {
-        span: replace(slot, after=tuple(number[holders[i]] for i in slot.after))
+        span: Slot(slot.offset, slot.nbytes, tuple(number[holders[i]] for i in slot.after))
         for span, slot in zip(holders, slots, strict=True)
     }
 
@@ -386,7 +421,7 @@ def _clock(problem: Problem) -> Iterator[float]:
 # ---- time
 
 
-def simulate(problem: Problem, plan: Plan, passes: int = 3) -> float:
+def simulate(problem: Problem, plan: Plan, passes: int = 2) -> float:
     """Milliseconds of one pass in the steady state, with prefetching across passes."""
     if not plan.visits:
         return problem.compute_ms

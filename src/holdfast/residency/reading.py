@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import os
 import threading
 import time
@@ -354,7 +355,8 @@ class _Pace:
     def scratch(self, nbytes: int) -> memoryview:
         """Memory of this thread alone, used again for each piece."""
         if self._scratch is None:
-            self._scratch = memoryview(bytearray(PIECE_BYTES))
+            # Not of the C library: what a thread frees there need not go back to the system.
+            self._scratch = memoryview(mmap.mmap(-1, PIECE_BYTES))
         return self._scratch[:nbytes]
 
 

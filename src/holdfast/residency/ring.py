@@ -39,9 +39,7 @@ def lay_out(stays: Sequence[tuple[int, int, int]], ring_bytes: int) -> list[Slot
     if offsets is None:
         return None
     sizes = [size for size, _, _ in stays]
-    return [
-        Slot(offsets[i], sizes[i], _predecessors(i, offsets, sizes)) for i in range(len(stays))
-    ]
+    return [Slot(offsets[i], sizes[i], _predecessors(i, offsets, sizes)) for i in range(len(stays))]
 
 
 def _offsets(stays: Sequence[tuple[int, int, int]], ring_bytes: int) -> list[int] | None:
@@ -90,7 +88,10 @@ def _predecessors(number: int, offsets: Sequence[int], sizes: Sequence[int]) -> 
     count = len(offsets)
     for back in range(1, count + 1):
         other = (number - back) % count
-        low, high = offsets[other], offsets[other] + sizes[other]
+        low = offsets[other]
+        high = low + sizes[other]
+        if high <= begin or end <= low:
+            continue
         left = [part for span in uncovered for part in _without(span, low, high)]
         if left != uncovered:
             found.append(other)

@@ -7,15 +7,15 @@ Promise: the pages go back to the system when the last tensor over them is gone.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
+import sys
 import weakref
 
 import torch
 
 from holdfast.base.errors import Unsupported
-from holdfast.memory import system
 from holdfast.memory.resource import Host, Numa
+from holdfast.residency.pinned import pin_memory
 
 _hosts: dict[int | None, Host] = {}
 
@@ -27,31 +27,27 @@ def slab(nbytes: int, *, pinned: bool = False, node: int | None = None) -> torch
     """
     if nbytes == 0:
         return torch.empty(0, dtype=torch.uint8)
+    if sys.platform == "win32":
+        with torch.inference_mode(False):
+            return torch.empty(nbytes, dtype=torch.uint8)
     host = _host(node)
     address = host.allocate(nbytes)
     memory = (ctypes.c_char * nbytes).from_address(address)
-    weakref.finalize(memory, _give_back, host, address).atexit = False
-    tensor = torch.frombuffer(memory, dtype=torch.uint8)
+    weakref.finalize(memory, host.free, address).atexit = False
+    with torch.inference_mode(False):  # it outlives the mode it may be made in
+        tensor = torch.frombuffer(memory, dtype=torch.uint8)
     if pinned:
         pin(tensor)
     return tensor
 
 
-_registered: set[int] = set()  # addresses that the driver knows
-
-
 def pin(tensor: torch.Tensor) -> bool:
-    """Lock the pages of a slab for fast copies; False where the driver does not.
+    """Lock the pages of a slab for fast copies, within the budget of this process.
 
-    Best after it was filled: many threads then bring the pages in, not the driver one by one.
+    False where the budget or the driver does not allow it: copies work all the same, slower. Best
+    after it was filled: many threads then bring the pages in, not the driver one by one.
     """
-    address = tensor.data_ptr()
-    if address in _registered:
-        return True
-    if not system.register_with_cuda(address, tensor.numel()):
-        return False
-    _registered.add(address)
-    return True
+    return pin_memory(tensor)
 
 
 def _host(node: int | None) -> Host:
@@ -61,11 +57,3 @@ def _host(node: int | None) -> Host:
         except Unsupported:
             _hosts[node] = _host(None)
     return _hosts[node]
-
-
-def _give_back(host: Host, address: int) -> None:
-    if address in _registered:
-        _registered.discard(address)
-        with contextlib.suppress(RuntimeError):  # a driver that is gone has forgotten it
-            system.unregister_from_cuda(address)
-    host.free(address)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -51,18 +51,24 @@ class Streamer:
         problem: Problem,
         plan: Plan,
         journal: Journal,
+        merge: Callable[[Stretch], None] = lambda _: None,
     ) -> None:
         self.plan = plan
+        self.spoiled = False  # whether weights changed under way: copies of them are old
+        self._problem = problem
         self._carrier = carrier
         self._stretches = stretches
         self._journal = journal
+        self._merge = merge  # called with each weight that came to stay
         self._kept: dict[tuple[int, ...], torch.Tensor] = {}
         self._kept_packed: dict[int, torch.Tensor] = {}
         self._ring: torch.Tensor | None = None
         self._decoded: torch.Tensor | None = None
         self._covering = _covering(problem, plan)
+        self._forget_places()
         self._home = {w: i for i, chunk in enumerate(plan.chunks) for w in chunk.weights}
         self._clock_ms = _clock(problem, plan)
+        self._stays: list[_Stay] = []
         self.reset()
 
     # ---- memory
@@ -78,10 +84,12 @@ class Streamer:
         OutOfMemory; what was loaded until then stays.
         """
         plan, carrier = self.plan, self._carrier
+        held_bytes = self.device_bytes
         if self._ring is None:
             self._ring = carrier.empty(plan.ring_bytes)
         if self._decoded is None:
             self._decoded = carrier.empty(plan.decoded_bytes)
+            self.reset()
         wanted = [plan.chunks[i] for i in sorted(plan.kept | plan.kept_packed)]
         total = sum(chunk.raw_bytes for chunk in wanted)
         done = 0
@@ -94,6 +102,8 @@ class Streamer:
             done += plan.chunks[index].raw_bytes
             if progress is not None:
                 progress(done, total)
+        if self.device_bytes != held_bytes:  # else every pass would wait for what is on its way
+            self._settle_in()
 
     def _keep(self, chunk: Chunk, inherited: dict[tuple[int, ...], torch.Tensor]) -> None:
         memory = self._kept.get(chunk.weights)
@@ -108,17 +118,20 @@ class Streamer:
             stretch = self._stretches[weight]
             if stretch.bound is None:
                 stretch.bind(memory[offset : offset + stretch.raw_bytes])
+                self._merge(stretch)
 
     def _fill(self, chunk: Chunk, memory: torch.Tensor) -> None:
         """Bring a chunk to where it stays; packed ones pass through memory of the rings."""
-        carrier = self._carrier
+        carrier, name = self._carrier, self._name(chunk)
         now = carrier.mark()
-        if not chunk.packed:
-            carrier.wait(carrier.copy(self._pairs(chunk, memory, chunk.raw_offsets), [now]))
-            return
-        passage = self._passage(chunk.payload_bytes)
-        arrived = carrier.copy(self._pairs(chunk, passage, chunk.payload_offsets), [now])
-        carrier.wait(carrier.decode(self._parts(chunk, passage, memory), [arrived]))
+        with self._journal.labelled(name):
+            if not chunk.packed:
+                ready = carrier.copy(self._pairs(chunk, memory, chunk.raw_offsets), [now])
+            else:
+                passage = self._passage(chunk.payload_bytes)
+                arrived = carrier.copy(self._pairs(chunk, passage, chunk.payload_offsets), [now])
+                ready = carrier.decode(self._parts(chunk, passage, memory), [arrived])
+        self._journal.waits(name, ready, "what stays was loaded")
 
     def _passage(self, nbytes: int) -> torch.Tensor:
         for ring in (self._ring, self._decoded):
@@ -133,25 +146,61 @@ class Streamer:
         memory = self._carrier.empty(chunk.payload_bytes)
         now = self._carrier.mark()
         pairs = self._pairs(chunk, memory, chunk.payload_offsets)
-        self._carrier.wait(self._carrier.copy(pairs, [now]))
+        name = self._name(chunk)
+        with self._journal.labelled(name):
+            arrived = self._carrier.copy(pairs, [now])
+        self._journal.waits(name, arrived, "what stays was loaded")
         self._kept_packed[index] = memory
-        self._journal.note("keep", self._name(chunk), chunk.payload_bytes)
+        self._journal.note("keep", name, chunk.payload_bytes)
 
-    def close(self, reason: str) -> dict[tuple[int, ...], torch.Tensor]:
+    def close(
+        self, reason: str, staying: Collection[tuple[int, ...]] = ()
+    ) -> dict[tuple[int, ...], torch.Tensor]:
         """Give the rings back and unbind everything; returns the kept chunks with their memory.
 
-        Memory goes back once what was queued is over; the host does not wait for it.
+        `staying` are those that the next plan keeps, which is no eviction. Memory goes back once
+        what was queued is over; the host does not wait for it.
         """
         self._carrier.drain()
         for stretch in self._stretches:
             stretch.unbind()
             stretch.forget_views()
+        self.note_stays()
+        leaving = self.kept_bytes(staying)
         kept, self._kept = self._kept, {}
-        for weights in kept:
-            self._journal.note("evict", self._stretches[weights[0]].name, 0, reason)
         self._kept_packed = {}
+        for name, nbytes in leaving.items():
+            self._journal.note("evict", name, nbytes, reason)
+        self._forget_places()
         self._ring = self._decoded = None
         return kept
+
+    def _forget_places(self) -> None:
+        """Views of the rings, which are made once: making them takes longer than using them."""
+        self._copies: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        self._decodes: dict[int, list[tuple[torch.Tensor, Any, torch.Tensor]]] = {}
+        self._places: dict[tuple[int, int], torch.Tensor] = {}
+
+    def kept_bytes(self, without: Collection[tuple[int, ...]] = ()) -> dict[str, int]:
+        """The chunks that stay now, by the name of their first weight, with their bytes."""
+        kept = {
+            self._stretches[weights[0]].name: memory.numel()
+            for weights, memory in self._kept.items()
+            if weights not in without
+        }
+        packed = ((self._name(self.plan.chunks[i]), m) for i, m in self._kept_packed.items())
+        return kept | {name: memory.numel() for name, memory in packed}
+
+    def note_stays(self) -> None:
+        """Tell the journal that what is in the rings, or on its way there, is there until now."""
+        if not self._journal.recording or not self._stays:
+            return
+        count = len(self._stays)
+        for number in range(max(self._passes, self._filled - count), self._filled):
+            stay, visit = self._stays[number % count], self.plan.visits[number % count]
+            if stay.over_number < number and stay.arrived is not None:
+                chunk = self.plan.chunks[visit.chunk]
+                self._journal.stay(self._name(chunk), chunk.raw_bytes, stay.arrived)
 
     @property
     def device_bytes(self) -> int:
@@ -164,17 +213,24 @@ class Streamer:
 
     def reset(self) -> None:
         """Forget where a pass was: nothing is in flight, nothing in the rings is of use."""
-        self._stays = [_Stay() for _ in self.plan.visits]
+        self.note_stays()
+        # What was computed before, in memory that is the ring's now, comes before all copies.
+        now = self._carrier.mark() if self.plan.visits else None
+        self._stays = [_Stay(read=now, over=now) for _ in self.plan.visits]
         self._passes = 0  # number of the first visit of this pass
         self._filled = 0  # the next stay to be copied
         self._opened = 0  # the next stay to be decoded
         self._queued: deque[tuple[float, Mark]] = deque()
+        self._settle_in()
+
+    def _settle_in(self) -> None:
+        """Nothing is moved into the rings before what used their memory until now is done."""
         self._carrier.drain()
+        self._since = self._carrier.mark()
 
     def pump(self) -> None:
         """Queue every copy and decode whose place is, or will by then be, free."""
-        count = len(self.plan.visits)
-        moved = count > 0
+        moved = bool(self.plan.visits) and not self.spoiled
         while moved:
             moved = False
             while self._may_fill(self._filled):
@@ -193,9 +249,7 @@ class Streamer:
         slot = self.plan.visits[number % count].slot
         if slot is None or self._stays[number % count].over_number >= number:
             return True  # nothing to copy, or nobody will use it
-        return all(
-            self._stays[i].read_number >= _earlier(number, i, count) for i in slot.after
-        )
+        return all(self._stays[i].read_number >= _earlier(number, i, count) for i in slot.after)
 
     def _fill_stay(self, number: int) -> None:
         index = number % len(self.plan.visits)
@@ -204,20 +258,20 @@ class Streamer:
         if visit.slot is None or stay.over_number >= number or self._ring is None:
             return
         chunk = self.plan.chunks[visit.chunk]
-        place = self._ring[visit.slot.offset : visit.slot.offset + chunk.payload_bytes]
-        after = [m for m in (self._stays[i].read for i in visit.slot.after) if m is not None]
-        offsets = chunk.payload_offsets
+        pairs = self._copies.get(index)
+        if pairs is None:
+            place = self._ring[visit.slot.offset : visit.slot.offset + chunk.payload_bytes]
+            pairs = self._copies[index] = self._pairs(chunk, place, chunk.payload_offsets)
+        after = [self._stays[i].read or self._since for i in visit.slot.after]
         with self._journal.labelled(self._name(chunk)):
-            stay.arrived = self._carrier.copy(self._pairs(chunk, place, offsets), after)
+            stay.arrived = self._carrier.copy(pairs, after)
 
     def _may_decode(self, number: int) -> bool:
         count = len(self.plan.visits)
         place = self.plan.visits[number % count].decoded
         if place is None or self._stays[number % count].over_number >= number:
             return True
-        return all(
-            self._stays[i].over_number >= _earlier(number, i, count) for i in place.after
-        )
+        return all(self._stays[i].over_number >= _earlier(number, i, count) for i in place.after)
 
     def _decode_stay(self, number: int) -> None:
         index = number % len(self.plan.visits)
@@ -228,14 +282,17 @@ class Streamer:
             stay.ready = stay.arrived
             return
         chunk = self.plan.chunks[visit.chunk]
-        payload = self._payload_of(visit.chunk, visit.slot)
-        offset = visit.decoded.offset
-        place = self._decoded[offset : offset + chunk.raw_bytes]
-        after = [m for m in (self._stays[i].over for i in visit.decoded.after) if m is not None]
+        parts = self._decodes.get(index)
+        if parts is None:
+            payload = self._payload_of(visit.chunk, visit.slot)
+            offset = visit.decoded.offset
+            place = self._decoded[offset : offset + chunk.raw_bytes]
+            parts = self._decodes[index] = self._parts(chunk, payload, place)
+        after = [self._stays[i].over or self._since for i in visit.decoded.after]
         if stay.arrived is not None:
             after.append(stay.arrived)
         with self._journal.labelled(self._name(chunk)):
-            stay.ready = self._carrier.decode(self._parts(chunk, payload, place), after)
+            stay.ready = self._carrier.decode(parts, after)
         stay.read = stay.ready
         stay.read_number = number
 
@@ -243,6 +300,27 @@ class Streamer:
         if slot is None or self._ring is None:
             return self._kept_packed[chunk]
         return self._ring[slot.offset : slot.offset + self.plan.chunks[chunk].payload_bytes]
+
+    @property
+    def problem(self) -> Problem:
+        """What its plan was made for."""
+        return self._problem
+
+    def serves(self, problem: Problem, allowed_bytes: int) -> bool:
+        """Whether the plan at work is one for that problem too."""
+        kept = {w for i in self.plan.kept for w in self.plan.chunks[i].weights}
+        uses = [use.weights for use in problem.uses]
+        return (
+            self.plan.device_bytes <= allowed_bytes
+            and problem.weights == self._problem.weights
+            and uses == [use.weights for use in self._problem.uses]
+            and kept.issuperset(problem.pinned.intersection(*[{w for u in uses for w in u}]))
+        )
+
+    def adopt(self, problem: Problem, step_ms: float) -> None:
+        """The same plan with times that are known better."""
+        self.plan = replace(self.plan, step_ms=step_ms)
+        self._clock_ms = _clock(problem, self.plan)
 
     def covers(self, use: int) -> bool:
         """Whether a use needs anything that moves."""
@@ -253,6 +331,8 @@ class Streamer:
         throw_exception_if_processing_interrupted()
         self._stay_close(use)
         visits = self._covering[use]
+        if visits and self.spoiled:
+            return False
         for index in visits:
             number = self._passes + index
             if self._stays[index].over_number >= number:
@@ -264,7 +344,8 @@ class Streamer:
         for index in visits:
             ready = self._stays[index].ready
             if ready is not None:
-                self._journal.waits(self._name(self.plan.chunks[self.plan.visits[index].chunk]), ready)
+                chunk = self.plan.chunks[self.plan.visits[index].chunk]
+                self._journal.waits(self._name(chunk), ready)
         for weight in weights:
             if self._stretches[weight].bound is None:
                 self._bind(weight, visits)
@@ -273,8 +354,16 @@ class Streamer:
     def _bind(self, weight: int, visits: Sequence[int]) -> None:
         stretch = self._stretches[weight]
         home = self._home[weight]
-        visit = next(v for v in (self.plan.visits[i] for i in visits) if v.chunk == home)
-        chunk = self.plan.chunks[home]
+        index = next(i for i in visits if self.plan.visits[i].chunk == home)
+        place = self._places.get((weight, index))
+        if place is None:
+            place = self._places[weight, index] = self._place(weight, index)
+        stretch.bind(place)
+
+    def _place(self, weight: int, index: int) -> torch.Tensor:
+        """Where a weight lies in its ring during a visit."""
+        visit, nbytes = self.plan.visits[index], self._stretches[weight].raw_bytes
+        chunk = self.plan.chunks[visit.chunk]
         at = chunk.weights.index(weight)
         if visit.decoded is not None:
             ring, offset = self._decoded, visit.decoded.offset + chunk.raw_offsets[at]
@@ -282,7 +371,7 @@ class Streamer:
             assert visit.slot is not None
             ring, offset = self._ring, visit.slot.offset + chunk.payload_offsets[at]
         assert ring is not None
-        stretch.bind(ring[offset : offset + stretch.raw_bytes])
+        return ring[offset : offset + nbytes]
 
     def end(self, use: int) -> None:
         """The use is queued: chunks that nobody needs any more make room, and more is queued."""
@@ -296,9 +385,16 @@ class Streamer:
 
     def skip(self, use: int) -> None:
         """Layers before `use` will not run in this pass: their visits are over."""
-        mark = self._carrier.mark()
-        for index, visit in enumerate(self.plan.visits):
-            if visit.last < use and self._stays[index].over_number < self._passes + index:
+        skipped = [
+            index
+            for index, visit in enumerate(self.plan.visits)
+            if visit.last < use and self._stays[index].over_number < self._passes + index
+        ]
+        if skipped:
+            # A place that was left out may still be read by a decode that nobody waits for.
+            self._carrier.drain()
+            mark = self._carrier.mark()
+            for index in skipped:
                 self._over(index, mark)
         self.pump()
 
@@ -315,6 +411,9 @@ class Streamer:
         stay.over, stay.over_number = mark, number
         if self.plan.visits[index].decoded is None or stay.read_number < number:
             stay.read, stay.read_number = mark, number
+        if self._journal.recording and number < self._opened and stay.ready is not None:
+            chunk = self.plan.chunks[self.plan.visits[index].chunk]
+            self._journal.stay(self._name(chunk), chunk.raw_bytes, stay.arrived or stay.ready)
 
     def _stay_close(self, use: int) -> None:
         """Wait for computing that is too far behind, so that an interrupt is seen soon."""

@@ -6,12 +6,13 @@ Leaves to others: bringing the weights (managed), deciding (plan).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from holdfast.residency.carriers.carrier import Carrier, Mark
@@ -25,6 +26,44 @@ class Order:
     paths: tuple[str, ...]
     uses: tuple[Use, ...]
     staying: frozenset[int]
+    measured: int = 0  # in how many passes after the first the times were taken
+    needed: int = 2  # how many are enough: a host that is late makes a pass look slow
+
+    @property
+    def settled(self) -> bool:
+        """Whether the times are good."""
+        return self.measured >= self.needed
+
+
+class Stopwatch:
+    """Times the uses of a pass whose order is known."""
+
+    def __init__(self, carrier: Carrier) -> None:
+        self._carrier = carrier
+        self._times: list[tuple[int, Mark, Mark]] = []
+        self._use: int | None = None
+        self._begun: Mark = None
+
+    def arriving(self) -> None:
+        """Before the weights of the next layer are waited for: the layer before ends here."""
+        if self._use is not None:
+            self._times.append((self._use, self._begun, self._carrier.mark(timed=True)))
+        self._use = None
+
+    def begin(self, use: int) -> None:
+        """A use begins, and its weights are there."""
+        self._use, self._begun = use, self._carrier.mark(timed=True)
+
+    def timed(self, order: Order) -> Order:
+        """The order with the times that were taken. Waits for the device."""
+        self.arriving()
+        self._carrier.synchronize()
+        taken = {u: self._carrier.between_ms(begin, end) for u, begin, end in self._times}
+        uses = tuple(
+            replace(use, compute_ms=max(0.0, min(use.compute_ms, taken.get(number, math.inf))))
+            for number, use in enumerate(order.uses)
+        )
+        return replace(order, uses=uses, measured=order.measured + 1)
 
 
 @dataclass(eq=False, slots=True)
@@ -84,18 +123,19 @@ class Tracer:
         return Order(tuple(seen.path for seen in self._seen), uses, frozenset(staying))
 
 
-class Finder(TorchFunctionMode):
-    """Sees every weight that goes into a function of torch."""
+class Finder(TorchDispatchMode):
+    """Sees every weight that goes into an operation of torch.
+
+    Below torch's functions, as some of them (attention) go another way when somebody looks on.
+    """
 
     def __init__(self, weight_of: dict[int, int], use: Callable[[int], None]) -> None:
         super().__init__()
         self._weight_of, self._use = weight_of, use
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name not in ("__get__", "__set__"):  # looking at a shape is no use
-            for leaf in tree_leaves((args, kwargs)):
-                if isinstance(leaf, torch.Tensor) and id(leaf) in self._weight_of:
-                    self._use(self._weight_of[id(leaf)])
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, torch.Tensor) and id(leaf) in self._weight_of:
+                self._use(self._weight_of[id(leaf)])
         return func(*args, **kwargs)

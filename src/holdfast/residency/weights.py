@@ -17,11 +17,13 @@ from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from holdfast.base.errors import BadInput
-from holdfast.residency.pack import Layout, pack, packable, unpack
+from holdfast.residency.pack import Layout, packable, unpack
 from holdfast.residency.ring import aligned
 from holdfast.residency.slabs import pin, slab
 
 SLAB_BYTES = 256 << 20
+WATCHED_BYTES = 64 << 10
+_WIDEST = torch.complex128.itemsize
 
 
 @dataclass(eq=False, slots=True)
@@ -37,6 +39,7 @@ class Member:
     is_buffer: bool
     home: torch.device
     version: int = 0
+    counted: bool = True  # whether torch counts its changes
 
     def over(self, memory: torch.Tensor) -> torch.Tensor:
         """The same tensor over other bytes: those of the whole stretch."""
@@ -56,7 +59,11 @@ class Stretch:
     host: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
     layout: Layout | None = None
     bound: torch.Tensor | None = None  # device memory its members point at
+    changed: bool = False  # whether a run ever changed it
+    before: tuple[torch.Tensor, Layout | None] | None = None  # the host's bytes until they changed
+    merged: bool = False  # whether the copy on the device has LoRAs in it
     _views: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+    _resting: tuple[tuple[int, int], list[torch.Tensor]] | None = None
 
     @property
     def payload_bytes(self) -> int:
@@ -68,6 +75,17 @@ class Stretch:
         """Whether a run may change it."""
         return any(member.is_buffer for member in self.members)
 
+    @property
+    def stays(self) -> bool:
+        """Whether it is better left on the device: copies that are under way would be old."""
+        return self.changed or self._watched
+
+    @property
+    def _watched(self) -> bool:
+        """Buffers whose bytes are compared, as some kernels (batch norm) change them in secret."""
+        secret = any(m.is_buffer and not m.counted for m in self.members)
+        return secret or (self.mutable and self.raw_bytes <= WATCHED_BYTES)
+
     def bind(self, memory: torch.Tensor) -> None:
         """Point the members at device memory that holds the raw bytes."""
         address = memory.data_ptr()
@@ -77,16 +95,23 @@ class Stretch:
         self.bound = memory
         for member, view in zip(self.members, views, strict=True):
             member.tensor.data = view
-            member.version = member.tensor._version
+            member.version = _version(member.tensor)
 
     def unbind(self) -> None:
         """Point the members back at the host; what was changed in place is brought home first."""
         if self.bound is None:
             return
-        if any(m.tensor._version != m.version for m in self.members):
-            self.bring_home()
+        self.bring_home_if_changed()
         self.bound = None
+        self.merged = False
         self.rest()
+
+    def bring_home_if_changed(self) -> None:
+        """Have the host know what was changed in place on the device."""
+        if self.bound is None:
+            return
+        if self._watched or any(_version(m.tensor) != m.version for m in self.members):
+            self.bring_home()
 
     def forget_views(self) -> None:
         """Let go of device memory that is about to be given back."""
@@ -98,21 +123,45 @@ class Stretch:
             return
         raw = self.bound[: self.raw_bytes]
         if self.layout is None:
-            self.host.copy_(raw)
+            fresh = raw.to(self.host.device)
+            if not torch.equal(fresh, self.host):
+                self._will_change()
+                self.host.copy_(fresh)
         else:
+            self._will_change()
             self.layout = None
             self.host = slab(self.raw_bytes)
             self.host.copy_(raw)
         for member in self.members:
-            member.version = member.tensor._version
+            member.version = _version(member.tensor)
+
+    def _will_change(self) -> None:
+        self.changed = True
+        if self.before is None:
+            old = self.host.clone() if self.layout is None else self.host
+            self.before = (old, self.layout)
+
+    def revert(self) -> None:
+        """Leave the device and have the bytes that the host had when `before` was None."""
+        self.bound = None
+        if self.before is not None:
+            old, layout = self.before
+            if layout is None:
+                self.host.copy_(old)
+            else:
+                self.host, self.layout = old, layout
+            self.before = None
+        self.rest()
 
     def rest(self) -> None:
-        """Point the members at the host bytes, or at a picture of nothing where those are packed."""
-        for member in self.members:
-            if self.layout is None:
-                member.tensor.data = member.over(self.host)
-            else:
-                member.tensor.data = _nothing(member)
+        """Point the members at the host bytes, or at nothing where those are packed."""
+        key = (self.host.data_ptr(), id(self.layout))
+        if self._resting is None or self._resting[0] != key:
+            packed = self.layout is not None
+            views = [_nothing(m) if packed else m.over(self.host) for m in self.members]
+            self._resting = (key, views)
+        for member, view in zip(self.members, self._resting[1], strict=True):
+            member.tensor.data = view
 
     def raw(self) -> torch.Tensor:
         """The bytes on the host, unpacked into new memory if need be."""
@@ -122,18 +171,31 @@ class Stretch:
         unpack(self.host, self.layout, target)
         return target
 
-    def restore(self) -> None:
-        """Give the members memory of their own, where they came from, with the values they have."""
+    def restore(self, unpacked: Callable[[Stretch], torch.Tensor] | None = None) -> None:
+        """Give the members memory of their own, where they came from, with the values they have.
+
+        `unpacked` gives the raw bytes of a packed stretch, anywhere; a device does that faster.
+        """
+        if self.layout is None and not self.host.numel():
+            return  # never taken over, or restored already
         with torch.no_grad():
-            if self.bound is not None and self.members[0].home == self.bound.device:
-                raw = self.bound[: self.raw_bytes].clone()
-            else:
-                self.unbind()
-                raw = self.raw().to(self.members[0].home, copy=True)
-        self.bound = None
+            self.unbind()
+            packed = self.layout is not None and unpacked is not None
+            raw = unpacked(self) if packed and unpacked is not None else self.raw()
+            raw = raw.to(self.members[0].home, copy=True)
         self._views.clear()
         for member in self.members:
             member.tensor.data = member.over(raw)
+        self.host, self.layout = torch.empty(0, dtype=torch.uint8), None
+        self._resting = None
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """How often it was changed in place, as far as torch counts."""
+    try:
+        return tensor._version
+    except RuntimeError:  # made in inference mode, where it counts nothing
+        return 0
 
 
 def _nothing(member: Member) -> torch.Tensor:
@@ -183,7 +245,9 @@ def own_tensors(module: nn.Module, whole: bool) -> Iterator[tuple[str, torch.Ten
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether its bytes are all there is to it."""
-    return tensor.layout == torch.strided and not is_traceable_wrapper_subclass(tensor)
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        return False
+    return not is_traceable_wrapper_subclass(tensor)
 
 
 def find(module: nn.Module) -> tuple[list[Stretch], dict[str, tuple[int, ...]]]:
@@ -224,6 +288,7 @@ def _member(tensor: torch.Tensor, path: str, is_buffer: bool) -> Member:
         stride=tuple(tensor.stride()),
         is_buffer=is_buffer,
         home=tensor.device,
+        counted=not tensor.is_inference(),
     )
 
 
@@ -249,6 +314,8 @@ def _stretches(members: Sequence[Member]) -> list[Stretch]:
     found: list[Stretch] = []
     for index, group in enumerate(groups):
         begin = min(member.offset for member in group)
+        if len({member.dtype for member in group}) > 1:
+            begin -= begin % _WIDEST  # so that each begins at a multiple of its own size
         length = max(member.offset + _extent(member) for member in group) - begin
         for member in group:
             member.offset -= begin
@@ -326,19 +393,16 @@ def _bytes_of(stretch: Stretch) -> torch.Tensor:
     """The bytes where they lie now."""
     first = min(stretch.members, key=lambda member: member.offset)
     storage = first.tensor.untyped_storage()
-    begin = first.tensor.data_ptr() - storage.data_ptr()
+    begin = first.tensor.data_ptr() - first.offset - storage.data_ptr()
     flat = torch.empty(0, dtype=torch.uint8, device=first.tensor.device).set_(storage)
+    if begin < 0:  # the stretch begins at a round address before its storage
+        flat, begin = torch.cat((flat.new_zeros(-begin), flat)), 0
     return flat[begin : begin + stretch.raw_bytes]
-
-
-def pack_here(raw: torch.Tensor, kind: str) -> tuple[Layout, torch.Tensor] | None:
-    """The packer that works where the bytes are."""
-    return pack(raw, kind)
 
 
 @contextlib.contextmanager
 def true_values(stretches: Sequence[Stretch]) -> Iterator[None]:
-    """Inside, every member that is not on a device can be read, also those whose bytes are packed."""
+    """Inside, every member that is not on a device can be read, also if its bytes are packed."""
     packed = [s for s in stretches if s.layout is not None and s.bound is None]
     try:
         for stretch in packed:

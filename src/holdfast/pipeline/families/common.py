@@ -13,6 +13,7 @@ from diffusers.image_processor import VaeImageProcessor
 from holdfast.base.errors import Unsupported
 from holdfast.pipeline.quiet import quiet
 from holdfast.pipeline.stages import Parts
+from holdfast.residency.in_step import together
 
 
 class Diffusers:
@@ -32,6 +33,15 @@ class Diffusers:
     def encode_prompt(self, prompt: str, **options: Any) -> Any:
         """As the pipeline does it, on the device of the stage."""
         return self._pipe.encode_prompt(prompt, device=self._device, **options)
+
+
+def side_by_side(model: Any, *calls: Mapping[str, Any]) -> list[torch.Tensor]:
+    """What a network gives for each of the calls, which have the same shapes or others.
+
+    Weights that are streamed cross the link once for all of them, where residency can do that.
+    """
+    found = together(model, [((), call) for call in calls])
+    return [outputs[0] for outputs in found]
 
 
 def too_long(tokenizer: Any, length: int, prompt: str) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from holdfast.pipeline.families.common import (
     Diffusers,
     autoencoder_scale,
     latents_to_frames,
+    side_by_side,
     too_long,
 )
 from holdfast.pipeline.settings import Limits, Settings
@@ -88,13 +89,14 @@ class Denoise:
         timesteps = self._timesteps(scheduler, latents, settings.steps)
         text = {name: put(tensor.to(self._dtype)) for name, tensor in conditioning.items()}
         fixed = self._fixed_inputs(text["tokens"], settings)
+        texts = _texts(text)
         latents = put(latents)
         for done, timestep in enumerate(timesteps, start=1):
             moment = timestep.expand(1).to(latents.dtype) / 1000
-            flow = self._flow(latents, moment, text, "", fixed)
-            if "negative_tokens" in text:
-                away = self._flow(latents, moment, text, "negative_", fixed)
-                flow = away + settings.guidance * (flow - away)
+            inputs = {"hidden_states": latents, "timestep": moment, **fixed}
+            flow, *away = side_by_side(self._transformer, *(inputs | one for one in texts))
+            if away:
+                flow = away[0] + settings.guidance * (flow - away[0])
             latents = scheduler.step(flow, timestep, latents, return_dict=False)[0]
             step_done(done)
         return self._device.fetch(latents)
@@ -128,21 +130,17 @@ class Denoise:
             "return_dict": False,
         }
 
-    def _flow(
-        self,
-        latents: torch.Tensor,
-        moment: torch.Tensor,
-        text: Mapping[str, torch.Tensor],
-        prefix: str,
-        fixed: Mapping[str, Any],
-    ) -> torch.Tensor:
-        return self._transformer(
-            hidden_states=latents,
-            timestep=moment,
-            encoder_hidden_states=text[f"{prefix}tokens"],
-            pooled_projections=text[f"{prefix}pooled"],
-            **fixed,
-        )[0]
+
+def _texts(text: Mapping[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+    """What the transformer takes of the text: the prompt's, and the negative's if there is one."""
+    return [
+        {
+            "encoder_hidden_states": text[f"{prefix}tokens"],
+            "pooled_projections": text[f"{prefix}pooled"],
+        }
+        for prefix in ("", "negative_")
+        if f"{prefix}tokens" in text
+    ]
 
 
 class Decode:
@@ -161,7 +159,7 @@ class Decode:
             latents, settings.height, settings.width, self._scale
         )
         latents = latents / config.scaling_factor + config.shift_factor
-        return latents_to_frames(self._vae.decode(latents, return_dict=False)[0])
+        return latents_to_frames(self._vae.decode(z=latents, return_dict=False)[0])
 
 
 class Flux:

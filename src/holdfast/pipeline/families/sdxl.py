@@ -148,7 +148,7 @@ class Decode:
             latents = latents * std / config.scaling_factor + mean
         else:
             latents = latents / config.scaling_factor
-        return latents_to_frames(self._vae.decode(latents, return_dict=False)[0])
+        return latents_to_frames(self._vae.decode(z=latents, return_dict=False)[0])
 
 
 class Sdxl:

@@ -15,7 +15,7 @@ from diffusers.pipelines.wan.pipeline_wan import WanPipeline
 from diffusers.utils.torch_utils import randn_tensor
 from diffusers.video_processor import VideoProcessor
 
-from holdfast.pipeline.families.common import Diffusers, to_bytes, too_long
+from holdfast.pipeline.families.common import Diffusers, side_by_side, to_bytes, too_long
 from holdfast.pipeline.settings import Limits, Settings
 from holdfast.pipeline.stages import Parts
 
@@ -89,10 +89,9 @@ class Denoise:
         for done, timestep in enumerate(scheduler.timesteps, start=1):
             model = self._model(timestep, scheduler.config.num_train_timesteps)
             moment = self._moment(timestep, latents)
-            flow = self._flow(model, latents, moment, text["tokens"])
-            if "negative_tokens" in text:
-                away = self._flow(model, latents, moment, text["negative_tokens"])
-                flow = away + settings.guidance * (flow - away)
+            flow, *away = self._flows(model, latents, moment, text)
+            if away:
+                flow = away[0] + settings.guidance * (flow - away[0])
             latents = scheduler.step(flow, timestep, latents, return_dict=False)[0]
             step_done(done)
         return self._device.fetch(latents)
@@ -108,15 +107,21 @@ class Denoise:
         tokens = latents[0, 0, :, ::2, ::2].numel()
         return (timestep * latents.new_ones(tokens)).unsqueeze(0)
 
-    def _flow(
-        self, model: Any, latents: torch.Tensor, moment: torch.Tensor, tokens: torch.Tensor
-    ) -> torch.Tensor:
-        return model(
-            hidden_states=latents.to(self._dtype),
-            timestep=moment,
-            encoder_hidden_states=tokens,
-            return_dict=False,
-        )[0]
+    def _flows(
+        self,
+        model: Any,
+        latents: torch.Tensor,
+        moment: torch.Tensor,
+        text: Mapping[str, torch.Tensor],
+    ) -> list[torch.Tensor]:
+        """With the prompt, and with the negative one if there is guidance."""
+        inputs = {
+            "hidden_states": latents.to(self._dtype),
+            "timestep": moment,
+            "return_dict": False,
+        }
+        tokens = [text[name] for name in ("tokens", "negative_tokens") if name in text]
+        return side_by_side(model, *(inputs | {"encoder_hidden_states": one} for one in tokens))
 
 
 class Decode:
@@ -135,7 +140,7 @@ class Decode:
             for values in (config.latents_mean, config.latents_std)
         )
         latents = latents / (1.0 / std) + mean  # in the order of diffusers, to the last bit
-        video = self._vae.decode(latents, return_dict=False)[0]
+        video = self._vae.decode(z=latents, return_dict=False)[0]
         floats: Any = VideoProcessor().postprocess_video(video, output_type="np")
         return to_bytes(floats[0])
 

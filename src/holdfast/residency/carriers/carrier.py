@@ -34,10 +34,16 @@ class Carrier(Protocol):
         ...
 
     log: Journal | None  # is told about every copy and decode
+    peak_bytes: int  # the most that tensors held since somebody set it to 0
 
     @property
     def pinned(self) -> bool:
         """Whether slabs should be pinned for fast copies."""
+        ...
+
+    @property
+    def node(self) -> int | None:
+        """The NUMA node next to the device."""
         ...
 
     def empty(self, nbytes: int) -> torch.Tensor:
@@ -82,6 +88,10 @@ class Carrier(Protocol):
 
     def computing(self) -> AbstractContextManager[None]:
         """Around every pass: for devices that have to watch what is computed."""
+        ...
+
+    def current_lane(self) -> AbstractContextManager[Any] | None:
+        """What makes another thread compute where this one does; None if there is one place."""
         ...
 
     def others_bytes(self) -> int:

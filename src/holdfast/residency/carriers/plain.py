@@ -22,6 +22,7 @@ class Plain:
     """Copies that are done when they return."""
 
     pinned = False
+    node = None
 
     def __init__(self, name: str) -> None:
         self.device = torch.device(name)
@@ -29,6 +30,7 @@ class Plain:
         self._api: Any = torch.mps if self.device.type == "mps" else None
         self._rates: Rates | None = None
         self.log: Journal | None = None
+        self.peak_bytes = 0
 
     def empty(self, nbytes: int) -> torch.Tensor:
         """Memory of torch."""
@@ -41,9 +43,7 @@ class Plain:
                 expected="that much free memory",
             ) from exc
 
-    def copy(
-        self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], after: Sequence[Any]
-    ) -> Any:
+    def copy(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], after: Sequence[Any]) -> Any:
         """At once."""
         start = self.mark(timed=self.log is not None)
         for target, source in pairs:
@@ -95,13 +95,19 @@ class Plain:
         """Nothing to watch."""
         yield
 
+    def current_lane(self) -> Any:
+        """There is one."""
+        return None
+
     def others_bytes(self) -> int:
         """What Metal has given; nobody counts on the CPU."""
         return 0 if self._api is None else self._api.current_allocated_memory()
 
     def others_peak_bytes(self, reset: bool = False) -> int:
         """No peak is kept: what is taken now."""
-        return self.others_bytes()
+        now = self.others_bytes()
+        self.peak_bytes = max(self.peak_bytes, now)
+        return now
 
     def outside_bytes(self) -> int:
         """None is known."""

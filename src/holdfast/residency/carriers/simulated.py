@@ -26,7 +26,7 @@ from holdfast.residency.pack import Layout, unpack
 from holdfast.residency.plan import Rates
 from holdfast.residency.slabs import slab
 
-_LANES = ("copy", "decode")
+_LANES: tuple[str, ...] = ("copy", "decode")
 
 
 @dataclass(eq=False)
@@ -49,6 +49,7 @@ class Simulated:
     """
 
     pinned = False
+    node = None
     device = torch.device("cpu")
 
     def __init__(
@@ -79,13 +80,17 @@ class Simulated:
         self._queues: dict[str, list[Moment]] = {lane: [] for lane in _LANES}
         self._free_ms = dict.fromkeys(_LANES, 0.0)
         self._eager, self._random = eager, random.Random(seed)
+        self._awaited: list[Moment] = []  # what computing has to come after
+        self._behind: list[Moment] = []  # marks that come after some of that
+        self._inside = 0
 
     # ---- memory
 
     def empty(self, nbytes: int) -> torch.Tensor:
         """Host memory, counted; filled with ones, as new memory on a device holds anything."""
         self._room_for(nbytes, "weights")
-        tensor = slab(nbytes).fill_(255) if nbytes else slab(0)
+        with torch.inference_mode(False), _unwatched():
+            tensor = slab(nbytes).fill_(255) if nbytes else slab(0)
         self.held_bytes += nbytes
         self._note_peak()
         weakref.finalize(tensor.untyped_storage(), self._returned, nbytes).atexit = False
@@ -160,51 +165,83 @@ class Simulated:
             moment.start = Moment(moment.lane)
             self.log.lane(moment.lane, nbytes, moment.start, moment)
         while self._random.random() < self._eager:
-            lane = self._random.choice(_LANES)
-            if not self._queues[lane]:
+            busy = [lane for lane in _LANES if self._queues[lane]]
+            if not busy:
                 break
-            self._run(self._queues[lane][0])
+            self._run(self._queues[self._random.choice(busy)][0])
         return moment
 
     def _run(self, moment: Moment) -> None:
         """Everything in its lane up to a moment, and what that has to come after."""
+        if moment.lane == "compute" and moment.at_ms is None:
+            for earlier in moment.after:
+                self._run(earlier)
+            moment.at_ms = max([self.now_ms, *(m.at_ms or 0.0 for m in moment.after)])
+            moment.after = ()
+        queue = self._queues.get(moment.lane, [])
         while moment.at_ms is None:
-            following = self._queues[moment.lane][0]
+            following = queue[0]
             for earlier in following.after:
                 self._run(earlier)
-            if following.at_ms is not None:  # running what comes before it ran it too
-                continue
-            self._queues[moment.lane].pop(0)
-            start = max([self._free_ms[moment.lane], *(m.at_ms or 0.0 for m in following.after)])
-            if following.work is not None:
-                with torch.inference_mode(False), torch.no_grad(), _unwatched():
-                    following.work()
-            following.work = None
-            following.after = ()
-            if following.start is not None:
-                following.start.at_ms = start
-            following.at_ms = self._free_ms[moment.lane] = start + following.cost_ms
+            if following.at_ms is None:  # or running what comes before it ran it too
+                self._work(following)
+            if queue and queue[0] is following:
+                queue.pop(0)
+
+    def _work(self, moment: Moment) -> None:
+        """Do one thing. Ctrl-C leaves it in its lane, for the next who waits for it."""
+        start = max([self._free_ms[moment.lane], *(m.at_ms or 0.0 for m in moment.after)])
+        if moment.work is not None:
+            with torch.inference_mode(False), torch.no_grad(), _unwatched():
+                moment.work()
+        moment.work = None
+        moment.after = ()
+        if moment.start is not None:
+            moment.start.at_ms = start
+        moment.at_ms = self._free_ms[moment.lane] = start + moment.cost_ms
 
     def mark(self, timed: bool = False) -> Moment:
-        """This moment of the computing, which is never behind."""
-        return Moment("compute", at_ms=self.now_ms)
+        """This moment of the computing, which is as far behind as it may be."""
+        if not self._awaited:
+            return Moment("compute", at_ms=self.now_ms)
+        moment = Moment("compute", after=tuple(self._awaited))
+        self._behind.append(moment)
+        return moment
 
     def wait(self, mark: Moment) -> None:
-        """Runs what has to be done, and moves the clock."""
-        self._run(mark)
-        self.now_ms = max(self.now_ms, mark.at_ms or 0.0)
+        """Computing will come after it: at once outside of a pass, else with what comes next."""
+        self._awaited.append(mark)
+        if not self._inside:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Runs what computing has to come after, and moves the clock."""
+        since_ms = self.now_ms
+        while self._awaited:
+            mark = self._awaited[0]
+            self._run(mark)
+            self.now_ms = max(self.now_ms, mark.at_ms or 0.0)
+            self._awaited.pop(0)
+        for moment in self._behind:  # their time is known now, and no later one is theirs
+            if moment.at_ms is None:
+                moment.at_ms = max([since_ms, *(m.at_ms or 0.0 for m in moment.after)])
+                moment.after = ()
+        self._behind = []
 
     def drain(self) -> None:
-        """Runs everything."""
+        """Computing will come after everything that is queued."""
         for lane in _LANES:
-            while self._queues[lane]:
+            if self._queues[lane]:
                 self.wait(self._queues[lane][-1])
 
-    settle = wait
+    def settle(self, mark: Moment) -> None:
+        """Runs it now."""
+        self._run(mark)
 
     def synchronize(self) -> None:
         """Runs everything."""
         self.drain()
+        self.catch_up()
 
     def between_ms(self, start: Moment, end: Moment) -> float:
         """By its own clock."""
@@ -215,12 +252,21 @@ class Simulated:
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
         """Counts the memory and the time of what is computed inside."""
-        with _Watch(self):
-            yield
+        self._inside += 1
+        try:
+            with _Watch(self):
+                yield
+        finally:
+            self._inside -= 1
+            self.catch_up()
 
     def spend(self, flops: float, moved_bytes: float) -> None:
         """The clock of an operation: computing or memory, whichever is slower."""
         self.now_ms += max(flops / self._gflops / 1e6, moved_bytes / self._memory_gb_s / 1e6)
+
+    def current_lane(self) -> Any:
+        """There is one."""
+        return None
 
     def others_bytes(self) -> int:
         """Weights and the rest, as torch counts on real devices."""
@@ -265,9 +311,8 @@ class _Watch(TorchDispatchMode):
         self._simulated = simulated
         self._known: set[int] = set()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._simulated.catch_up()
         result = func(*args, **(kwargs or {}))
         inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         outputs = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from holdfast.base.errors import OutOfMemory
 from holdfast.base.units import format_bytes
 from holdfast.residency.carriers.measure import measured_rates
 from holdfast.residency.journal import Journal
-from holdfast.residency.pack import Layout, unpack
+from holdfast.residency.pack import Layout, decoder, unpack
 from holdfast.residency.plan import Rates
 
 # What a driver takes for a process when nothing tells it.
@@ -35,13 +36,30 @@ class Streams:
         self._decodes = self._api.Stream(device=self.device)
         self.log: Journal | None = None
         self._outside: int | None = None
+        self._graphs: dict[Any, tuple[int, Any, Any]] = {}
         self._rates: Rates | None = None
         self._limited = False
+        self.peak_bytes = 0
 
     @property
     def pinned(self) -> bool:
         """Pageable memory is copied through the driver's own buffer, at a sixth of the speed."""
         return self.device.type == "cuda"
+
+    @property
+    def node(self) -> int | None:
+        """The NUMA node next to the card, where the system tells it."""
+        if self.device.type != "cuda":
+            return None
+        card = torch.cuda.get_device_properties(self.device)
+        numbers = (getattr(card, f"pci_{part}_id", None) for part in ("domain", "bus", "device"))
+        domain, bus, slot = (0 if number is None else number for number in numbers)
+        file = Path(f"/sys/bus/pci/devices/{domain:04x}:{bus:02x}:{slot:02x}.0/numa_node")
+        try:
+            node = int(file.read_text())
+        except (OSError, ValueError):
+            return None
+        return node if node >= 0 else None
 
     def empty(self, nbytes: int) -> torch.Tensor:
         """Memory of torch's allocator."""
@@ -56,9 +74,7 @@ class Streams:
             ) from exc
         return tensor
 
-    def copy(
-        self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], after: Sequence[Any]
-    ) -> Any:
+    def copy(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], after: Sequence[Any]) -> Any:
         """On the stream of copies."""
         with self._api.stream(self._copies):
             for mark in after:
@@ -76,9 +92,36 @@ class Streams:
             for mark in after:
                 self._decodes.wait_event(mark)
             start = self._started(self._decodes)
-            for payload, layout, target in parts:
-                unpack(payload, layout, target)
+            self._unpack(parts)
             return self._done("decode", sum(t.numel() for *_, t in parts), start, self._decodes)
+
+    def _unpack(self, parts: Sequence[tuple[torch.Tensor, Layout, torch.Tensor]]) -> None:
+        """The first time as it is, which builds kernels; the second is captured, the rest replayed.
+
+        Launching the kernels from Python takes longer than they run.
+        """
+        key = tuple((p.data_ptr(), t.data_ptr(), id(layout)) for p, layout, t in parts)
+        times, graph, _ = self._graphs.get(key, (0, None, None))
+        if graph is None:
+            if times == 0 or not self._may_capture():
+                for payload, layout, target in parts:
+                    unpack(payload, layout, target)
+            else:
+                graph = torch.cuda.CUDAGraph()
+                graph.capture_begin(capture_error_mode="thread_local")
+                try:
+                    for payload, layout, target in parts:
+                        unpack(payload, layout, target)
+                finally:
+                    graph.capture_end()
+            # The layouts are kept, so that no other one gets their identity.
+            self._graphs[key] = (times + 1, graph, [layout for _, layout, _ in parts])
+        if graph is not None:
+            graph.replay()
+
+    def _may_capture(self) -> bool:
+        """Only kernels that take no memory of their own are captured."""
+        return self.device.type == "cuda" and decoder(self.device).way == "triton"
 
     def _started(self, stream: Any) -> Any:
         if self.log is None:
@@ -125,6 +168,10 @@ class Streams:
         """Torch counts by itself."""
         yield
 
+    def current_lane(self) -> Any:
+        """The current stream, to be made current in another thread."""
+        return self._api.stream(self._api.current_stream(self.device))
+
     def others_bytes(self) -> int:
         """All tensors; the caller knows which are its own."""
         return self._api.memory_allocated(self.device)
@@ -132,6 +179,7 @@ class Streams:
     def others_peak_bytes(self, reset: bool = False) -> int:
         """The most since the last reset."""
         peak = self._api.max_memory_allocated(self.device)
+        self.peak_bytes = max(self.peak_bytes, peak)  # torch forgets it with every reset
         if reset:
             self._api.reset_peak_memory_stats(self.device)
         return peak
@@ -143,7 +191,7 @@ class Streams:
             seen = total - free - self._api.memory_reserved(self.device)
             # With other processes on the card that is far too much.
             self._outside = seen if 0 <= seen <= 2 * _CONTEXT_BYTES else _CONTEXT_BYTES
-        return self._outside
+        return self._outside or 0
 
     def total_bytes(self) -> int:
         """What the card has, with what others hold of it taken off."""
@@ -165,7 +213,8 @@ class Streams:
         self._limited = budget_bytes is not None
 
     def tidy(self) -> None:
-        """Give torch's cache back."""
+        """Give torch's cache back, and what was captured for memory that is no more."""
+        self._graphs.clear()
         self._api.empty_cache()
 
     def rates(self) -> Rates:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,8 +12,9 @@ from holdfast.base.errors import BadInput, Misuse
 from holdfast.base.units import parse_bytes
 from holdfast.residency.carriers import carrier_for
 from holdfast.residency.group import Group
-from holdfast.residency.managed import ENTRIES, Managed, refuse_nonsense
+from holdfast.residency.managed import Managed, refuse_nonsense
 from holdfast.residency.outside import managed_of
+from holdfast.residency.state import ENTRIES
 
 _PACKING = ("auto", True, False)
 
@@ -48,6 +50,7 @@ def manage(
             expected="a module that nobody manages",
             hint="managed.set_budget(…) to change its budget, or residency.unmanage(module) first",
         )
+    _refuse_shared(module)
     if pack not in _PACKING:
         raise BadInput(f"cannot use pack={pack!r}", expected='"auto", True or False')
     if group is None:
@@ -55,14 +58,30 @@ def manage(
         group = Group(carrier_for(device), limit)
     managed = Managed(module, group, keep_bytes=keep_bytes, entries=entries, progress=progress)
     managed.packed = _worth_packing(managed, group) if pack == "auto" else bool(pack)
-    group.members.append(managed)
     try:
+        group.join(managed)
         managed.take()
+        _everyone.add(managed)
     except BaseException:
         managed.release()
-        group.members.remove(managed)
         raise
     return managed
+
+
+_everyone: weakref.WeakSet[Managed] = weakref.WeakSet()
+
+
+def _refuse_shared(module: nn.Module) -> None:
+    """Two that move the same weights would take them away from each other."""
+    mine = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    for other in list(_everyone):
+        theirs = (*other.module.parameters(), *other.module.buffers())
+        if managed_of(other.module) is other and any(id(tensor) in mine for tensor in theirs):
+            raise Misuse(
+                f"parts of {type(module).__name__} are managed already, by {other.name}",
+                expected="weights that nobody manages",
+                hint="manage the outer module alone, or residency.unmanage the other first",
+            )
 
 
 def unmanage(module: nn.Module) -> None:
@@ -74,7 +93,6 @@ def unmanage(module: nn.Module) -> None:
     if managed is None:
         return
     managed.release()
-    managed.group.leave(managed)
 
 
 def _worth_packing(managed: Managed, group: Group) -> bool:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import gc
 import re
 import subprocess
@@ -15,8 +16,8 @@ from torch import nn
 
 from holdfast.base.errors import BadInput
 from holdfast.memory.referrers import NOBODY
-from holdfast.residency import holders as holders_module
-from holdfast.residency.holders import Held, Holders, Released, Watch, holders, released
+from holdfast.residency import holding as holders_module
+from holdfast.residency.holding import Held, Holders, Released, Watch, holders, released
 from holdfast.residency.loading import load
 
 
@@ -116,13 +117,27 @@ def test_a_module_inside_of_something_is_found_through_it() -> None:
     assert keeper.kept
 
 
+def test_a_module_that_only_c_code_holds_is_not_held_by_the_search() -> None:
+    model = nn.Linear(10, 10, bias=False)
+    watch = Watch(model)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(model))
+    address = id(model)
+    del model
+    found = holders(watch)
+    held = ctypes.cast(address, ctypes.py_object)
+    ctypes.pythonapi.Py_DecRef(held)
+    del held
+    assert found.held[0].holders == (f"weight 'weight' of Linear ← {NOBODY}",)
+    assert holders(watch).held == ()
+
+
 def test_what_only_torch_itself_holds_is_reported_as_held() -> None:
     weight = torch.rand(100, 100)
     watch = Watch([weight])
     result = (torch.rand(1, 100, requires_grad=True) @ weight).sum()
     del weight
     found = holders(watch)
-    assert found.held == (Held(40_000, "cpu", (), (NOBODY,)),)
+    assert found.held == (Held(40_000, "cpu", (), (f"a Tensor ← {NOBODY}",)),)
     del result
     assert holders(watch).held == ()
 
@@ -132,7 +147,7 @@ def test_a_cycle_that_nobody_holds_is_collected() -> None:
     watch = Watch([tensor])
     one = Keeper(tensor)
     tensor_cycle = Keeper(one)
-    one.other = tensor_cycle  # type: ignore[attr-defined]
+    one.kept = [tensor, tensor_cycle]
     del one, tensor_cycle, tensor
     assert holders(watch).held == ()
 
@@ -239,7 +254,7 @@ import sys
 import torch
 from torch import nn
 from holdfast.memory.samples import rss_bytes
-from holdfast.residency.holders import released
+from holdfast.residency.holding import released
 from holdfast.residency.loading import load
 
 def cycle(model, dtype):

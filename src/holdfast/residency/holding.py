@@ -15,6 +15,7 @@ import functools
 import gc
 import inspect
 import itertools
+import re
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -46,8 +47,8 @@ class Held:
     def __str__(self) -> str:
         named = ""
         if self.names:
-            more = f" and {len(self.names) - 1} more" if len(self.names) > 1 else ""
-            named = f" ({self.names[0]}{more})"
+            first, *rest = self.names
+            named = f" ({first} and {len(rest)} more)" if rest else f" ({first})"
         return f"{format_bytes(self.nbytes)} on {self.device}{named}: {'; '.join(self.holders)}"
 
 
@@ -165,12 +166,12 @@ def holders(of: Watch | nn.Module | Iterable[Tensor | UntypedStorage]) -> Holder
     gc.collect()
     gc.collect()  # what the finalizers of the first let go
     alive = watch.alive()
-    words = _words(alive[:SEARCHED]) if alive else []
     unknown = (f"somebody (looked for is who holds the {SEARCHED} largest)",)
+    words = _words(alive[:SEARCHED]) if alive else []
+    words += [unknown] * (len(alive) - len(words))
     held = [
-        Held(memory.nbytes, memory.device, tuple(memory.names), tuple(found) or unknown)
-        for memory, found in itertools.zip_longest(alive, words, fillvalue=())
-        if isinstance(memory, _Memory)
+        Held(memory.nbytes, memory.device, tuple(memory.names), found)
+        for memory, found in zip(alive, words, strict=True)
     ]
     return Holders(watch.nbytes, tuple(held))
 
@@ -184,7 +185,7 @@ class _Stand:
 class _Finder:
     """Finds what stands for the memory that an address lies in; holds none of it."""
 
-    def __init__(self, memories: list[_Memory], stands: list[_Stand]) -> None:
+    def __init__(self, memories: list[_Memory], stands: list[Any]) -> None:
         pairs = zip(memories, stands, strict=True)
         ordered = [(one.address, one.nbytes, weakref.ref(stand)) for one, stand in pairs]
         self._ranges = sorted(ordered, key=lambda found: found[0])
@@ -198,27 +199,36 @@ class _Finder:
         return stand() if address < start + nbytes else None
 
 
-def _words(memories: list[_Memory]) -> list[list[str]]:
+def _words(memories: list[_Memory]) -> list[tuple[str, ...]]:
     """For each memory who holds it."""
-    stands = [_Stand() for _ in memories]
-    find = _Finder(memories, stands)
+    # One list alone: the search leaves it out of what it finds, and would find any other.
+    blocks: list[Any] = [_Stand() for _ in memories]
+    find = _Finder(memories, blocks)
     variables = _variables()
     known = _weights(find, variables) | variables
     # Python's own objects for storages are no arrays, so the search would not see them.
-    storages = [one for one in gc.get_objects() if type(one) is UntypedStorage]
-    storages = [one for one in storages if find(one.data_ptr()) is not None]
-    found = referrers.who_refers([*stands, *storages], find, known)
-    chains = {id(stand): found[id(stand)] for stand in stands}
-    for storage in storages:
+    blocks += (one for one in gc.get_objects() if _is_storage(one, find))
+    found = referrers.who_refers(blocks, find, known)
+    chains = {id(stand): found[id(stand)] for stand in blocks[: len(memories)]}
+    for storage in blocks[len(memories) :]:
         chains[id(find(storage.data_ptr()))] += found[id(storage)]
-    return [_tidy(chains[id(stand)]) for stand in stands]
+    return [_tidy(words) for words in chains.values()]
 
 
-def _tidy(chains: list[str]) -> list[str]:
+def _is_storage(one: Any, find: _Finder) -> bool:
+    return type(one) is UntypedStorage and find(one.data_ptr()) is not None
+
+
+def _tidy(chains: list[str]) -> tuple[str, ...]:
     """Each once, without the words for the tensor itself where a module's name says more."""
     short = [words.split(" ← ", 1)[-1] if " ← weight '" in words else words for words in chains]
     known = [words for words in dict.fromkeys(short) if words != referrers.NOBODY]
-    return known[:TOLD] or [referrers.NOBODY]
+    if not known:
+        return (referrers.NOBODY,)
+    # A tensor that nothing in Python refers to: torch keeps the object for its own use of it.
+    alone = re.compile("an? [A-Za-z]+")
+    told = [f"{words} ← {referrers.NOBODY}" if alone.fullmatch(words) else words for words in known]
+    return tuple(told[:TOLD])
 
 
 def _variables() -> dict[int, str]:
@@ -241,6 +251,16 @@ def _variables() -> dict[int, str]:
 
 def _weights(find: _Finder, variables: dict[int, str]) -> dict[int, str]:
     """Words for tensors that modules have: the path, the outermost module and who holds that."""
+    having = _having(find)
+    words = _roots({id(root()): root for _, _, root in having}, variables)
+    return {
+        tensor: f"weight {path!r} of {type(root()).__name__} ← {words[id(root())]}"
+        for tensor, path, root in having
+    }
+
+
+def _having(find: _Finder) -> list[tuple[int, str, weakref.ref[nn.Module]]]:
+    """Ids of tensors, their paths, outermost modules: held weakly, or we would find ourselves."""
     modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
     above = {
         id(child): (parent, name)
@@ -248,17 +268,13 @@ def _weights(find: _Finder, variables: dict[int, str]) -> dict[int, str]:
         for name, child in parent._modules.items()
         if child is not None
     }
-    having: list[tuple[Tensor, str, nn.Module]] = []
+    found = []
     for module in modules:
         for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
             if tensor is not None and referrers.block_of(tensor, find) is not None:
                 path, root = _path(module, above)
-                having.append((tensor, ".".join([*path, name]), root))
-    by_root = _roots([root for _, _, root in having], variables)
-    return {
-        id(tensor): f"weight {path!r} of {type(root).__name__} ← {by_root[id(root)]}"
-        for tensor, path, root in having
-    }
+                found.append((id(tensor), ".".join([*path, name]), weakref.ref(root)))
+    return found
 
 
 def _path(
@@ -271,13 +287,11 @@ def _path(
     return path, module
 
 
-def _roots(roots: list[nn.Module], variables: dict[int, str]) -> dict[int, str]:
+def _roots(roots: dict[int, weakref.ref[nn.Module]], variables: dict[int, str]) -> dict[int, str]:
     """Who holds each of these modules; the heap is read for those that no variable is bound to."""
-    distinct = list({id(root): root for root in roots}.values())
-    words = {id(root): variables[id(root)] for root in distinct if id(root) in variables}
-    unnamed = [root for root in distinct if id(root) not in words]
+    words = {key: variables[key] for key in roots if key in variables}
+    unnamed = [root() for key, root in roots.items() if key not in words]
     if unnamed:
-        del distinct, roots
         found = referrers.who_refers(unnamed, lambda _: None, variables)
         words |= {key: chains[0] for key, chains in found.items()}
     return words

@@ -1,0 +1,119 @@
+"""Say whether a model runs under a budget, how fast, and what would help, before it is loaded.
+
+MODEL is a built-in model (tiny-flux, tiny-sdxl, tiny-wan), a folder in diffusers layout, the folder
+of one network, a single safetensors file, or a hub id, of which only configurations are downloaded.
+Headers are read and half a megabyte of weights at most. The first question about a model times its
+layers on the device, with random weights; later ones take what was measured then.
+
+examples:
+holdfast fit ~/models/FLUX.1-dev --budget 8GB
+holdfast fit ~/models/Wan2.1-T2V-14B-Diffusers --budget 12GB --size 832x480 --frames 81
+holdfast fit flux1-dev.safetensors --budget 6GB --precision fp8
+holdfast fit black-forest-labs/FLUX.1-dev --budget 8GB --device cuda:1 --json
+holdfast fit tiny-flux --device simulated --budget 12MB
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from holdfast.base.errors import BadInput
+from holdfast.pipeline import hub, sources
+from holdfast.pipeline.quiet import quiet
+from holdfast.residency.fitting import fit
+from holdfast.residency.shapes import Size, parse_size
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `holdfast fit`."""
+    add = parser.add_argument
+    add("model", metavar="MODEL", nargs="?", help="what to look at: see above")
+    add("--budget", metavar="SIZE", help="memory to take at most, such as 8GB (default: all)")
+    add("--size", metavar="WxH", help="width and height of the picture, such as 1024x1024")
+    add("--frames", metavar="N", help="frames of a video")
+    add("--device", metavar="NAME", default="auto", help="cpu, cuda, cuda:1, xpu, mps, simulated")
+    add("--precision", metavar="NAME", default="auto", help="auto, fp32, bf16, fp16, fp8")
+    add("--no-pack", action="store_true", help="weights cross the link as they are")
+    add("--config", metavar="FOLDER", help="the folder that says what a single file is")
+    add("--json", action="store_true", help="print JSON: all numbers, the networks one by one")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look, tell; status 1 if it does not fit."""
+    if args.model is None:
+        raise BadInput(
+            "no model was named",
+            expected=f"a folder, a .safetensors file, a hub id, or one of {_built_in()}",
+            hint="holdfast fit tiny-flux",
+        )
+    path = _path(args.model)
+    with shown() as show, quiet():
+        answer = fit(
+            path,
+            args.device,
+            args.budget,
+            _size(args, path),
+            precision=args.precision,
+            pack=False if args.no_pack else "auto",
+            config=None if args.config is None else _path(args.config),
+            progress=show,
+        )
+    if answer.parts:
+        answer = dataclasses.replace(answer, model=args.model)
+    print(json.dumps(answer.to_dict(), indent=2) if args.json else str(answer))
+    return 0 if answer.fits else 1
+
+
+def _built_in() -> str:
+    return ", ".join(sources.built_in())
+
+
+def _path(model: str) -> Path:
+    """Where the files of a model are. Raises NotFound."""
+    if model in sources.built_in():
+        return sources.BUILT_IN / model
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # no name of a file at all
+        path = Path(model).expanduser()
+        if path.exists():
+            return path
+        if _HUB_ID.fullmatch(model) and path.suffix != ".safetensors":
+            return hub.fetch(model, weights=False)
+    return Path(sources.locate(model).folder)  # which says what is wrong with it
+
+
+def _size(args: argparse.Namespace, path: Path) -> Size | None:
+    """As asked; else as the model's own defaults say."""
+    size = parse_size(args.size)
+    defaults = sources.about(path).get("defaults", {}) if path.is_dir() else {}
+    if size is None and {"height", "width"} <= defaults.keys():
+        size = Size(defaults["height"], defaults["width"], defaults.get("num_frames"))
+    if args.frames is None:
+        return size
+    if not args.frames.isdecimal() or int(args.frames) < 1:
+        raise BadInput(f"cannot use frames={args.frames!r}", expected="a number from 1 on")
+    if size is None:
+        raise BadInput(
+            f"cannot use frames={args.frames!r} alone", expected="--size 832x480 beside it"
+        )
+    return dataclasses.replace(size, frames=int(args.frames))
+
+
+@contextlib.contextmanager
+def shown() -> Iterator[Callable[[str], None]]:
+    """Shows what is being measured on standard error, where that is a terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda text: None
+        return
+    with console.status("looking at the model") as status:
+        yield lambda text: status.update(text)

@@ -1,0 +1,110 @@
+"""The networks of one device under one budget: residency as a pipeline uses it.
+
+Covers: one group for a device, its networks by the names of components, what a stage did with them.
+Leaves to others: moving weights (residency), reading them (direct), when a stage runs (pipeline).
+Promise: times are those of the device's own clock, so that they can be compared with predictions.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+from torch import nn
+
+from holdfast.pipeline.devices import Device
+from holdfast.pipeline.result import Residence
+from holdfast.residency.group import Group
+from holdfast.residency.managed import Managed
+from holdfast.residency.managing import manage
+from holdfast.residency.plan import Plan
+
+# The first pass finds the order, the next two take the times: a plan has settled after that.
+_UNSETTLED = 3
+
+
+class Shared:
+    """Networks that share the memory of a device, in the order in which they run."""
+
+    def __init__(self, device: Device, budget_bytes: int | None) -> None:
+        self.device = device
+        self.group = Group(device.carrier(), budget_bytes)
+        self.members: dict[str, Managed] = {}
+
+    def add(
+        self, name: str, module: nn.Module, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        """Take in a network; `progress` is called with bytes prepared and in all.
+
+        Raises OutOfMemory, InterruptProcessingException, or whatever `progress` raises.
+        """
+        self.members[name] = manage(module, group=self.group, progress=progress)
+        self.members[name].progress = None  # what a run brings is no loading
+        self.group.follow(list(self.members.values()))
+
+    def close(self) -> None:
+        """Let go of all networks, as nobody will run them again; their weights go with them.
+
+        Not `unmanage`, which would first bring every weight into memory of its own.
+        """
+        while self.members:
+            _, managed = self.members.popitem()
+            managed.let_go("unloaded")
+            self.group.leave(managed)
+        self.group.follow([])
+
+
+class Watch:
+    """What the networks of a stage do, from its beginning to its end."""
+
+    def __init__(self, shared: Shared, stage: str, names: list[str]) -> None:
+        self._shared, self._stage = shared, stage
+        self._names = [name for name in names if name in shared.members]
+        self._marks: list[tuple[Any, dict[str, int]]] = []
+        self.tick()
+
+    def tick(self) -> None:
+        """A step is over, or the stage."""
+        mark = self._shared.group.carrier.mark(timed=True)
+        passes = {name: managed.passes for name, managed in self._shared.members.items()}
+        self._marks.append((mark, passes))
+
+    def residences(self) -> tuple[Residence, ...]:
+        """What is known of each network now. Waits for the device."""
+        self._shared.group.carrier.synchronize()
+        return tuple(self._residence(name) for name in self._names)
+
+    def _residence(self, name: str) -> Residence:
+        managed = self._shared.members[name]
+        plan, (calls, took_ms) = managed.plan, self._step(name)
+        return Residence(
+            network=name,
+            stage=self._stage,
+            device=self._shared.device.name,
+            weight_bytes=managed.weight_bytes,
+            kept_bytes=None if plan is None else plan.kept_bytes,
+            streamed_bytes=None if plan is None else _streamed(plan),
+            link_bytes=None if plan is None else plan.streamed_bytes,
+            predicted_ms=managed.predicted_ms(max(calls, 1)),
+            took_ms=took_ms if self._stage == "denoise" else None,
+        )
+
+    def _step(self, name: str) -> tuple[int, float | None]:
+        """How often a network runs in a step, and what such a step takes."""
+        between_ms = self._shared.group.carrier.between_ms
+        steps = [
+            (after[name] - before[name], between_ms(start, end))
+            for (start, before), (end, after) in pairwise(self._marks)
+            if after[name] > before[name]
+        ]
+        if not steps:
+            return 0, None
+        settled = steps[_UNSETTLED:] or steps[-1:]
+        return steps[-1][0], statistics.median(ms for _, ms in settled)
+
+
+def _streamed(plan: Plan) -> int:
+    """Bytes of weights that cross the link in one pass, as they are used."""
+    return sum(plan.chunks[v.chunk].raw_bytes for v in plan.visits if v.slot is not None)
