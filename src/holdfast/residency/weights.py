@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from holdfast.base.errors import BadInput
 from holdfast.residency.pack import Layout, packable, unpack
 from holdfast.residency.ring import aligned
-from holdfast.residency.slabs import pin, slab
+from holdfast.residency.slabs import pin, slab, unwatched
 
 SLAB_BYTES = 256 << 20
 WATCHED_BYTES = 64 << 10
@@ -138,7 +138,8 @@ class Stretch:
     def _will_change(self) -> None:
         self.changed = True
         if self.before is None:
-            old = self.host.clone() if self.layout is None else self.host
+            with unwatched():
+                old = self.host.clone() if self.layout is None else self.host
             self.before = (old, self.layout)
 
     def revert(self) -> None:

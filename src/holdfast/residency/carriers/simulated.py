@@ -24,7 +24,7 @@ from holdfast.base.units import format_bytes
 from holdfast.residency.journal import Journal
 from holdfast.residency.pack import Layout, unpack
 from holdfast.residency.plan import Rates
-from holdfast.residency.slabs import slab
+from holdfast.residency.slabs import slab, unwatched
 
 _LANES: tuple[str, ...] = ("copy", "decode")
 
@@ -89,7 +89,7 @@ class Simulated:
     def empty(self, nbytes: int) -> torch.Tensor:
         """Host memory, counted; filled with ones, as new memory on a device holds anything."""
         self._room_for(nbytes, "weights")
-        with torch.inference_mode(False), _unwatched():
+        with torch.inference_mode(False), unwatched():
             tensor = slab(nbytes).fill_(255) if nbytes else slab(0)
         self.held_bytes += nbytes
         self._note_peak()
@@ -192,7 +192,7 @@ class Simulated:
         """Do one thing. Ctrl-C leaves it in its lane, for the next who waits for it."""
         start = max([self._free_ms[moment.lane], *(m.at_ms or 0.0 for m in moment.after)])
         if moment.work is not None:
-            with torch.inference_mode(False), torch.no_grad(), _unwatched():
+            with torch.inference_mode(False), torch.no_grad(), unwatched():
                 moment.work()
         moment.work = None
         moment.after = ()
@@ -336,13 +336,6 @@ class _Watch(TorchDispatchMode):
     def _gone(self, key: int, nbytes: int) -> None:
         self._known.discard(key)
         self._simulated.computed(-nbytes)
-
-
-@contextlib.contextmanager
-def _unwatched() -> Iterator[None]:
-    """What the device's own lanes do is no computing of the caller."""
-    with torch._C._DisableTorchDispatch():
-        yield
 
 
 def _flops(func: Any, inputs: Sequence[torch.Tensor], output: torch.Tensor) -> float:
