@@ -39,9 +39,9 @@ from report import RUNS, Row, publish
 
 from holdfast.memory import system
 from holdfast.memory.samples import rss_bytes
-from holdfast.residency.holding import trim
-from holdfast.residency.loading import load
-from holdfast.residency.reading import default_threads
+from holdfast.residency.files.holding import trim
+from holdfast.residency.files.loading import load
+from holdfast.residency.files.reading import default_threads
 from holdfast.topology import discover
 
 CONFIG: dict[str, Any] = {"num_layers": 1, "num_single_layers": 1, "guidance_embeds": True}

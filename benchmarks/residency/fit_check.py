@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from diffusers import FluxTransformer2DModel
 
-from holdfast.residency.fitting import fit
-from holdfast.residency.networks import dtype_of
-from holdfast.residency.shadow import built, on_meta, shadow
+from holdfast.residency.prediction.fitting import fit
+from holdfast.residency.prediction.networks import dtype_of
+from holdfast.residency.prediction.shadow import built, on_meta, shadow
 
 KEEPS = (0.0, 0.25, 0.5, 0.75)
 

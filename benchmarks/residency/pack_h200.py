@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 
-from holdfast.residency import pack as packing
-from holdfast.residency import pack_torch
-from holdfast.residency.pack_layout import TILE, Layout
+from holdfast.residency.packing import pack as packing
+from holdfast.residency.packing import pack_torch
+from holdfast.residency.packing.pack_layout import TILE, Layout
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 CASES = (("bf16", "flat"), ("bf16", "ranked"), ("fp16", "ranked"))
@@ -68,7 +68,7 @@ def _triton_version() -> str | None:
 def _ways(device: torch.device) -> dict[str, Decode]:
     ways: dict[str, Decode] = {"torch": pack_torch.decode}
     if packing.decoder(device).way == "triton":
-        from holdfast.residency import pack_triton
+        from holdfast.residency.packing import pack_triton
 
         ways["triton"] = pack_triton.decode
         for warps in (2, 8):

@@ -137,7 +137,9 @@ def test_an_unknown_model_is_told_before_anything_is_made(tmp_path: Path, capsys
         ),
         (
             ["--device", "cudda"],
-            "unknown device 'cudda'\n  expected: auto, or one of cpu, cuda, xpu, mps, simulated\n  try: cuda",
+            "unknown device 'cudda'\n"
+            "  expected: auto, or one of cpu, cuda, xpu, mps, simulated\n"
+            "  try: cuda",
         ),
         (
             ["--budget", "much"],

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from holdfast.residency import current
-from holdfast.residency.loaded import Manager
-from holdfast.residency.machine import Kind, Machine
-from holdfast.residency.options import Options
-from holdfast.residency.patcher import Patcher
+from holdfast.residency.models.loaded import Manager
+from holdfast.residency.models.patcher import Patcher
+from holdfast.residency.rules import current
+from holdfast.residency.rules.machine import Kind, Machine
+from holdfast.residency.rules.options import Options
 
 MIB, GIB = 2**20, 2**30
 META, CPU = torch.device("meta"), torch.device("cpu")

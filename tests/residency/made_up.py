@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from holdfast.residency.detect import System
-from holdfast.residency.machine import Machine
-from holdfast.residency.options import Options
+from holdfast.residency.rules.detect import System
+from holdfast.residency.rules.machine import Machine
+from holdfast.residency.rules.options import Options
 
 MIB, GIB = 2**20, 2**30
 _CACHED_BYTES, _USED_BYTES = 96 * MIB, 32 * MIB

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import MissingDependency
-from holdfast.residency import attention
-from holdfast.residency.machine import Machine
-from holdfast.residency.options import Options
+from holdfast.residency.rules import attention
+from holdfast.residency.rules.machine import Machine
+from holdfast.residency.rules.options import Options
 from tests.residency.made_up import MACHINES, only
 
 DEFAULT = Options()

@@ -13,7 +13,7 @@ from holdfast.base.errors import NotFound, OutOfMemory
 from holdfast.residency.carriers import CARRIERS, carrier_for
 from holdfast.residency.carriers.plain import Plain
 from holdfast.residency.carriers.simulated import Simulated
-from holdfast.residency.pack import pack
+from holdfast.residency.packing.pack import pack
 from holdfast.residency.slabs import slab
 
 MAKERS: dict[str, Callable[[], Any]] = {

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast.memory import page as memory_page
-from holdfast.residency.chart import ASSETS, Stay, chart, page, section, stays
-from holdfast.residency.journal import NOT_ARRIVED, Entry
+from holdfast.residency.recording.chart import ASSETS, Stay, chart, page, section, stays
+from holdfast.residency.recording.journal import NOT_ARRIVED, Entry
 from tests.memory import samples
 from tests.memory.browser import browser, missing
 from tests.needs import needs

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from holdfast.base.errors import BadInput
-from holdfast.residency.checkpoint import TensorInfo, read_header
+from holdfast.residency.files.checkpoint import TensorInfo, read_header
 
 NEGATIVE = '{"a": {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]}}'
 TEXT = '{"a": {"dtype": "F32", "shape": ["1"], "data_offsets": [0, 4]}}'

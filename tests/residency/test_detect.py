@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from holdfast.base.errors import MissingDependency, Unsupported
-from holdfast.residency import detect as detecting
-from holdfast.residency import queries
-from holdfast.residency.detect import detect
-from holdfast.residency.machine import Machine
-from holdfast.residency.options import Options
+from holdfast.residency.rules import detect as detecting
+from holdfast.residency.rules import queries
+from holdfast.residency.rules.detect import detect
+from holdfast.residency.rules.machine import Machine
+from holdfast.residency.rules.options import Options
 from tests.residency.made_up import (
     GIB,
     MACHINES,

@@ -16,20 +16,20 @@ from torch import nn
 from holdfast import residency
 from holdfast.base.config import Config
 from holdfast.base.errors import BadInput, HoldfastError, NotFound, OutOfMemory
-from holdfast.residency import rates
 from holdfast.residency.carriers.plain import Plain
 from holdfast.residency.carriers.simulated import Simulated
-from holdfast.residency.fitted import Change, Choice, Fit, seconds
-from holdfast.residency.fitting import fit
-from holdfast.residency.guesses import guess
 from holdfast.residency.managing import manage, unmanage
-from holdfast.residency.networks import networks_at
-from holdfast.residency.pack import pack
-from holdfast.residency.packable import Packing
+from holdfast.residency.packing.pack import pack
 from holdfast.residency.plan import Rates
-from holdfast.residency.profile import Part, profile
-from holdfast.residency.shadow import random_inputs
-from holdfast.residency.shapes import Call
+from holdfast.residency.prediction import rates
+from holdfast.residency.prediction.fitted import Change, Choice, Fit, seconds
+from holdfast.residency.prediction.fitting import fit
+from holdfast.residency.prediction.guesses import guess
+from holdfast.residency.prediction.networks import networks_at
+from holdfast.residency.prediction.packable import Packing
+from holdfast.residency.prediction.profile import Part, profile
+from holdfast.residency.prediction.shadow import random_inputs
+from holdfast.residency.prediction.shapes import Call
 from tests.residency.test_profile import MODELS, network, perceptron
 
 CPU = torch.device("cpu")
@@ -260,11 +260,10 @@ def config_of_flux(folder: Path) -> Path:
 
 
 def read_bytes() -> int:
+@pytest.mark.slow
     """What this process asked the kernel to read."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("rchar")).split()[1])
-
-
 def test_24_gb_are_looked_at_through_their_header(tmp_path: Path) -> None:
     file = sparse_flux(tmp_path)
     assert file.stat().st_size > 23 * 10**9

@@ -16,9 +16,9 @@ from torch import nn
 
 from holdfast.base.errors import BadInput
 from holdfast.memory.referrers import NOBODY
-from holdfast.residency import holding as holders_module
-from holdfast.residency.holding import Held, Holders, Released, Watch, holders, released
-from holdfast.residency.loading import load
+from holdfast.residency.files import holding as holders_module
+from holdfast.residency.files.holding import Held, Holders, Released, Watch, holders, released
+from holdfast.residency.files.loading import load
 
 
 def net() -> nn.Module:
@@ -254,8 +254,8 @@ import sys
 import torch
 from torch import nn
 from holdfast.memory.samples import rss_bytes
-from holdfast.residency.holding import released
-from holdfast.residency.loading import load
+from holdfast.residency.files.holding import released
+from holdfast.residency.files.loading import load
 
 def cycle(model, dtype):
     load(model, sys.argv[1], dtype=dtype)

@@ -15,15 +15,16 @@ import torch
 from torch import nn
 
 from holdfast.base.errors import BadInput
-from holdfast.residency import current, loaded
-from holdfast.residency import patcher as patchers
 from holdfast.residency.interrupt import (
     InterruptProcessingException,
     interrupt_current_processing,
 )
-from holdfast.residency.loaded import LoadedModel, Manager, unload_order
-from holdfast.residency.options import Options
-from holdfast.residency.patcher import Patcher
+from holdfast.residency.models import loaded
+from holdfast.residency.models import patcher as patchers
+from holdfast.residency.models.loaded import LoadedModel, Manager, unload_order
+from holdfast.residency.models.patcher import Patcher
+from holdfast.residency.rules import current
+from holdfast.residency.rules.options import Options
 from tests.residency.cards import CPU, META, MIB, desk, made, on_card
 
 HERE = torch.cuda.is_available()

@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from transformers import T5Config, T5EncoderModel
 
 from holdfast.base.errors import BadInput, Misuse, OutOfMemory, Unsupported
-from holdfast.residency import loading, reading
+from holdfast.residency.files import loading, reading
+from holdfast.residency.files.loading import Loading, layout, load
 from holdfast.residency.interrupt import (
     InterruptProcessingException,
     interrupt_current_processing,
     throw_exception_if_processing_interrupted,
 )
-from holdfast.residency.loading import Loading, layout, load
 
 
 class Net(nn.Module):
@@ -629,7 +629,7 @@ from holdfast.residency.interrupt import (
     interrupt_current_processing,
     throw_exception_if_processing_interrupted,
 )
-from holdfast.residency.loading import load
+from holdfast.residency.files.loading import load
 
 def status(name):
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -658,6 +658,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path.unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads peaks from /proc")
 @pytest.mark.parametrize(("dtype", "share"), [("None", 1), ("bfloat16", 2)])
 def test_the_weights_are_in_memory_once(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from holdfast.base.errors import BadInput
-from holdfast.residency.merging import Patch, checked, merged
+from holdfast.residency.models.merging import Patch, checked, merged
 
 
 def test_a_change_is_added_with_its_strength():

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import BadInput
-from holdfast.residency import options
-from holdfast.residency.options import Options
+from holdfast.residency.rules import options
+from holdfast.residency.rules.options import Options
 
 # As the specification lists them, and the field each one sets.
 SPECIFIED = {

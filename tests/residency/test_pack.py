@@ -19,10 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import holdfast
 from holdfast.base.errors import BadInput
-from holdfast.residency import pack as packing
-from holdfast.residency import pack_layout, pack_torch
-from holdfast.residency.pack import Layout, pack, packable, scratch_bytes, unpack
-from holdfast.residency.pack_layout import SCHEMES, TILE, decide
+from holdfast.residency.packing import pack as packing
+from holdfast.residency.packing import pack_layout, pack_torch
+from holdfast.residency.packing.pack import Layout, pack, packable, scratch_bytes, unpack
+from holdfast.residency.packing.pack_layout import SCHEMES, TILE, decide
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 SIZES = (0, 1, 2, 7, 2000, TILE - 1, TILE, TILE + 1, 3 * TILE + 5, 40 * TILE + 3)
@@ -411,9 +411,9 @@ def test_what_cannot_be_unpacked_is_refused_before_anything_is_written() -> None
 
 TWIN = """
 import torch
-from holdfast.residency import pack_layout, pack_torch, pack_triton
-from holdfast.residency.pack import _try_triton, pack
-from holdfast.residency.pack_layout import TILE
+from holdfast.residency.packing import pack_layout, pack_torch, pack_triton
+from holdfast.residency.packing.pack import _try_triton, pack
+from holdfast.residency.packing.pack_layout import TILE
 
 def twins(weights, kind, scheme):
     raw = weights.view(torch.uint8)

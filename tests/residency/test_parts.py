@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from holdfast.residency.parts import Cost, choose, costly_first, split
+from holdfast.residency.models.parts import Cost, choose, costly_first, split
 
 
 def described(model: nn.Module, **options):

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from holdfast.base.errors import BadInput
-from holdfast.residency import patcher as patchers
 from holdfast.residency.interrupt import (
     InterruptProcessingException,
     interrupt_current_processing,
     processing_interrupted,
 )
-from holdfast.residency.patcher import Patcher
+from holdfast.residency.models import patcher as patchers
+from holdfast.residency.models.patcher import Patcher
 from tests.residency.cards import CPU, META, on_card
 
 HERE = torch.cuda.is_available()

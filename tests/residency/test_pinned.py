@@ -10,10 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.residency import current, pinned
-from holdfast.residency.machine import Machine
-from holdfast.residency.options import Options
-from holdfast.residency.pinned import CudaDriver, PinnedBudget
+from holdfast.residency.models import pinned
+from holdfast.residency.models.pinned import CudaDriver, PinnedBudget
+from holdfast.residency.rules import current
+from holdfast.residency.rules.machine import Machine
+from holdfast.residency.rules.options import Options
 
 HERE = torch.cuda.is_available()
 KIB, GIB = 2**10, 2**30

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.residency import precision, reserve
-from holdfast.residency.options import Options
+from holdfast.residency.rules import precision, reserve
+from holdfast.residency.rules.options import Options
 from tests.residency.made_up import MACHINES, nvidia, only
 
 DEFAULT = Options()

@@ -16,10 +16,10 @@ from torch import nn
 from holdfast.base.errors import BadInput, Unsupported
 from holdfast.residency.carriers.simulated import Simulated
 from holdfast.residency.managing import manage, unmanage
-from holdfast.residency.profile import Profile, profile
-from holdfast.residency.rates import measured, times_of
-from holdfast.residency.shadow import built, digests, on_meta, random_inputs, shadow
-from holdfast.residency.shapes import Call, Size, example, parse_size
+from holdfast.residency.prediction.profile import Profile, profile
+from holdfast.residency.prediction.rates import measured, times_of
+from holdfast.residency.prediction.shadow import built, digests, on_meta, random_inputs, shadow
+from holdfast.residency.prediction.shapes import Call, Size, example, parse_size
 
 MODELS = Path(__file__).parents[2] / "src" / "holdfast" / "pipeline" / "models"
 CPU = torch.device("cpu")

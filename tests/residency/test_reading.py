@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.base.errors import BadInput, Misuse
-from holdfast.residency import reading
-from holdfast.residency.reading import Part, Reading, read_into
+from holdfast.residency.files import reading
+from holdfast.residency.files.reading import Part, Reading, read_into
 
 SIZE = 300_000
 

@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from holdfast.base.errors import BadInput, Misuse
-from holdfast.residency import chart
 from holdfast.residency.carriers.simulated import Simulated
 from holdfast.residency.group import Group
-from holdfast.residency.journal import STALL_MS, THERE_BEFORE, Entry, Journal
 from holdfast.residency.managed import Managed
 from holdfast.residency.managing import manage, unmanage
-from holdfast.residency.recorded import Recorded, recording
-from holdfast.residency.summary import LINK_BUSY, by_kind
+from holdfast.residency.recording import chart
+from holdfast.residency.recording.journal import STALL_MS, THERE_BEFORE, Entry, Journal
+from holdfast.residency.recording.recorded import Recorded, recording
+from holdfast.residency.recording.summary import LINK_BUSY, by_kind
 
 WIDE, LAYERS, ROWS = 96, 12, 24
 WEIGHTS = LAYERS * (WIDE * WIDE + WIDE) * 4

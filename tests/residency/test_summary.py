@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.residency.journal import NOT_ARRIVED, THERE_BEFORE, Entry
-from holdfast.residency.summary import (
+from holdfast.residency.recording.journal import NOT_ARRIVED, THERE_BEFORE, Entry
+from holdfast.residency.recording.summary import (
     DECODING,
     LINK_BUSY,
     NO_PLACE,

@@ -26,8 +26,8 @@ from pathlib import Path
 from holdfast.base.errors import BadInput
 from holdfast.pipeline import hub, sources
 from holdfast.pipeline.quiet import quiet
-from holdfast.residency.fitting import fit
-from holdfast.residency.shapes import Size, parse_size
+from holdfast.residency.prediction.fitting import fit
+from holdfast.residency.prediction.shapes import Size, parse_size
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 

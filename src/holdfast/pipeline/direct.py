@@ -16,8 +16,8 @@ from accelerate import init_empty_weights
 
 from holdfast.base.errors import BadInput, Unsupported
 from holdfast.pipeline.sources import Component
+from holdfast.residency.files.loading import Loading
 from holdfast.residency.interrupt import throw_exception_if_processing_interrupted
-from holdfast.residency.loading import Loading
 
 Progress = Callable[[int, int], None]
 

@@ -32,7 +32,7 @@ from holdfast.topology import Topology
 
 if TYPE_CHECKING:
     from holdfast.pipeline.streaming import Shared
-    from holdfast.residency.recorded import Recorded
+    from holdfast.residency.recording.recorded import Recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class Pipeline(contextlib.AbstractContextManager["Pipeline"]):
         recorded: dict[str, Recorded] = {}
         with contextlib.ExitStack() as stack:
             if self.shared:
-                from holdfast.residency.recorded import recording
+                from holdfast.residency.recording.recorded import recording
 
                 for name, shared in self.shared.items():
                     title = f"{self.source.model} on {name}"

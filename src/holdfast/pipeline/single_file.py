@@ -19,7 +19,7 @@ from holdfast.base.errors import BadInput, NotFound, Unsupported
 from holdfast.pipeline import hub
 from holdfast.pipeline import sources as sources
 from holdfast.pipeline.sources import Source
-from holdfast.residency.checkpoint import TensorInfo, read_header
+from holdfast.residency.files.checkpoint import TensorInfo, read_header
 
 # Where the components of a checkpoint are; a denoiser alone often has no prefix.
 DENOISER = "model.diffusion_model."

@@ -20,7 +20,7 @@ from typing import Any
 from holdfast.base.errors import BadInput, NotFound, Unsupported
 from holdfast.base.registry import Entry, Registry
 from holdfast.pipeline.families import BY_PIPELINE_CLASS
-from holdfast.residency.checkpoint import read_header
+from holdfast.residency.files.checkpoint import read_header
 
 BUILT_IN = Path(__file__).parent / "models"
 LIBRARIES = ("diffusers", "transformers")

@@ -13,7 +13,7 @@ from holdfast.base.errors import Unsupported
 from holdfast.base.units import format_bytes
 from holdfast.residency.carriers import carrier_for
 from holdfast.residency.carriers.carrier import Carrier
-from holdfast.residency.holding import trim
+from holdfast.residency.files.holding import trim
 from holdfast.topology.amx import keep_from_crashing
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -18,12 +18,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.residency.fitting import Fit, fit
     from holdfast.residency.group import Group
     from holdfast.residency.in_step import together
     from holdfast.residency.lora import add_lora, remove_lora
     from holdfast.residency.managed import Managed
     from holdfast.residency.managing import manage, unmanage
+    from holdfast.residency.prediction.fitting import Fit, fit
 
 _HOME: dict[str, tuple[str, ...]] = {
     "managing": ("manage", "unmanage"),
@@ -31,13 +31,13 @@ _HOME: dict[str, tuple[str, ...]] = {
     "group": ("Group",),
     "in_step": ("together",),
     "lora": ("add_lora", "remove_lora"),
-    "fitting": ("Fit", "fit"),
-    "states": ("CPUState", "VRAMState"),
-    "machine": ("Machine",),
-    "options": ("Options", "add_arguments", "from_args"),
-    "attention": ("choose_attention",),
-    "reserve": ("weight_budget",),
-    "current": (
+    "prediction.fitting": ("Fit", "fit"),
+    "rules.states": ("CPUState", "VRAMState"),
+    "rules.machine": ("Machine",),
+    "rules.options": ("Options", "add_arguments", "from_args"),
+    "rules.attention": ("choose_attention",),
+    "rules.reserve": ("weight_budget",),
+    "rules.current": (
         *("get_torch_device", "get_torch_device_name", "get_total_memory", "get_free_memory"),
         *("machine_now", "extra_reserved_memory", "minimum_inference_memory"),
         *("maximum_vram_for_weights", "device_supports_non_blocking"),
@@ -55,31 +55,31 @@ _HOME: dict[str, tuple[str, ...]] = {
         *("is_device_mps", "is_device_xpu", "is_device_cuda"),
         *("set_options", "set_machine", "running_as"),
     ),
-    "loaded": (
+    "models.loaded": (
         *("LoadedModel", "current_loaded_models", "load_models_gpu", "load_model_gpu"),
         *("free_memory", "use_more_memory", "offloaded_memory", "loaded_models"),
         *("unload_all_models", "cleanup_models_gc", "cleanup_models"),
     ),
-    "patcher": ("Patcher",),
-    "cache": ("soft_empty_cache",),
+    "models.patcher": ("Patcher",),
+    "models.cache": ("soft_empty_cache",),
     "interrupt": (
         *("InterruptProcessingException", "interrupt_current_processing", "interrupting"),
         *("processing_interrupted", "throw_exception_if_processing_interrupted"),
     ),
-    "offload": (
+    "models.offload": (
         *("get_offload_stream", "current_stream", "sync_stream", "cast_to", "cast_to_device"),
     ),
-    "pinned": ("pin_memory", "unpin_memory", "total_pinned_bytes"),
-    "pack": ("Decoder", "Layout", "decoder", "unpack"),
-    "loading": ("Loaded", "Loading", "kept_in_fp32", "load"),
-    "reading": ("Reading", "read_into"),
-    "holding": ("Held", "Holders", "Released", "holders", "released", "trim"),
-    "checkpoint": ("TensorInfo", "read_header"),
+    "models.pinned": ("pin_memory", "unpin_memory", "total_pinned_bytes"),
+    "packing.pack": ("Decoder", "Layout", "decoder", "unpack"),
+    "files.loading": ("Loaded", "Loading", "kept_in_fp32", "load"),
+    "files.reading": ("Reading", "read_into"),
+    "files.holding": ("Held", "Holders", "Released", "holders", "released", "trim"),
+    "files.checkpoint": ("TensorInfo", "read_header"),
 }
 # These change with the options or the machine, so they are looked up each time.
 _LIVE = {
-    "current": ("vram_state", "cpu_state", "lowvram_available", "total_vram", "total_ram"),
-    "offload": ("NUM_STREAMS",),
+    "rules.current": ("vram_state", "cpu_state", "lowvram_available", "total_vram", "total_ram"),
+    "models.offload": ("NUM_STREAMS",),
 }
 _MODULE_OF = {
     name: module for homes in (_HOME, _LIVE) for module, names in homes.items() for name in names

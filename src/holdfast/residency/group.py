@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.residency.carriers.carrier import Carrier
-from holdfast.residency.journal import Journal
+from holdfast.residency.recording.journal import Journal
 
 if TYPE_CHECKING:
     from holdfast.residency.state import State

@@ -15,8 +15,8 @@ from torch import nn
 
 from holdfast.base.errors import HoldfastError
 from holdfast.residency import plan
-from holdfast.residency.profile import Profile, profile
-from holdfast.residency.shapes import Call
+from holdfast.residency.prediction.profile import Profile, profile
+from holdfast.residency.prediction.shapes import Call
 from holdfast.residency.trace import Order
 
 if TYPE_CHECKING:

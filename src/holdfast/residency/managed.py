@@ -18,7 +18,7 @@ from torch import nn
 from holdfast.base.errors import BadInput, InUse, OutOfMemory
 from holdfast.residency import outside
 from holdfast.residency.interrupt import throw_exception_if_processing_interrupted
-from holdfast.residency.pack import decoder, pack
+from holdfast.residency.packing.pack import decoder, pack
 from holdfast.residency.passes import Passes
 from holdfast.residency.retry import Before
 from holdfast.residency.weights import Stretch, find, owners, take_over

@@ -17,7 +17,7 @@ import torch
 
 from holdfast.base.errors import Unsupported
 from holdfast.memory.resource import Host, Numa
-from holdfast.residency.pinned import pin_memory
+from holdfast.residency.models.pinned import pin_memory
 
 _hosts: dict[int | None, Host] = {}
 

@@ -19,7 +19,7 @@ from holdfast.residency import plan
 from holdfast.residency.carriers.carrier import Carrier
 from holdfast.residency.group import Group
 from holdfast.residency.in_step import Turns
-from holdfast.residency.journal import Journal
+from holdfast.residency.recording.journal import Journal
 from holdfast.residency.retry import Before
 from holdfast.residency.ring import aligned
 from holdfast.residency.stream import Streamer
@@ -27,7 +27,7 @@ from holdfast.residency.trace import Order, Stopwatch, Tracer
 from holdfast.residency.weights import Stretch
 
 if TYPE_CHECKING:
-    from holdfast.residency.recorded import Recorded
+    from holdfast.residency.recording.recorded import Recorded
 
 
 ENTRIES = ("forward", "encode", "decode")
@@ -216,7 +216,9 @@ class State:
 
         Raises Misuse inside of another recording.
         """
-        from holdfast.residency.recorded import recording  # the page is for those who look
+        from holdfast.residency.recording.recorded import (
+            recording,  # the page is for those who look
+        )
 
         return recording(self.group, title or self.name)
 

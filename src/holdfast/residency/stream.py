@@ -20,8 +20,8 @@ import torch
 
 from holdfast.residency.carriers.carrier import Carrier, Mark
 from holdfast.residency.interrupt import throw_exception_if_processing_interrupted
-from holdfast.residency.journal import Journal
 from holdfast.residency.plan import Chunk, Plan, Problem
+from holdfast.residency.recording.journal import Journal
 from holdfast.residency.ring import Slot, aligned
 from holdfast.residency.weights import Stretch
 

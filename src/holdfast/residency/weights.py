@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from holdfast.base.errors import BadInput
-from holdfast.residency.pack import Layout, packable, unpack
+from holdfast.residency.packing.pack import Layout, packable, unpack
 from holdfast.residency.ring import aligned
 from holdfast.residency.slabs import pin, slab, unwatched
 

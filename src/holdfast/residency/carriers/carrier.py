@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import torch
 
-    from holdfast.residency.journal import Journal
-    from holdfast.residency.pack import Layout
+    from holdfast.residency.packing.pack import Layout
     from holdfast.residency.plan import Rates
+    from holdfast.residency.recording.journal import Journal
 
 Mark = Any  # each carrier has its own
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from holdfast.residency.pack import pack
+from holdfast.residency.packing.pack import pack
 from holdfast.residency.plan import Rates
 from holdfast.residency.slabs import slab
 

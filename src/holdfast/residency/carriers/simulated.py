@@ -21,9 +21,9 @@ from torch.utils._pytree import tree_leaves
 
 from holdfast.base.errors import OutOfMemory
 from holdfast.base.units import format_bytes
-from holdfast.residency.journal import Journal
-from holdfast.residency.pack import Layout, unpack
+from holdfast.residency.packing.pack import Layout, unpack
 from holdfast.residency.plan import Rates
+from holdfast.residency.recording.journal import Journal
 from holdfast.residency.slabs import slab, unwatched
 
 _LANES: tuple[str, ...] = ("copy", "decode")

@@ -15,9 +15,9 @@ import torch
 from holdfast.base.errors import OutOfMemory
 from holdfast.base.units import format_bytes
 from holdfast.residency.carriers.measure import measured_rates
-from holdfast.residency.journal import Journal
-from holdfast.residency.pack import Layout, decoder, unpack
+from holdfast.residency.packing.pack import Layout, decoder, unpack
 from holdfast.residency.plan import Rates
+from holdfast.residency.recording.journal import Journal
 
 # What a driver takes for a process when nothing tells it.
 _CONTEXT_BYTES = 600 << 20

@@ -1,0 +1,1 @@
+"""Weights in files: headers, reading, loading, giving memory back."""

@@ -1,0 +1,390 @@
+"""Weights from safetensors files straight into slabs that a module's parameters are views of.
+
+Covers: which tensor of which file fills which parameter, where in the slabs it goes, conversion.
+Leaves to others: reading (reading), headers (checkpoint), what a module has (slots), where slabs
+come from (the caller: pinned or not, near which processor).
+Promise: the weights are in memory once, plus one piece of 4 MiB for each thread that converts; the
+module is as it was until everything has been read, and for good after an error or an interrupt.
+
+Slabs hold tensors in the module's own order, so what is used together lies together.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.base.errors import BadInput, Misuse
+from holdfast.residency import slabs
+from holdfast.residency.files.checkpoint import TensorInfo, read_header
+from holdfast.residency.files.reading import Check, Part, Progress, Reading
+from holdfast.residency.files.slots import Weight, exchange, on_meta, temporary_names, weights_of
+
+SLAB_BYTES = 128 << 20
+ALIGNMENT = 512
+# Torch does fewer numbers than this on the calling thread; more would start a second team of
+# threads for each of those that read.
+SERIAL = 32767
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "C64": torch.complex64,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+CONVERTED = (torch.float64, torch.float32, torch.float16, torch.bfloat16)  # by `dtype` alone
+
+Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Slab = Callable[[int], Tensor]
+DtypeOf = Callable[[str], torch.dtype | None]
+Rename = Callable[[str], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor lies: `nbytes` from `offset` on in slab number `slab`."""
+
+    slab: int
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What was loaded. Its `slabs` keep the memory: let go of it before the weights are to go."""
+
+    slabs: tuple[Tensor, ...] = field(repr=False)
+    places: Mapping[str, Place] = field(repr=False)  # by the first name of each tensor
+    weight_bytes: int
+    read_bytes: int
+    seconds: float  # all runs together
+
+
+def load(
+    module: nn.Module,
+    files: Files,
+    *,
+    dtype: torch.dtype | None = None,
+    dtype_of: DtypeOf | None = None,
+    slab: Slab | None = None,
+    rename: Rename | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+    check: Check | None = None,
+) -> Loaded:
+    """Fill every parameter and persistent buffer of `module` from `files`; see `Loading`."""
+    loading = Loading(
+        module, files, dtype=dtype, dtype_of=dtype_of, slab=slab, rename=rename, threads=threads
+    )
+    return loading.run(progress=progress, check=check)
+
+
+class Loading:
+    """A module to be filled. Whoever breaks it off may `run()` it again: it goes on.
+
+    `module` is on the meta device or not; its tensors are replaced, as load_state_dict(assign=True)
+    does, so a module that has weights has them beside the new ones until the end.
+    `dtype` converts numbers of 16 to 64 bits; integers and 8-bit formats stay as the file has them.
+    `dtype_of(name)` decides for one tensor, whatever its format; None leaves it to `dtype`. Without
+    it, what the module's class wants kept in float32 is kept so (`kept_in_fp32`).
+    `slab(nbytes)` gives a one-dimensional uint8 tensor in host memory of at least that size;
+    without it, pages that are not pinned.
+    `rename(name)` gives the module's name for a file's, or None for a tensor to leave out.
+
+    Raises BadInput, before anything is read: names that are missing or too many, shapes that
+    differ, broken files, and what would stay on the meta device because no file has it.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        files: Files,
+        *,
+        dtype: torch.dtype | None = None,
+        dtype_of: DtypeOf | None = None,
+        slab: Slab | None = None,
+        rename: Rename | None = None,
+        threads: int | None = None,
+    ) -> None:
+        paths = _paths(files)
+        self._module = module
+        self._targets = _matched(module, _tensors(paths, rename), paths)
+        choose = dtype_of or kept_in_fp32(module, dtype)
+        self._targets = [target.converted(dtype, choose) for target in self._targets]
+        sizes = [target.nbytes for target in self._targets]
+        self._places, self._slab_sizes = layout(sizes, slab_bytes=SLAB_BYTES)
+        self._slab, self._threads = slab or slabs.slab, threads
+        self._slabs: list[Tensor] = []
+        self._reading: Reading | None = None
+        self._seconds = 0.0
+        self._is_done = False
+        self.total_bytes = sum(target.info.size_bytes for target in self._targets)
+
+    @property
+    def done_bytes(self) -> int:
+        """Bytes of the files that were read."""
+        if self._is_done:
+            return self.total_bytes
+        return self._reading.done_bytes if self._reading is not None else 0
+
+    def run(self, *, progress: Progress | None = None, check: Check | None = None) -> Loaded:
+        """Read what has not been read yet, then give the module its weights.
+
+        `progress(done_bytes, total_bytes)` and `check()` are called in this thread; see
+        `Reading.run`. Raises OutOfMemory where a slab cannot be had; Misuse after the end.
+        """
+        if self._is_done:
+            raise Misuse("these weights are loaded already", expected="a new Loading for each load")
+        begun = time.perf_counter()
+        try:
+            self._allocate(check)
+            self._reading = self._reading or Reading(self._parts(), threads=self._threads)
+            self._reading.run(progress=progress, check=check)
+            pairs = [(target.weight, self._view(at)) for at, target in enumerate(self._targets)]
+            # Again: an attribute that is a weight too was not replaced with it.
+            exchange(pairs, then=lambda: _refuse_meta(self._module, ()))
+        finally:
+            self._seconds += time.perf_counter() - begun
+        return self._finished()
+
+    def _allocate(self, check: Check | None) -> None:
+        """The slabs that are not there yet. To pin one takes a while, so `check` comes between."""
+        while len(self._slabs) < len(self._slab_sizes):
+            if check is not None:
+                check()
+            size = self._slab_sizes[len(self._slabs)]
+            self._slabs.append(_checked(self._slab(size), size))
+
+    def _view(self, at: int) -> Tensor:
+        target, place = self._targets[at], self._places[at]
+        raw = self._slabs[place.slab][place.offset : place.offset + place.nbytes]
+        return raw.view(target.dtype).view(target.info.shape)
+
+    def _parts(self) -> list[Part]:
+        parts = []
+        for at, target in enumerate(self._targets):
+            info, view = target.info, self._view(at)
+            if target.dtype == target.stored:
+                parts.append(Part(target.path, info.start, info.size_bytes, view))
+            else:
+                sink = _Converter(view.view(-1), target.stored)
+                parts.append(Part(target.path, info.start, info.size_bytes, sink=sink))
+        return parts
+
+    def _finished(self) -> Loaded:
+        """What to tell; nothing here holds the weights any more."""
+        names = [target.weight.name for target in self._targets]
+        places = dict(zip(names, self._places, strict=True))
+        memory, weight_bytes = tuple(self._slabs), sum(place.nbytes for place in self._places)
+        self._is_done, self._reading = True, None
+        self._slabs, self._targets = [], []
+        return Loaded(memory, places, weight_bytes, self.total_bytes, self._seconds)
+
+
+# ---- which tensor of which file
+
+
+@dataclass(frozen=True)
+class _Target:
+    """A weight of the module, the tensor that fills it, and the format it gets."""
+
+    weight: Weight
+    path: Path
+    info: TensorInfo
+    stored: torch.dtype
+    dtype: torch.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return self.info.elements * self.dtype.itemsize
+
+    def converted(self, dtype: torch.dtype | None, dtype_of: DtypeOf) -> _Target:
+        """The same in the format that was asked for."""
+        chosen = dtype_of(self.weight.name)
+        if chosen is None:
+            chosen = dtype if self.stored in CONVERTED else None
+        return _Target(self.weight, self.path, self.info, self.stored, chosen or self.stored)
+
+
+def kept_in_fp32(module: nn.Module, dtype: torch.dtype | None) -> DtypeOf:
+    """float32 for what the classes of diffusers and transformers want kept so, None for the rest.
+
+    With transformers the plain list holds for float16 alone, the strict one for bfloat16 too.
+    """
+    kept = set(getattr(module, "_keep_in_fp32_modules", None) or ())
+    strict = getattr(module, "_keep_in_fp32_modules_strict", kept)
+    if dtype != torch.float16:
+        kept = set(strict or ())
+    short = dtype in (torch.float16, torch.bfloat16)
+
+    def dtype_of(name: str) -> torch.dtype | None:
+        return torch.float32 if short and not kept.isdisjoint(name.split(".")) else None
+
+    return dtype_of
+
+
+def _paths(files: Files) -> list[Path]:
+    if isinstance(files, str | os.PathLike):
+        return [Path(files)]
+    return [Path(file) for file in files]
+
+
+def _tensors(paths: list[Path], rename: Rename | None) -> dict[str, tuple[Path, TensorInfo]]:
+    found: dict[str, tuple[Path, TensorInfo]] = {}
+    for path in paths:
+        for written, info in read_header(path).items():
+            name = rename(written) if rename is not None else written
+            if name is None:
+                continue
+            if name in found:
+                raise BadInput(
+                    f"cannot load weights: {name!r} is in {str(found[name][0])!r} "
+                    f"and in {str(path)!r}",
+                    expected="each tensor once",
+                    hint="give the files of one model, or leave one out with rename=",
+                )
+            found[name] = (path, info)
+    return found
+
+
+def _matched(
+    module: nn.Module, tensors: dict[str, tuple[Path, TensorInfo]], paths: list[Path]
+) -> list[_Target]:
+    weights = weights_of(module)
+    about = f"cannot load weights into {type(module).__name__}"
+    known = {name for weight in weights for name in weight.names} | temporary_names(module)
+    extra = [name for name in tensors if name not in known]
+    missing = [w.name for w in weights if not any(name in tensors for name in w.names)]
+    if missing:
+        raise _missing(about, missing, extra, paths, hasattr(module, "tie_weights"))
+    if extra:
+        raise BadInput(
+            f"{about}: {str(tensors[extra[0]][0])!r} has {_first(extra)}, which it has not",
+            expected="tensors that the module has",
+            hint="leave them out: rename=, a function that gives None for their names",
+        )
+    targets = [_target(about, weight, tensors) for weight in weights]
+    _refuse_meta(module, weights)
+    return targets
+
+
+def _refuse_meta(module: nn.Module, weights: Sequence[Weight]) -> None:
+    empty = on_meta(module, weights)
+    if empty:
+        raise BadInput(
+            f"cannot load weights into {type(module).__name__}: {_first(empty)} "
+            "would stay on the meta device",
+            expected="a value: it is in no file, only the module's constructor computes it",
+            hint="make the module under accelerate.init_empty_weights(), which computes buffers",
+        )
+
+
+def _target(about: str, weight: Weight, tensors: Mapping[str, tuple[Path, TensorInfo]]) -> _Target:
+    name = next(name for name in weight.names if name in tensors)
+    path, info = tensors[name]
+    if info.shape != tuple(weight.tensor.shape):
+        raise BadInput(
+            f"{about}: {name!r} in {str(path)!r} has the shape {list(info.shape)}",
+            expected=f"the shape {list(weight.tensor.shape)}",
+            hint="load the weights of this very model, or make the module from their configuration",
+        )
+    stored = DTYPES.get(info.dtype)
+    if stored is None:
+        raise BadInput(
+            f"{about}: {name!r} in {str(path)!r} has the format {info.dtype}",
+            expected=f"one of {', '.join(DTYPES)}",
+        )
+    return _Target(weight, path, info, stored, stored)
+
+
+def _missing(
+    about: str, missing: list[str], extra: list[str], paths: list[Path], ties: bool
+) -> BadInput:
+    where = repr(str(paths[0])) if len(paths) == 1 else f"none of {len(paths)} files"
+    verb = "is not in" if len(paths) == 1 else "is in"
+    hint = None
+    if extra:
+        hint = f"the names may differ: there is {_first(extra)}; rename= maps them"
+    elif ties:
+        hint = "call its tie_weights() first, if it shares its weights with another tensor"
+    return BadInput(
+        f"{about}: {_first(missing)} {verb} {where}", expected="all of its tensors", hint=hint
+    )
+
+
+def _first(names: list[str]) -> str:
+    return repr(names[0]) + (f" (and {len(names) - 1} more)" if len(names) > 1 else "")
+
+
+# ---- where it goes
+
+
+def layout(
+    sizes: Sequence[int], *, slab_bytes: int = SLAB_BYTES, alignment: int = ALIGNMENT
+) -> tuple[list[Place], list[int]]:
+    """Places for tensors of these sizes, one after the other, and the size of each slab.
+
+    A slab holds at most `slab_bytes`, but up to twice that rather than staying half empty; a tensor
+    that is larger has one to itself.
+    """
+    places: list[Place] = []
+    ends: list[int] = []
+    for size in sizes:
+        start = -(-ends[-1] // alignment) * alignment if ends else 0
+        most = slab_bytes if start >= slab_bytes // 2 else 2 * slab_bytes
+        if not ends or (start and start + size > most):
+            ends.append(0)
+            start = 0
+        ends[-1] = start + size
+        places.append(Place(len(ends) - 1, start, size))
+    return places, ends
+
+
+def _checked(slab: Any, nbytes: int) -> Tensor:
+    """The slab, if it is one."""
+    if isinstance(slab, Tensor):
+        what = f"a tensor of {list(slab.shape)} {slab.dtype} on {slab.device}"
+        flat = slab.ndim == 1 and slab.dtype == torch.uint8 and slab.is_contiguous()
+        if flat and slab.device.type == "cpu" and len(slab) >= nbytes:
+            return slab
+    else:
+        what = f"a {type(slab).__name__}"
+    raise BadInput(
+        f"cannot load weights into {what}",
+        expected=f"a slab: a contiguous uint8 tensor of {nbytes} in host memory",
+    )
+
+
+class _Converter:
+    """Takes bytes of one format and writes numbers of another."""
+
+    def __init__(self, target: Tensor, stored: torch.dtype) -> None:
+        self._target, self._stored = target, stored
+
+    def __call__(self, at: int, view: memoryview) -> None:
+        """Called by any thread; the bytes are whole numbers, as pieces are cut at even places."""
+        numbers = torch.frombuffer(view, dtype=self._stored)
+        start = at // self._stored.itemsize
+        target = self._target[start : start + len(numbers)]
+        for part, into in zip(numbers.split(SERIAL), target.split(SERIAL), strict=True):
+            into.copy_(part)

@@ -1,0 +1,1 @@
+"""Models that are loaded and unloaded by the rules of specification 002."""

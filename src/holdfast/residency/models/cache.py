@@ -1,0 +1,36 @@
+"""Giving back what torch's caching allocator holds and does not use.
+
+Covers: which call does it on which platform.  Leaves to others: when to (loaded).
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+
+def soft_empty_cache(force: bool = False) -> None:
+    """Give unused cached memory of the current platform back to the system.
+
+    `force` collects garbage first, so that what only cycles hold goes back as well. Memory in use
+    stays; where there is no cache (CPU, DirectML), and where no device was used yet, nothing is
+    done.
+    """
+    import torch
+
+    from holdfast.residency.rules import current
+    from holdfast.residency.rules.machine import in_use
+
+    if force:
+        gc.collect()
+    empty_cache_of(in_use(current.machine(), current.options()).kind, torch)
+
+
+def empty_cache_of(kind: str, torch: Any) -> None:
+    """What emptying is on a machine of this `kind` (of machine.Machine)."""
+    if kind in ("cuda", "rocm"):
+        if torch.cuda.is_initialized():  # or collecting would make a context, which takes memory
+            torch.cuda.empty_cache()
+            torch.cuda.ipc_collect()
+    elif kind in ("xpu", "npu", "mlu", "mps"):
+        getattr(torch, kind).empty_cache()

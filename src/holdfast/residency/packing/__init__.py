@@ -1,0 +1,1 @@
+"""Weights made smaller without losing a bit."""

@@ -1,0 +1,1 @@
+"""Whether a model fits and how fast it will be, without its weights."""

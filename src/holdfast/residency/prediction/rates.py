@@ -1,0 +1,399 @@
+"""How long the layers of a profiled pass take on a device.
+
+Covers: measuring with random weights, one set for all parts that are alike; estimates from the
+device's rates where nothing can be measured; the clock of the simulated device; keeping results on
+disk, so that the next question needs no device time.
+Leaves to others: what a pass does (profile), what follows (fit).
+Promise: what measuring took on the device is given back; results on disk that cannot be read, or
+be written, are no error.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from holdfast.base.config import Config
+from holdfast.base.errors import OutOfMemory
+from holdfast.base.files import write_whole
+from holdfast.residency.carriers.carrier import Carrier, Mark
+from holdfast.residency.carriers.simulated import Simulated
+from holdfast.residency.packing.pack import decoder
+from holdfast.residency.plan import Rates
+from holdfast.residency.prediction.profile import Profile
+from holdfast.residency.prediction.shadow import on_device, random_inputs, shadow
+from holdfast.residency.prediction.tape import ATTENTION, Op, Repeats, listening
+
+# A pass that takes longer is not run whole: its parts that are alike run twice.
+_WHOLE_MS = 400.0
+_MATRIX = 4096
+_MATRIX_ON_CPU = 512
+_SAMPLE_BYTES = 64 << 20
+_REPEATS = 3
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a device can do. `gflops` of matrix products by the names of formats."""
+
+    rates: Rates
+    schemes: tuple[str, ...]
+    memory_gb_s: float
+    gflops: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """A pass on a device: milliseconds of each layer, and before the first one.
+
+    `way` is "measured", "estimated" or "simulated"; `activation_bytes` None where only the profile
+    knows.
+    """
+
+    layers_ms: tuple[float, ...]
+    before_ms: float
+    activation_bytes: int | None
+    way: str
+
+
+def times_of(profile: Profile, carrier: Carrier, progress: Progress | None = None) -> Times:
+    """What each layer takes; from disk, if this was asked before."""
+    if isinstance(carrier, Simulated):
+        return _priced(profile, simulated_price(carrier), "simulated")
+    if carrier.device.type == "cpu":  # one pass of a large model would take minutes
+        return estimated(profile, carrier)
+    file = _file("times", device_name(carrier), profile.key)
+    known = _read(file)
+    try:
+        return Times(
+            tuple(known["layers_ms"]), known["before_ms"], known["activation_bytes"], "measured"
+        )
+    except (KeyError, TypeError):
+        pass
+    if progress is not None:
+        progress(f"timing {profile.name} on {carrier.name}")
+    try:
+        times = measured(profile, carrier)
+    except (torch.OutOfMemoryError, OutOfMemory):
+        carrier.tidy()
+        return estimated(profile, carrier)
+    _write(file, dataclasses.asdict(times))
+    return times
+
+
+# ---- estimates
+
+
+def estimated(profile: Profile, carrier: Carrier) -> Times:
+    """From the speed of matrix products and of memory alone."""
+    kinds = {spec[1] for op in _all_ops(profile) if op.products for spec in op.inputs}
+    facts = facts_of(carrier, kinds)
+    return _priced(profile, price(facts), "estimated")
+
+
+def price(facts: Facts) -> Callable[[Op], float]:
+    """Milliseconds of an operation: computing or memory, whichever takes longer."""
+
+    def of(op: Op) -> float:
+        moved_ms = op.moved_bytes / facts.memory_gb_s / 1e6
+        if not op.products:
+            return moved_ms
+        speed = facts.gflops.get(_word(op.inputs[0][1])) or max(facts.gflops.values())
+        return max(moved_ms, op.products / speed / 1e6)
+
+    return of
+
+
+def simulated_price(carrier: Simulated) -> Callable[[Op], float]:
+    """By the clock of the simulated device, which does not move."""
+    clock = copy.copy(carrier)
+
+    def of(op: Op) -> float:
+        if not op.fresh:
+            return 0.0
+        clock.now_ms = 0.0
+        flops = 0.0 if op.name == ATTENTION else op.products
+        clock.spend(flops or op.made, op.moved_bytes)
+        return clock.now_ms
+
+    return of
+
+
+def total_ms(profile: Profile, price: Callable[[Op], float]) -> float:
+    """The whole pass at some price."""
+    times = _priced(profile, price, "")
+    return sum(times.layers_ms) + times.before_ms
+
+
+def _priced(profile: Profile, price: Callable[[Op], float], way: str) -> Times:
+    prices: dict[Op, float] = {}
+    sums: dict[int, float] = {}  # layers that are alike share their operations
+
+    def total(ops: tuple[Op, ...]) -> float:
+        if id(ops) not in sums:
+            for op in ops:
+                if op not in prices:
+                    prices[op] = price(op)
+            sums[id(ops)] = sum(prices[op] for op in ops)
+        return sums[id(ops)]
+
+    layers = tuple(total(layer.ops) for layer in profile.layers)
+    return Times(layers, total(profile.before), None, way)
+
+
+def _all_ops(profile: Profile) -> Iterable[Op]:
+    seen: set[int] = set()
+    for ops in (profile.before, *(layer.ops for layer in profile.layers)):
+        if id(ops) not in seen:
+            seen.add(id(ops))
+            yield from ops
+
+
+# ---- measuring
+
+
+def measured(profile: Profile, carrier: Carrier) -> Times:
+    """Run the profiled call on the device, with random weights in the place of the real ones.
+
+    Parts that are alike share one set, so this takes little memory; where a pass is long they run
+    twice only. Raises torch's or our own error for a full device.
+    """
+    try:
+        return _measured(profile, carrier)
+    finally:
+        carrier.tidy()
+
+
+def _measured(profile: Profile, carrier: Carrier) -> Times:
+    double = shadow(profile.double, on_device(profile.double, carrier.device))
+    inputs = random_inputs(profile.call.inputs, carrier.device)
+
+    def run(most: float) -> Times:
+        watch = _Stopwatch(carrier, most)
+        repeats = Repeats(watch, carrier.device, fill=True)
+        layers = list(dict.fromkeys(layer.path for layer in profile.layers))
+        carrier.others_peak_bytes(reset=True)
+        held = carrier.others_bytes()
+        with (
+            torch.no_grad(),
+            carrier.computing(),
+            listening(double, layers, profile.alike, repeats),
+        ):
+            watch.start()
+            getattr(double, profile.call.entry)(**inputs)
+            watch.stop()
+        return watch.times(carrier.others_peak_bytes() - held)
+
+    run(1)  # kernels are loaded
+    times = run(2)
+    if sum(times.layers_ms) <= _WHOLE_MS:
+        # A device that has just begun to work is faster than it can be for long.
+        run(float("inf"))
+        times = run(float("inf"))
+    return times
+
+
+class _Stopwatch:
+    """Times layers; those of parts that were not run take the times of their like."""
+
+    def __init__(self, carrier: Carrier, most: float) -> None:
+        self._carrier = carrier
+        self._most = most
+        self._spans: list[list[Mark] | int] = []  # an int is the number of the like
+        self._open: list[Mark] | None = None
+        self._going_on: list[Mark] | None = None
+        self._started: Mark = None
+        self._first: Mark = None
+
+    def start(self) -> None:
+        self._started = self._carrier.mark(timed=True)
+
+    def stop(self) -> None:
+        self._close()
+        self._carrier.synchronize()
+
+    def begin(self, path: str) -> None:
+        now = self._close()
+        self._open = [now]
+        self._spans.append(self._open)
+
+    def end(self, path: str) -> None:
+        """A layer lasts until the next one begins."""
+
+    def entered(self) -> Any:
+        return len(self._spans), self._carrier.mark(timed=True)
+
+    def left(self, path: str, entered: Any) -> Any:
+        """Its layers, what comes before the first of them, and the last one as far as it got."""
+        count, begun = entered
+        now = self._carrier.mark(timed=True)
+        inner = range(count, len(self._spans))
+        if not inner:
+            return inner, (begun, now), None
+        first = self._spans[count]
+        before = (begun, begun) if isinstance(first, int) else (begun, first[0])
+        last = self._spans[-1]
+        return (
+            inner,
+            before,
+            last if isinstance(last, int) else [*last, now][: len(last) // 2 * 2 + 2],
+        )
+
+    def wanted(self, times: int, segment: Any) -> bool:
+        return times < self._most
+
+    def again(self, path: str, segment: Any) -> None:
+        """The layer before lasts until the first of the part begins, the last one until the next.
+
+        What is computed between parts belongs to layers, too.
+        """
+        inner, before, last = segment
+        span = self._open
+        self._close()
+        if span is not None:
+            span += before
+        if inner:
+            self._spans += inner[:-1]
+            span = [*last]
+            self._spans.append(span)
+        self._going_on = span
+
+    def resumed(self) -> None:
+        if self._going_on is not None:
+            self._going_on.append(self._carrier.mark(timed=True))
+        self._open, self._going_on = self._going_on, None
+
+    def _close(self) -> Mark:
+        now = self._carrier.mark(timed=True)
+        if self._first is None:
+            self._first = now
+        if self._open is not None:
+            self._open.append(now)
+        self._open = None
+        return now
+
+    def times(self, activation_bytes: int) -> Times:
+        """What was seen. The device has to be done."""
+        found: list[float] = []
+        for span in self._spans:
+            if isinstance(span, int):
+                found.append(found[span])
+            else:
+                pairs = zip(span[::2], span[1::2], strict=True)
+                found.append(sum(max(0.0, self._carrier.between_ms(*pair)) for pair in pairs))
+        before = self._carrier.between_ms(self._started, self._first)
+        return Times(tuple(found), max(0.0, before), activation_bytes, "measured")
+
+
+# ---- devices
+
+
+def device_name(carrier: Carrier) -> str:
+    """What a device is called by its maker; its kind where nobody knows."""
+    device = carrier.device
+    api: Any = getattr(torch, device.type, None)
+    if isinstance(carrier, Simulated):
+        return carrier.name
+    if hasattr(api, "get_device_name"):
+        return str(api.get_device_name(device))
+    return platform.processor() or device.type
+
+
+def facts_of(
+    carrier: Carrier,
+    kinds: Iterable[torch.dtype] = (),
+    progress: Progress | None = None,
+) -> Facts:
+    """Link, decoder and memory of a device, and its matrix products in these formats.
+
+    Measured once and kept on disk.
+    """
+    if isinstance(carrier, Simulated):
+        return Facts(carrier.rates(), decoder(carrier.device).schemes, 0.0, {})
+    file = _file("device", device_name(carrier), f"{platform.node()} {carrier.name}")
+    known = _read(file)
+    try:
+        facts = Facts(
+            Rates(**known["rates"]), tuple(known["schemes"]), known["memory_gb_s"], known["gflops"]
+        )
+    except (KeyError, TypeError):
+        if progress is not None:
+            progress(f"measuring the link to {carrier.name}")
+        facts = Facts(
+            carrier.rates(), decoder(carrier.device).schemes, _memory_gb_s(carrier), {}
+        )  # fmt: skip
+        _write(file, dataclasses.asdict(facts))
+    missing = [kind for kind in kinds if kind.is_floating_point and _word(kind) not in facts.gflops]
+    if missing:
+        speeds = facts.gflops | {_word(kind): _gflops(carrier, kind) for kind in missing}
+        facts = dataclasses.replace(facts, gflops=speeds)
+        _write(file, dataclasses.asdict(facts))
+    return facts
+
+
+def _memory_gb_s(carrier: Carrier) -> float:
+    source = torch.zeros(_SAMPLE_BYTES, dtype=torch.uint8, device=carrier.device)
+    target = torch.empty_like(source)
+    return 2 * _SAMPLE_BYTES / _fastest_ms(carrier, lambda: target.copy_(source)) / 1e6
+
+
+def _gflops(carrier: Carrier, kind: torch.dtype) -> float:
+    side = _MATRIX_ON_CPU if carrier.device.type == "cpu" else _MATRIX
+    try:
+        matrix = torch.empty(side, side, device=carrier.device, dtype=torch.float32)
+        matrix = matrix.normal_().to(kind)
+        return 2.0 * side**3 / _fastest_ms(carrier, lambda: matrix @ matrix) / 1e6
+    except RuntimeError:  # no such product on this device
+        return 0.0
+
+
+def _fastest_ms(carrier: Carrier, work: Callable[[], Any]) -> float:
+    times: list[float] = []
+    for _ in range(_REPEATS + 1):
+        start = carrier.mark(timed=True)
+        work()
+        end = carrier.mark(timed=True)
+        carrier.settle(end)
+        times.append(carrier.between_ms(start, end))
+    return max(min(times[1:]), 1e-6)
+
+
+def _word(kind: torch.dtype) -> str:
+    return str(kind).removeprefix("torch.")
+
+
+# ---- on disk
+
+
+def _file(subject: str, device: str, key: str) -> Path:
+    text = repr((subject, device, torch.__version__, key))
+    name = hashlib.sha256(text.encode()).hexdigest()[:32]
+    return Config.load().cache_dir / "fit" / f"{subject}-{name}.json"
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write(file: Path, content: dict[str, Any]) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, json.dumps(content | {"made": time.strftime("%Y-%m-%d")}))
+    except OSError:
+        return  # a cache that cannot be written is no reason to answer less

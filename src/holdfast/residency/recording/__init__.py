@@ -1,0 +1,1 @@
+"""What happened to weights when, and the page that shows it."""

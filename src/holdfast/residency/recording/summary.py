@@ -1,0 +1,263 @@
+"""What a recording of residency says in numbers: the link, stalls and why, what had to go.
+
+Covers: adding up the entries of a journal, and finding why computing stood still.
+Leaves to others: pictures (chart), files (recorded).
+Promise: a summary only reads the entries; times are milliseconds, rates 10^9 bytes a second.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from holdfast.base.units import format_bytes
+from holdfast.residency.recording.journal import KINDS, NOT_ARRIVED, THERE_BEFORE, Entry
+
+LINK_BUSY = "the link was busy"
+NO_PLACE = "the link stood idle: there was no free place on the device"
+DECODING = "it was being decoded"
+TOP = 10  # rows of each table
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one layer or reason has of the stalls or evictions."""
+
+    name: str
+    count: int
+    ms: float = 0.0
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Numbers of one recording. `str` of it is a page of text."""
+
+    span_ms: float
+    passes: int
+    pass_ms: float
+    link_busy_ms: float
+    copies: int
+    link_bytes: int
+    decodes: int
+    decode_busy_ms: float
+    decoded_bytes: int
+    stalls: int
+    stall_ms: float
+    stalls_by_layer: tuple[Share, ...]
+    stalls_by_reason: tuple[Share, ...]
+    kept_bytes: int
+    evictions_by_reason: tuple[Share, ...]
+    demand_loads: int
+    demand_bytes: int
+
+    @property
+    def link_share(self) -> float:
+        """How much of the time something came over the link, 0 to 1."""
+        return self.link_busy_ms / self.span_ms if self.span_ms else 0.0
+
+    @property
+    def link_gb_s(self) -> float | None:
+        """How fast the link was while it was busy; None if nothing came."""
+        return self.link_bytes / self.link_busy_ms / 1e6 if self.link_busy_ms else None
+
+    @property
+    def stall_share(self) -> float:
+        """How much of the passes computing stood still, 0 to 1."""
+        return self.stall_ms / self.pass_ms if self.pass_ms else 0.0
+
+    @property
+    def evictions(self) -> int:
+        """How often something had to go."""
+        return sum(share.count for share in self.evictions_by_reason)
+
+    def __str__(self) -> str:
+        parts = ["\n".join(_head(self))]
+        parts.append(_table("stalls, by reason", self.stalls_by_reason, _stall))
+        parts.append(_table("stalls, by layer", self.stalls_by_layer, _stall))
+        parts.append(_table("evictions, by reason", self.evictions_by_reason, _eviction))
+        return "\n\n".join(part for part in parts if part)
+
+
+def summary(entries: Iterable[Entry]) -> Summary:
+    """Add the entries of a journal up."""
+    entries = list(entries)
+    kinds = by_kind(entries)
+    copies, decodes, passes = kinds["copy"], kinds["decode"], kinds["pass"]
+    stalls = explained(entries)
+    start, end = span(entries)
+    return Summary(
+        span_ms=end - start,
+        passes=len(passes),
+        pass_ms=covered_ms(passes),
+        link_busy_ms=covered_ms(copies),
+        copies=len(copies),
+        link_bytes=sum(e.nbytes for e in copies),
+        decodes=len(decodes),
+        decode_busy_ms=covered_ms(decodes),
+        decoded_bytes=sum(e.nbytes for e in decodes),
+        stalls=len(stalls),
+        stall_ms=covered_ms(stalls),
+        stalls_by_layer=_shares(stalls, _layer_namer(stalls)),
+        stalls_by_reason=_shares(stalls, lambda e: e.reason),
+        kept_bytes=sum(e.nbytes for e in kinds["keep"] if e.reason != THERE_BEFORE),
+        evictions_by_reason=_shares(kinds["evict"], lambda e: e.reason),
+        demand_loads=len(kinds["demand"]),
+        demand_bytes=sum(e.nbytes for e in kinds["demand"]),
+    )
+
+
+def by_kind(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """The entries of each kind, in order of their start."""
+    found: dict[str, list[Entry]] = {kind: [] for kind in KINDS}
+    for entry in sorted(entries, key=lambda e: (e.start_ms, e.end_ms)):
+        found[entry.kind].append(entry)
+    return found
+
+
+def span(entries: Sequence[Entry]) -> tuple[float, float]:
+    """When the first began and the last ended; (0, 0) for none."""
+    start = min((e.start_ms for e in entries), default=0.0)
+    return start, max((e.end_ms for e in entries), default=0.0)
+
+
+def covered_ms(entries: Sequence[Entry]) -> float:
+    """How long at least one of them went on; they are in order of their start."""
+    total, until = 0.0, float("-inf")
+    for entry in entries:
+        total += max(0.0, entry.end_ms - max(entry.start_ms, until))
+        until = max(until, entry.end_ms)
+    return total
+
+
+def layer(name: str) -> str:
+    """The layer a weight belongs to: up to its first number, or all but the last word.
+
+    `blocks.3.attn.to_q.weight` is of `blocks.3`, `proj_out.weight` of `proj_out`.
+    """
+    words = name.split(".")
+    numbers = [i for i, word in enumerate(words) if word.isdecimal()]
+    return ".".join(words[: numbers[0] + 1] if numbers else words[:-1]) or name
+
+
+def _layer_namer(entries: Iterable[Entry]) -> Callable[[Entry], str]:
+    """Names the layer of an entry, with its module where there are several."""
+    if len({entry.module for entry in entries}) > 1:
+        return lambda entry: f"{entry.module}: {layer(entry.name)}"
+    return lambda entry: layer(entry.name)
+
+
+# ---- why computing stood still
+
+
+def explained(entries: Sequence[Entry]) -> list[Entry]:
+    """The stalls, each with the reason that the two other lanes tell."""
+    kinds = by_kind(entries)
+    copies, decodes = _Lane(kinds["copy"]), _Lane(kinds["decode"])
+    return [
+        replace(stall, reason=_why(stall, copies, decodes))
+        if stall.reason == NOT_ARRIVED
+        else stall
+        for stall in kinds["stall"]
+    ]
+
+
+class _Lane:
+    """Copies or decodes, which never overlap, to be asked by time."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._entries = entries
+        self._starts = [e.start_ms for e in entries]
+
+    def busy_ms(self, start_ms: float, end_ms: float, of: Entry | None = None) -> float:
+        """How much of that time it worked, or worked for the weights of one entry."""
+        total = 0.0
+        at = bisect.bisect_left(self._starts, end_ms)
+        while at > 0:
+            at -= 1
+            entry = self._entries[at]
+            if entry.end_ms <= start_ms:
+                break
+            if of is None or (entry.name, entry.module) == (of.name, of.module):
+                total += min(entry.end_ms, end_ms) - max(entry.start_ms, start_ms)
+        return total
+
+
+def _why(stall: Entry, copies: _Lane, decodes: _Lane) -> str:
+    """What the lanes did meanwhile: the one that worked longest is what was waited for."""
+    start, end = stall.start_ms, stall.end_ms
+    busy_ms = copies.busy_ms(start, end)
+    decoding_ms = decodes.busy_ms(start, end, stall)
+    if decoding_ms > busy_ms:
+        return DECODING
+    return LINK_BUSY if 2 * busy_ms >= end - start else NO_PLACE
+
+
+# ---- words
+
+
+def _shares(entries: Iterable[Entry], name: Callable[[Entry], str]) -> tuple[Share, ...]:
+    found: dict[str, Share] = {}
+    for entry in entries:
+        key = name(entry)
+        old = found.get(key, Share(key, 0))
+        ms = old.ms + entry.end_ms - entry.start_ms
+        found[key] = Share(key, old.count + 1, ms, old.nbytes + entry.nbytes)
+    return tuple(sorted(found.values(), key=lambda s: (-s.ms, -s.nbytes, -s.count)))
+
+
+def format_ms(ms: float) -> str:
+    """Milliseconds for a person: "0.12 ms", "43.1 ms", "12.3 s"."""
+    if ms < 1:
+        return f"{ms:.2f} ms"
+    return f"{ms:.1f} ms" if ms < 1000 else f"{ms / 1000:.2f} s"
+
+
+def _head(found: Summary) -> Iterable[str]:
+    yield f"recorded  {format_ms(found.span_ms)}, {_count(found.passes, 'pass', 'passes')}"
+    rate = found.link_gb_s
+    moved = f"{format_bytes(found.link_bytes)} in {_count(found.copies, 'copy', 'copies')}"
+    yield (
+        f"link      busy {100 * found.link_share:.0f} % of the time, {moved}"
+        + ("" if rate is None else f", {rate:.1f} GB/s while busy")
+    )
+    if found.decodes:
+        yield (
+            f"decoder   busy {format_ms(found.decode_busy_ms)}, "
+            f"{format_bytes(found.decoded_bytes)} unpacked"
+        )
+    yield (
+        f"stalls    {format_ms(found.stall_ms)} in {found.stalls:,}, "
+        f"{100 * found.stall_share:.0f} % of the passes"
+    )
+    if found.kept_bytes:
+        yield f"kept      {format_bytes(found.kept_bytes)} came to stay"
+    if found.demand_loads:
+        loads = _count(found.demand_loads, "load", "loads")
+        yield f"demand    {loads} of {format_bytes(found.demand_bytes)}"
+
+
+def _count(number: int, one: str, more: str) -> str:
+    return f"{number:,} {one if number == 1 else more}"
+
+
+def _table(title: str, shares: Sequence[Share], value: Callable[[Share], str]) -> str:
+    if not shares:
+        return ""
+    lines = [title]
+    lines += [f"  {value(s):>9}  {s.count:>6,} ×  {s.name}" for s in shares[:TOP]]
+    if len(shares) > TOP:
+        rest = shares[TOP:]
+        total = Share("", sum(s.count for s in rest), sum(s.ms for s in rest))
+        total = replace(total, nbytes=sum(s.nbytes for s in rest))
+        lines.append(f"  {value(total):>9}  {total.count:>6,} ×  in {len(rest):,} more")
+    return "\n".join(lines)
+
+
+def _stall(share: Share) -> str:
+    return format_ms(share.ms)
+
+
+def _eviction(share: Share) -> str:
+    return format_bytes(share.nbytes)
