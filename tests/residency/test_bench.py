@@ -148,7 +148,6 @@ def test_weights_in_ram_and_on_the_device_are_the_same_and_start_at_pages() -> N
 
 @pytest.mark.slow
 def test_every_system_that_a_cpu_can_run_gives_the_resident_output(tmp_path: Path) -> None:
-@pytest.mark.slow
     systems = "group-leaf,group-block,group-block-plain,accelerate"
     found = run(tmp_path, "--models", "flux,wan,sdxl", "--systems", systems, "--budgets", "50")
     rows = found["rows"]
@@ -157,6 +156,9 @@ def test_every_system_that_a_cpu_can_run_gives_the_resident_output(tmp_path: Pat
     assert all(row["steps"] == 2 and row["step_ms"] > 0 for row in rows)
     assert found["left_out"] == found["lost"] == []
     assert set(found["models"]) == {"flux", "wan", "sdxl"}
+
+
+@pytest.mark.slow
 def test_ours_gives_the_resident_output_in_every_room(tmp_path: Path) -> None:
     systems = "ours,ours-packed"
     rooms = ("--keeps", "0,50", "--budgets", "75")

@@ -260,10 +260,12 @@ def config_of_flux(folder: Path) -> Path:
 
 
 def read_bytes() -> int:
-@pytest.mark.slow
     """What this process asked the kernel to read."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("rchar")).split()[1])
+
+
+@pytest.mark.slow
 def test_24_gb_are_looked_at_through_their_header(tmp_path: Path) -> None:
     file = sparse_flux(tmp_path)
     assert file.stat().st_size > 23 * 10**9

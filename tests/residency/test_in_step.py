@@ -21,7 +21,6 @@ from tests.residency.models import device, some_input, stack, weight_bytes
 @pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("eager", [0.0, 0.5, 1.0])
 def test_results_are_those_of_single_calls_for_one_passage(dtype, count, eager):
-@pytest.mark.slow
     module = stack(dtype=dtype)
     inputs = [some_input(seed, dtype) for seed in range(count)]
     wanted = [module(x) for x in inputs]
@@ -39,6 +38,9 @@ def test_results_are_those_of_single_calls_for_one_passage(dtype, count, eager):
         assert torch.equal(module(x), result)
     unmanage(module)
     assert managed.carrier.held_bytes == 0
+
+
+@pytest.mark.slow
 def test_threads_that_wait_for_work_end_by_themselves(monkeypatch):
     from holdfast.residency import in_step
 
