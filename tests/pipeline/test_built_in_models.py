@@ -30,6 +30,7 @@ def flux() -> Pipeline:
     return Pipeline.load("tiny-flux", device="cpu")
 
 
+@pytest.mark.slow
 def test_the_judge_knows_a_real_digit_from_another(judge: ModuleType) -> None:
     """A judge that says yes to everything would prove nothing."""
     blank = np.full((1, 128, 128, 3), 255, dtype=np.uint8)

@@ -210,6 +210,7 @@ def test_without_weights_only_small_files_are_fetched(server: Hub) -> None:
     assert not [name for name in server.sent if not name.endswith((".json", ".txt"))]
 
 
+@pytest.mark.slow
 def test_a_whole_checkpoint_is_completed_by_small_files(
     server: Hub, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +331,7 @@ def test_the_hub_is_not_asked_when_the_user_is_offline(
     assert server.sent == []
 
 
+@pytest.mark.slow
 def test_the_variables_of_the_hub_are_honoured(server: Hub, tmp_path: Path) -> None:
     home = tmp_path / "home"
     first = fetched_elsewhere(HF_ENDPOINT=server.url, HF_HOME=str(home))

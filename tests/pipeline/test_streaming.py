@@ -123,6 +123,7 @@ def test_the_whole_text_of_a_budget_that_is_too_small() -> None:
         assert pipe.shared["simulated"].group.held_bytes == 0
 
 
+@pytest.mark.slow
 def test_without_a_budget_everything_stays_and_is_counted() -> None:
     with Pipeline.load("tiny-flux", device="simulated") as pipe:
         result = drawn(pipe)
@@ -184,6 +185,7 @@ def test_guidance_by_contrast_is_that_of_the_cpu(model: str, tmp_path: Path) -> 
     "dtype",
     [*(pytest.param(d, marks=slow) for d in (torch.float32, torch.float16)), torch.bfloat16],
 )
+@pytest.mark.slow
 def test_networks_that_are_read_directly_are_those_of_the_libraries(
     model: str, dtype: torch.dtype
 ) -> None:
@@ -251,6 +253,7 @@ def test_loading_tells_bytes_and_components() -> None:
 
 
 @pytest.mark.parametrize("error", [pytest.param(LookupError, marks=slow), KeyboardInterrupt])
+@pytest.mark.slow
 def test_a_listener_can_stop_loading(error: type[BaseException]) -> None:
     def stop(event: Event) -> None:
         if event.label == "transformer" and event.done_bytes and event.done_bytes > 5_000_000:
@@ -410,6 +413,7 @@ def test_twenty_cycles_of_loading_and_unloading_take_nothing() -> None:
 # ---- the command
 
 
+@pytest.mark.slow
 def test_the_command_streams(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -177,6 +177,7 @@ class Wrong(nn.Module):
         return (inputs["hidden_states"] * 0,)
 
 
+@pytest.mark.slow
 def test_a_wrong_output_and_a_failure_are_told_and_the_next_cell_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,7 +16,10 @@ def fresh_compiler():
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("pack", [False, True], ids=["plain", "packed"])
+@pytest.mark.parametrize(
+    "pack",
+    [pytest.param(False, id="plain"), pytest.param(True, id="packed", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("way", ["compile()", "torch.compile"])
 def test_compiled_blocks_stream_as_one_layer_each(way, pack):
     dtype = torch.bfloat16 if pack else torch.float32

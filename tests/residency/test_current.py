@@ -33,6 +33,7 @@ def _on(name: str, **fields: Any) -> Any:
     return current.running_as(MACHINES[name], Options(**fields))
 
 
+@pytest.mark.slow
 def test_importing_asks_nothing_of_the_machine() -> None:
     code = (
         "import torch\n"

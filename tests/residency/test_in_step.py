@@ -19,7 +19,10 @@ from tests.residency.models import device, some_input, stack, weight_bytes
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("eager", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize(
+    "eager",
+    [pytest.param(0.0, marks=pytest.mark.slow), 0.5, pytest.param(1.0, marks=pytest.mark.slow)],
+)
 def test_results_are_those_of_single_calls_for_one_passage(dtype, count, eager):
     module = stack(dtype=dtype)
     inputs = [some_input(seed, dtype) for seed in range(count)]

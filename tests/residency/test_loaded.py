@@ -558,6 +558,7 @@ def _rss() -> int:
     return psutil.Process(os.getpid()).memory_info().rss
 
 
+@pytest.mark.slow
 def test_a_hundred_cycles_of_several_models_leave_nothing_behind():
     with desk(ROOM + 20) as d:
         models = [d.model(n, 2) for n in (4, 6, 8)]

@@ -667,6 +667,7 @@ def test_a_module_that_is_dropped_while_it_is_managed_is_gone() -> None:
     assert (sim.held_bytes, sim.computed_bytes) == (0, 0)
 
 
+@pytest.mark.slow
 def test_a_hundred_cycles_leave_memory_where_it_was() -> None:
     module = nn.Sequential(*(nn.Linear(256, 256) for _ in range(4)))
     x, sim = torch.ones(4, 256), device()

@@ -58,7 +58,10 @@ CASES: dict[str, Callable[[], tuple[nn.Module, Call]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [c if c == "flux" else pytest.param(c, marks=pytest.mark.slow) for c in CASES],
+)
 def test_a_profile_is_what_a_managed_module_finds(case: str) -> None:
     module, call = CASES[case]()
     found = profile(module, call)
@@ -85,6 +88,7 @@ def test_a_profile_is_what_a_managed_module_finds(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", ["flux", "unet", "wan", "t5"])
+@pytest.mark.slow
 def test_measuring_with_shared_weights_gives_the_times_of_the_profile(case: str) -> None:
     module, call = CASES[case]()
     carrier = Simulated()
@@ -181,6 +185,7 @@ def test_parts_that_write_into_what_they_are_given_are_all_run() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # by torch itself
+@pytest.mark.slow
 def test_the_layers_of_a_compiled_part_are_its_own() -> None:
     module = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)) for _ in range(3)))
     module[1].compile()
