@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 
+from holdfast.base.errors import InUse
 from holdfast.residency import (
     InterruptProcessingException,
     interrupt_current_processing,
@@ -120,4 +121,46 @@ def test_calls_that_are_too_large_together_run_one_by_one():
             assert torch.equal(module(x), result)
     results = together(module, [((x,), {}) for x in inputs])
     assert all(torch.equal(a, b) for a, b in zip(results, wanted, strict=True))
+    unmanage(module)
+
+
+def test_a_call_from_another_thread_is_refused_and_disturbs_nobody():
+    module = stack()
+    inputs = [some_input(seed) for seed in range(2)]
+    wanted = [module(x) for x in inputs]
+    managed = manage(module, budget=weight_bytes(module) // 2 + 120_000, device=device())
+    for _ in range(5):
+        together(module, [((x,), {}) for x in inputs])
+    seen: list[object] = []
+
+    def intrude() -> None:
+        try:
+            managed.run_together("forward", [((x,), {}) for x in inputs])
+        except InUse as exc:
+            seen.append(exc)
+        seen.append(managed.running)
+
+    def start(*_: object) -> None:
+        thread = threading.Thread(target=intrude)
+        thread.start()
+        thread.join()
+
+    hook = module.blocks[3].register_forward_hook(start)
+    assert torch.equal(module(inputs[0]), wanted[0])
+    hook.remove()
+    assert isinstance(seen[0], InUse)
+    assert seen[1] is True
+    unmanage(module)
+
+
+def test_a_forward_that_somebody_replaced_is_the_one_that_runs():
+    module = stack()
+    plain = module.forward
+    module.forward = lambda x: plain(x) * 2
+    inputs = [some_input(seed) for seed in range(2)]
+    wanted = [module(x) for x in inputs]
+    manage(module, budget=weight_bytes(module) // 2 + 120_000, device=device())
+    for _ in range(6):
+        results = together(module, [((x,), {}) for x in inputs])
+        assert all(torch.equal(a, b) for a, b in zip(results, wanted, strict=True))
     unmanage(module)

@@ -319,9 +319,10 @@ class Passes(Layers):
 
     def run_together(self, entry: str, calls: Calls) -> list[Any]:
         """The results of several calls, run in step. See `together`."""
-        original = functools.partial(getattr(type(self.module), entry), self.module)
+        own = functools.partial(getattr(type(self.module), entry), self.module)
+        original = self._replaced.get(entry) or own  # somebody may have put another one there
+        self._come_in(threading.get_ident(), None)
         try:
-            self._come_in(threading.get_ident(), None)
             self._refuse_gradients(calls, None)
             calls = [self._at_device(call) for call in calls]
             with self.group.running(self), self.journal.inside(self, self.name):
