@@ -79,9 +79,12 @@ def test_a_decode_gives_the_bytes_that_were_packed(carrier: Any) -> None:
     assert packed is not None
     layout, payload = packed
     arrived, target = carrier.empty(payload.numel()), carrier.empty(layout.raw_bytes)
-    copied = carrier.copy([(arrived, payload)], [])
-    carrier.settle(carrier.decode([(arrived, layout, target)], [copied]))
-    assert torch.equal(target.cpu(), weights.view(torch.uint8))
+    decode = carrier.decoding([(arrived, layout, target)])
+    for again in range(4):  # some devices learn it
+        target.fill_(again)
+        carrier.wait(carrier.copy([(arrived, payload)], []))
+        carrier.settle(decode() if again else carrier.decode([(arrived, layout, target)]))
+        assert torch.equal(target.cpu(), weights.view(torch.uint8))
 
 
 def test_what_is_computed_after_a_wait_sees_the_copy(carrier: Any) -> None:

@@ -565,26 +565,33 @@ def test_a_hundred_cycles_of_several_models_leave_nothing_behind():
         for model in models:
             model.add_patches({"0.weight": torch.ones(1024, 512)})
         before = [[p.clone() for p in model.model.parameters()] for model in models]
-        total = sum(model.model_size() for model in models)
 
         def cycle() -> None:
             for model in models:
                 d.manager.load([model])
             d.manager.free(1e30, META)
 
-        cycle()
+        for _ in range(5):  # until the allocator has its arenas
+            cycle()
         start_rss = _rss()
         for _ in range(100):
             cycle()
             assert d.card.used_bytes == 0
             assert d.manager.models == []
-        assert _rss() - start_rss <= total // 10
+        assert _rss() - start_rss <= start_rss // 100
         for model, weights in zip(models, before, strict=True):
             own = zip(model.model.parameters(), weights, strict=True)
             assert all(torch.equal(a, b) for a, b in own)
 
 
 # ---- a real card
+
+
+def _used() -> int:
+    """What the device counts as taken, by anybody."""
+    torch.cuda.synchronize()
+    free, total = torch.cuda.mem_get_info()
+    return total - free
 
 
 @pytest.mark.gpu
@@ -601,16 +608,19 @@ def test_on_a_real_card_cycles_bring_memory_and_bits_back():
     whole = [model(x) for model in models]
     loaded.unload_all_models()
     torch.cuda.synchronize()
-    start, start_rss = torch.cuda.memory_allocated(), _rss()
+    start, start_rss, start_used = torch.cuda.memory_allocated(), 0, 0
     room = current.get_free_memory(CUDA) - current.extra_reserved_memory()
-    for cycle in range(100):
+    for cycle in range(110):
+        if cycle == 10:  # the driver and the allocator have what they keep
+            start_rss, start_used = _rss(), _used()
         needed = room - (cycle % 5) * 30 * MIB if cycle % 2 else 0
         for model, patcher, expected in zip(models, patchers_, whole, strict=True):
             loaded.load_models_gpu([patcher], memory_required=needed)
             assert torch.equal(model(x), expected)
         loaded.unload_all_models()
         assert torch.cuda.memory_allocated() == start
-    assert _rss() - start_rss <= sum(p.model_size() for p in patchers_) // 10
+    assert _rss() - start_rss <= start_rss // 100
+    assert _used() - start_used <= start_used // 100
     for model, weights in zip(models, bits, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), weights, strict=True))
     assert loaded.current_loaded_models == []

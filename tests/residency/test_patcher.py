@@ -473,6 +473,7 @@ def test_gradients_reach_weights_that_are_away(device):
     loader.detach()
 
 
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # as it does in new threads
 @pytest.mark.parametrize("device", PLACES)
 @torch.no_grad()
 def test_threads_may_call_one_partly_loaded_model(device):

@@ -248,11 +248,16 @@ def test_cuda_locks_in_place_and_a_refusal_harms_nobody():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not HERE, reason="torch sees no CUDA device here")
-def test_cuda_locks_small_tensors_that_share_a_page():
+def test_cuda_may_refuse_small_tensors_that_share_a_page_and_nobody_is_harmed():
     budget = PinnedBudget(CudaDriver(), GIB)
     slab = torch.zeros(4096)
     views = [slab[at : at + 16] for at in range(0, 4096, 16)]
-    assert all(budget.pin(view) for view in views)
+    locked = [budget.pin(view) for view in views]
+    assert locked[0]
+    assert budget.total_pinned_bytes == sum(
+        v.nbytes for v, is_locked in zip(views, locked, strict=True) if is_locked
+    )
+    assert all(view.to("cuda", non_blocking=True).sum().item() == 0 for view in views)
     del slab, views
     assert budget.total_pinned_bytes == 0
     assert (torch.ones(8, device="cuda") + 1).sum().item() == 16

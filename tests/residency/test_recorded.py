@@ -265,8 +265,8 @@ class Strict(Simulated):
     def copy(self, pairs: Any, after: Any) -> Any:
         return self._done(super().copy(pairs, after))
 
-    def decode(self, parts: Any, after: Any) -> Any:
-        return self._done(super().decode(parts, after))
+    def decode(self, parts: Any) -> Any:
+        return self._done(super().decode(parts))
 
     def _done(self, mark: Any) -> Any:
         if self.log is not None:

@@ -4,7 +4,6 @@ import pytest
 
 from holdfast.residency.recording.journal import NOT_ARRIVED, THERE_BEFORE, Entry
 from holdfast.residency.recording.summary import (
-    DECODING,
     LINK_BUSY,
     NO_PLACE,
     Share,
@@ -20,7 +19,7 @@ MB = 10**6
 
 
 def entries() -> list[Entry]:
-    """Two passes of 10 ms: one waits for the link and for a place, one for the decoder."""
+    """Two passes of 10 ms: one waits for the link and for a place, one decodes."""
     return [
         Entry("keep", "blocks.0.weight", 5 * MB, 0.0, 0.0, THERE_BEFORE),
         Entry("keep", "blocks.1.weight", 6 * MB, 1.0, 1.0),
@@ -32,7 +31,6 @@ def entries() -> list[Entry]:
         Entry("stall", "blocks.3.weight", 0, 6.0, 9.0, NOT_ARRIVED),
         Entry("copy", "blocks.2.weight", 20 * MB, 10.0, 12.0),
         Entry("decode", "blocks.2.weight", 30 * MB, 12.0, 13.0),
-        Entry("stall", "blocks.2.weight", 0, 12.0, 13.0, NOT_ARRIVED),
         Entry("demand", "proj_out", 7 * MB, 14.0, 14.0),
         Entry("stall", "proj_out.weight", 0, 14.0, 14.5, "loaded on demand"),
         Entry("evict", "blocks.0.weight", 5 * MB, 16.0, 16.0, "the budget shrank"),
@@ -53,16 +51,15 @@ def test_numbers_of_the_link_and_the_decoder_are_added_up() -> None:
 
 def test_stalls_are_added_up_by_layer_and_by_reason() -> None:
     found = summary(entries())
-    assert (found.stalls, found.stall_ms, found.stall_share) == (4, 7.5, 0.375)
+    assert (found.stalls, found.stall_ms, found.stall_share) == (3, 6.5, 0.325)
     assert found.stalls_by_layer == (
-        Share("blocks.2", 2, 4.0),
+        Share("blocks.2", 1, 3.0),
         Share("blocks.3", 1, 3.0),
         Share("proj_out", 1, 0.5),
     )
     assert found.stalls_by_reason == (
         Share(LINK_BUSY, 1, 3.0),
         Share(NO_PLACE, 1, 3.0),
-        Share(DECODING, 1, 1.0),
         Share("loaded on demand", 1, 0.5),
     )
 
@@ -81,18 +78,17 @@ def test_the_summary_in_words() -> None:
         "recorded  20.0 ms, 2 passes\n"
         "link      busy 35 % of the time, 70.0 MB in 3 copies, 10.0 GB/s while busy\n"
         "decoder   busy 1.0 ms, 30.0 MB unpacked\n"
-        "stalls    7.5 ms in 4, 38 % of the passes\n"
+        "stalls    6.5 ms in 3, 32 % of the passes\n"
         "kept      6.0 MB came to stay\n"
         "demand    1 load of 7.0 MB\n"
         "\n"
         "stalls, by reason\n"
         "     3.0 ms       1 ×  the link was busy\n"
         "     3.0 ms       1 ×  the link stood idle: there was no free place on the device\n"
-        "     1.0 ms       1 ×  it was being decoded\n"
         "    0.50 ms       1 ×  loaded on demand\n"
         "\n"
         "stalls, by layer\n"
-        "     4.0 ms       2 ×  blocks.2\n"
+        "     3.0 ms       1 ×  blocks.2\n"
         "     3.0 ms       1 ×  blocks.3\n"
         "    0.50 ms       1 ×  proj_out\n"
         "\n"

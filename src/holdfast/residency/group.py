@@ -58,8 +58,9 @@ class Group:
         for member in self.members:
             if member.allowance() < member.held_bytes:
                 member.let_go("the budget shrank")
-        self.carrier.tidy()
-        self.carrier.limit(self.budget_bytes)
+        self.tidy(loading=False)
+        if self.budget_bytes is None:
+            self.carrier.limit(None)
         self._unsettled = False
 
     def leave(self, member: State) -> None:
@@ -69,6 +70,12 @@ class Group:
         if not self.members:
             self.carrier.limit(None)
         self.carrier.tidy()
+
+    def tidy(self, loading: bool) -> None:
+        """Have nothing cached and the budget hold; `loading` before what has never run."""
+        self.carrier.tidy()
+        if self.budget_bytes is not None:
+            self.carrier.limit(self.budget_bytes, loading)
 
     def follow(self, order: Sequence[State]) -> None:
         """Say in which order the members will run, over and over."""

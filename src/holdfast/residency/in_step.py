@@ -108,24 +108,20 @@ class Abandoned(BaseException):
 def borders(plan: Plan, count: int) -> list[int]:
     """For each use, the number of the border it lies behind.
 
-    Between two borders lies at most half of what the rings hold, so that the other half can be
+    Between two borders lies at most half of what the ring holds, so that the other half can be
     filled while all calls compute; nothing there needs the place of something else there.
     """
     starts: set[int] = set()
-    begin = ring = decoded = 0
+    begin = ring = 0
     for number, visit in enumerate(plan.visits):
         chunk = plan.chunks[visit.chunk]
         ring += 0 if visit.slot is None else chunk.payload_bytes
-        decoded += 0 if visit.decoded is None else chunk.raw_bytes
         before = [s.after for s in (visit.slot, visit.decoded) if s is not None]
         clash = any(begin <= earlier < number for after in before for earlier in after)
-        if number > begin and (
-            clash or ring > plan.ring_bytes / 2 or decoded > plan.decoded_bytes / 2
-        ):
+        if number > begin and (clash or ring > plan.ring_bytes / 2):
             starts.add(visit.first)
             begin = number
             ring = 0 if visit.slot is None else chunk.payload_bytes
-            decoded = 0 if visit.decoded is None else chunk.raw_bytes
     found: list[int] = []
     border = 0
     for use in range(count):

@@ -8,7 +8,6 @@ Leaves to others: whole passes (passes).
 from __future__ import annotations
 
 import bisect
-import contextlib
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -57,22 +56,15 @@ class Layers(State):
         self._hooks = []
         self._hooked_itself = False
 
-    @contextlib.contextmanager
-    def _handling(self) -> Iterator[None]:
-        """What is done to weights in the block is no use of them."""
-        before, self._moving_weights = self._moving_weights, True
-        try:
-            yield
-        finally:
-            self._moving_weights = before
-
     def _begin(self, path: str) -> None:
         throw_exception_if_processing_interrupted()
         if self._turns is not None:
             self._come_to_border(path)
         call = Call(path)
         self._calls.append(call)  # first of all, so that its end finds it whatever happens
-        with self._handling():
+        # What is done to weights here is no use of them.
+        before, self._moving_weights = self._moving_weights, True
+        try:
             if self._tracer is not None:
                 self._begin_traced(call, self._own[path])
                 return
@@ -80,6 +72,8 @@ class Layers(State):
             if use is None or not self._stream(call, use):
                 self._astray += 1
                 self._bring_aside(call, self._needs.get(path, self._own[path]))
+        finally:
+            self._moving_weights = before
 
     def _stream(self, call: Call, use: int) -> bool:
         """Have the weights of a use where the plan says; False if it cannot."""
@@ -168,25 +162,27 @@ class Layers(State):
         if stretch.layout is None:
             return self.carrier.copy([(memory[: stretch.raw_bytes], stretch.host)], [now])
         payload = self.carrier.empty(stretch.payload_bytes)
-        arrived = self.carrier.copy([(payload, stretch.host)], [now])
-        target = memory[: stretch.raw_bytes]
-        return self.carrier.decode([(payload, stretch.layout, target)], [arrived])
+        self.carrier.wait(self.carrier.copy([(payload, stretch.host)], [now]))
+        return self.carrier.decode([(payload, stretch.layout, memory[: stretch.raw_bytes])])
 
     def _end(self, path: str, output: Any = None) -> Any:
         """A layer ends, also by an exception. Returns what to give instead of its output, if so."""
         places = [i for i, call in enumerate(self._calls) if call.path == path]
         if not places:
             return None
-        with self._handling():
+        before, self._moving_weights = self._moving_weights, True
+        try:
             instead = self._apart(self._calls[places[-1]], output)
             while len(self._calls) > places[-1]:
                 self._leave()
+        finally:
+            self._moving_weights = before
         return instead
 
     def _apart(self, call: Call, output: Any) -> Any:
         """A result that lies in a weight is copied, and the weight stays from the next plan on."""
-        held = [(s, s.bound) for s in (*call.ring, *call.aside) if s.bound is not None]
-        spans = [(s, m.data_ptr(), m.data_ptr() + s.raw_bytes) for s, m in held]
+        held = [(s, s.bound.data_ptr()) for s in (*call.ring, *call.aside) if s.bound is not None]
+        spans = [(s, begin, begin + s.raw_bytes) for s, begin in held]
         inside: set[int] = set()
         for leaf in tree_leaves(output) if spans else ():
             if isinstance(leaf, torch.Tensor) and is_plain(leaf) and not leaf.is_meta:

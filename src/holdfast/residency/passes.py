@@ -121,6 +121,7 @@ class Passes(Layers):
         self.carrier.others_peak_bytes(reset=True)
         if order is None:
             self.let_go("a pass is traced")
+            self.group.tidy(loading=not self._tight)
             self._hook({path for path, own in self._own.items() if own})
             self._tracer = Tracer(self.carrier)
             return
@@ -234,7 +235,7 @@ class Passes(Layers):
             self._orders[entry] = replace(tracer.order(), needed=needed)
             self._unhook()
             self._leave_all()
-            self.carrier.tidy()
+            self.group.tidy(loading=False)
             return
         assert self._streamer is not None
         self._leave_all()
@@ -268,6 +269,9 @@ class Passes(Layers):
         self.let_go("the device was full")
         self.carrier.tidy()
         if (order is None or held == 0) and self.group.give_way(self):
+            return
+        if order is None and not self._tight:
+            self._tight = True  # its kernels get no room of their own
             return
         if order is not None and held == 0:
             self._planned(self.problem(order), self.allowance())  # says more, if that is why

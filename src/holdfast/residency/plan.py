@@ -8,7 +8,7 @@ Promise: everything here only reads its arguments; the same arguments give the s
 Words: a *weight* is a stretch of bytes that moves as one. A *use* is one run of a layer. A *chunk*
 is a group of weights that are used one after the other, and is kept or streamed as a whole. A
 *visit* is one stay of a chunk in the ring, from its first use to its last. Packed chunks cross the
-link as their payload and are decoded into a second ring just before they are used.
+link as their payload, and their first use begins with decoding them into a second ring.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from holdfast.base.errors import OutOfMemory
 from holdfast.base.units import format_bytes
 from holdfast.residency.ring import ALIGNMENT, Slot, aligned, lay_out
 
-CHUNK_BYTES = 48 << 20
+CHUNK_BYTES = 96 << 20  # each costs the host some calls
 RING_BYTES = tuple(size << 20 for size in (64, 128, 256, 384, 512, 768, 1024))
+_GAPS = 4  # of chunks that do not fit together in a ring without any
 _PATIENCE = 3  # rings in a row that are no better
 _RING_TIMES = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # of what one layer needs
 
@@ -51,7 +52,6 @@ class Rates:
     link_gb_s: float
     decode_gb_s: float = 1000.0
     copy_ms: float = 0.008  # what each copy costs besides its bytes
-    contention: float = 1.0  # how much of the time of decoding is taken from computing
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +308,7 @@ def _streaming(
     spans = [s for s in _spans(problem, chunks, ring_bytes // 4) if s[0] not in pinned]
     held = sum(chunks[i].kept_bytes for i in pinned)
     decodes = [s for s in spans if chunks[s[0]].packed]
-    decoded_bytes = _decoded_ring(problem, chunks, decodes, allowance_bytes - held - ring_bytes)
+    decoded_bytes = _decoded_ring(problem, chunks, decodes)
     room = allowance_bytes - held - ring_bytes - decoded_bytes
     if room < 0:
         return None
@@ -359,18 +359,20 @@ def _numbered(
 
 
 def _decoded_ring(
-    problem: Problem, chunks: Sequence[Chunk], spans: Sequence[tuple[int, int, int]], room: int
+    problem: Problem, chunks: Sequence[Chunk], spans: Sequence[tuple[int, int, int]]
 ) -> int:
-    """Two chunks: one in use, one being decoded. Less where there is no room for two."""
-    if not spans:
-        return 0
+    """What is in use at once, as chunks are decoded when their first layer begins.
+
+    Where that leaves gaps which are too small, there is room for some chunks more.
+    """
     open_bytes = [0] * (len(problem.uses) + 1)
     for chunk, first, last in spans:
         for number in range(first, last + 1):
             open_bytes[number] += chunks[chunk].raw_bytes
-    largest = max(chunks[c].raw_bytes for c, _, _ in spans)
-    wanted = max(open_bytes) + largest
-    return wanted if wanted <= room else max(open_bytes)
+    stays = [(chunks[c].raw_bytes, first, last) for c, first, last in spans]
+    largest = max((size for size, _, _ in stays), default=0)
+    sizes = (max(open_bytes) + more * largest for more in range(_GAPS))
+    return next((size for size in sizes if lay_out(stays, size) is not None), sum(open_bytes))
 
 
 def _keep(
@@ -430,50 +432,31 @@ def simulate(problem: Problem, plan: Plan, passes: int = 2) -> float:
     for number, visit in enumerate(plan.visits):
         starts.setdefault(visit.first, []).append(number)
         ends.setdefault(visit.last, []).append(number)
-    over = [-math.inf] * len(plan.visits)  # when each visit was last over
     freed = [-math.inf] * len(plan.visits)  # when its place in the ring was last free
-    lanes = (0.0, 0.0)
-    now = begun = 0.0
+    link = now = begun = 0.0
     for _ in range(passes):
         begun = now
         for number, use in enumerate(problem.uses):
             for visit in starts.get(number, ()):
-                lanes, ready = _arrive(problem.rates, plan, visit, freed, over, lanes)
-                now = max(now, ready) + _disturbance(problem.rates, plan, visit)
+                link, now = _arrive(problem.rates, plan, visit, freed, link, now)
             now += use.compute_ms
             for visit in ends.get(number, ()):
-                over[visit] = now
                 if plan.visits[visit].decoded is None:
                     freed[visit] = now
     return now - begun
 
 
-def _disturbance(rates: Rates, plan: Plan, number: int) -> float:
-    """What decoding a visit takes away from computing: both read and write the same memory."""
-    visit = plan.visits[number]
-    if visit.decoded is None:
-        return 0.0
-    return rates.contention * plan.chunks[visit.chunk].raw_bytes / rates.decode_gb_s / 1e6
-
-
 def _arrive(
-    rates: Rates,
-    plan: Plan,
-    number: int,
-    freed: list[float],
-    over: list[float],
-    lanes: tuple[float, float],
-) -> tuple[tuple[float, float], float]:
-    """When link and decoder are free again, and when the visit can be used."""
+    rates: Rates, plan: Plan, number: int, freed: list[float], link: float, now: float
+) -> tuple[float, float]:
+    """When the link is free again, and when computing has the visit and goes on."""
     visit = plan.visits[number]
     chunk = plan.chunks[visit.chunk]
-    link, decoder = lanes
-    ready = 0.0
     if visit.slot is not None:
         begin = max([link, *(freed[i] for i in visit.slot.after)])
-        link = ready = begin + chunk.payload_bytes / rates.link_gb_s / 1e6 + rates.copy_ms
+        link = begin + chunk.payload_bytes / rates.link_gb_s / 1e6 + rates.copy_ms
+        now = max(now, link)
     if visit.decoded is not None:
-        begin = max([decoder, ready, *(over[i] for i in visit.decoded.after)])
-        decoder = ready = begin + chunk.raw_bytes / rates.decode_gb_s / 1e6 + rates.copy_ms
-        freed[number] = decoder
-    return (link, decoder), ready
+        now += chunk.raw_bytes / rates.decode_gb_s / 1e6 + rates.copy_ms
+        freed[number] = now
+    return link, now

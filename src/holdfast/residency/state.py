@@ -101,6 +101,7 @@ class State:
         self._moving_weights = False
         self._others_peak = 0
         self._reserve = 0  # what a full device taught
+        self._tight = False  # whether the budget leaves no room for kernels that are loaded
         self.passes = 0  # calls that it ran to their end
         self._entered: int | None = None  # the thread that is inside
         self._token: object | None = None  # the call that is inside, if it came by itself

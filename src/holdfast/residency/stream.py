@@ -20,7 +20,7 @@ import torch
 
 from holdfast.residency.carriers.carrier import Carrier, Mark
 from holdfast.residency.interrupt import throw_exception_if_processing_interrupted
-from holdfast.residency.plan import Chunk, Plan, Problem
+from holdfast.residency.plan import Chunk, Plan, Problem, Visit
 from holdfast.residency.recording.journal import Journal
 from holdfast.residency.ring import Slot, aligned
 from holdfast.residency.weights import Stretch
@@ -34,11 +34,11 @@ class _Stay:
     """The latest of a visit's stays, by number over all passes; -1 for none."""
 
     arrived: Mark = None  # its bytes are in the ring
-    ready: Mark = None  # they can be used
+    ready: Mark = None  # they were decoded
     read: Mark = None  # its place in the ring is free
     read_number: int = -1
-    over: Mark = None  # the layers that used it are done
-    over_number: int = -1
+    over_number: int = -1  # the layers that used it are done
+    met_number: int = -1  # computing waited for it
 
 
 class Streamer:
@@ -89,7 +89,6 @@ class Streamer:
             self._ring = carrier.empty(plan.ring_bytes)
         if self._decoded is None:
             self._decoded = carrier.empty(plan.decoded_bytes)
-            self.reset()
         wanted = [plan.chunks[i] for i in sorted(plan.kept | plan.kept_packed)]
         total = sum(chunk.raw_bytes for chunk in wanted)
         done = 0
@@ -102,8 +101,8 @@ class Streamer:
             done += plan.chunks[index].raw_bytes
             if progress is not None:
                 progress(done, total)
-        if self.device_bytes != held_bytes:  # else every pass would wait for what is on its way
-            self._settle_in()
+        if self.device_bytes != held_bytes:  # else every pass would begin anew
+            self.reset()
 
     def _keep(self, chunk: Chunk, inherited: dict[tuple[int, ...], torch.Tensor]) -> None:
         memory = self._kept.get(chunk.weights)
@@ -123,15 +122,13 @@ class Streamer:
     def _fill(self, chunk: Chunk, memory: torch.Tensor) -> None:
         """Bring a chunk to where it stays; packed ones pass through memory of the rings."""
         carrier, name = self._carrier, self._name(chunk)
-        now = carrier.mark()
+        passage = self._passage(chunk.payload_bytes) if chunk.packed else memory
         with self._journal.labelled(name):
-            if not chunk.packed:
-                ready = carrier.copy(self._pairs(chunk, memory, chunk.raw_offsets), [now])
-            else:
-                passage = self._passage(chunk.payload_bytes)
-                arrived = carrier.copy(self._pairs(chunk, passage, chunk.payload_offsets), [now])
-                ready = carrier.decode(self._parts(chunk, passage, memory), [arrived])
-        self._journal.waits(name, ready, "what stays was loaded")
+            pairs = self._pairs(chunk, passage, chunk.payload_offsets)
+            arrived = carrier.copy(pairs, [carrier.mark()])
+            self._journal.waits(name, arrived, "what stays was loaded")
+            if chunk.packed:
+                carrier.decode(self._parts(chunk, passage, memory))
 
     def _passage(self, nbytes: int) -> torch.Tensor:
         for ring in (self._ring, self._decoded):
@@ -178,7 +175,7 @@ class Streamer:
     def _forget_places(self) -> None:
         """Views of the rings, which are made once: making them takes longer than using them."""
         self._copies: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
-        self._decodes: dict[int, list[tuple[torch.Tensor, Any, torch.Tensor]]] = {}
+        self._decodes: dict[int, Callable[[], Mark]] = {}
         self._places: dict[tuple[int, int], torch.Tensor] = {}
 
     def kept_bytes(self, without: Collection[tuple[int, ...]] = ()) -> dict[str, int]:
@@ -214,33 +211,21 @@ class Streamer:
     def reset(self) -> None:
         """Forget where a pass was: nothing is in flight, nothing in the rings is of use."""
         self.note_stays()
+        self._carrier.drain()
         # What was computed before, in memory that is the ring's now, comes before all copies.
         now = self._carrier.mark() if self.plan.visits else None
-        self._stays = [_Stay(read=now, over=now) for _ in self.plan.visits]
+        self._stays = [_Stay(read=now) for _ in self.plan.visits]
         self._passes = 0  # number of the first visit of this pass
         self._filled = 0  # the next stay to be copied
-        self._opened = 0  # the next stay to be decoded
         self._queued: deque[tuple[float, Mark]] = deque()
-        self._settle_in()
-
-    def _settle_in(self) -> None:
-        """Nothing is moved into the rings before what used their memory until now is done."""
-        self._carrier.drain()
-        self._since = self._carrier.mark()
 
     def pump(self) -> None:
-        """Queue every copy and decode whose place is, or will by then be, free."""
-        moved = bool(self.plan.visits) and not self.spoiled
-        while moved:
-            moved = False
-            while self._may_fill(self._filled):
-                self._fill_stay(self._filled)
-                self._filled += 1
-                moved = True
-            while self._opened < self._filled and self._may_decode(self._opened):
-                self._decode_stay(self._opened)
-                self._opened += 1
-                moved = True
+        """Queue every copy whose place is, or will by then be, free."""
+        if not self.plan.visits or self.spoiled:
+            return
+        while self._may_fill(self._filled):
+            self._fill_stay(self._filled)
+            self._filled += 1
 
     def _may_fill(self, number: int) -> bool:
         count = len(self.plan.visits)
@@ -262,39 +247,35 @@ class Streamer:
         if pairs is None:
             place = self._ring[visit.slot.offset : visit.slot.offset + chunk.payload_bytes]
             pairs = self._copies[index] = self._pairs(chunk, place, chunk.payload_offsets)
-        after = [self._stays[i].read or self._since for i in visit.slot.after]
+        after = [self._stays[i].read for i in visit.slot.after]
         with self._journal.labelled(self._name(chunk)):
             stay.arrived = self._carrier.copy(pairs, after)
 
-    def _may_decode(self, number: int) -> bool:
+    def _open(self, number: int) -> bool:
+        """Have what has arrived ready for use; False if its place there is not free."""
         count = len(self.plan.visits)
-        place = self.plan.visits[number % count].decoded
-        if place is None or self._stays[number % count].over_number >= number:
-            return True
-        return all(self._stays[i].over_number >= _earlier(number, i, count) for i in place.after)
-
-    def _decode_stay(self, number: int) -> None:
-        index = number % len(self.plan.visits)
+        index = number % count
         visit, stay = self.plan.visits[index], self._stays[index]
-        if stay.over_number >= number:
-            return
-        if visit.decoded is None or self._decoded is None:
-            stay.ready = stay.arrived
-            return
-        chunk = self.plan.chunks[visit.chunk]
-        parts = self._decodes.get(index)
-        if parts is None:
-            payload = self._payload_of(visit.chunk, visit.slot)
-            offset = visit.decoded.offset
-            place = self._decoded[offset : offset + chunk.raw_bytes]
-            parts = self._decodes[index] = self._parts(chunk, payload, place)
-        after = [self._stays[i].over or self._since for i in visit.decoded.after]
-        if stay.arrived is not None:
-            after.append(stay.arrived)
-        with self._journal.labelled(self._name(chunk)):
-            stay.ready = self._carrier.decode(parts, after)
-        stay.read = stay.ready
+        if visit.decoded is None or stay.read_number >= number:
+            return True
+        after = visit.decoded.after
+        if any(self._stays[i].over_number < _earlier(number, i, count) for i in after):
+            return False
+        decode = self._decodes.get(index)
+        if decode is None:
+            decode = self._decodes[index] = self._decoding(visit)
+        with self._journal.labelled(self._name(self.plan.chunks[visit.chunk])):
+            stay.ready = stay.read = decode()
         stay.read_number = number
+        return True
+
+    def _decoding(self, visit: Visit) -> Callable[[], Mark]:
+        assert visit.decoded is not None
+        assert self._decoded is not None
+        chunk = self.plan.chunks[visit.chunk]
+        place = self._decoded[visit.decoded.offset : visit.decoded.offset + chunk.raw_bytes]
+        payload = self._payload_of(visit.chunk, visit.slot)
+        return self._carrier.decoding(self._parts(chunk, payload, place))
 
     def _payload_of(self, chunk: int, slot: Slot | None) -> torch.Tensor:
         if slot is None or self._ring is None:
@@ -337,19 +318,25 @@ class Streamer:
             number = self._passes + index
             if self._stays[index].over_number >= number:
                 return False  # it is gone already
-            if self._opened <= number:
+            if self._filled <= number:
                 self.pump()
-                if self._opened <= number:
+                if self._filled <= number:
                     return False
-        for index in visits:
-            ready = self._stays[index].ready
-            if ready is not None:
-                chunk = self.plan.chunks[self.plan.visits[index].chunk]
-                self._journal.waits(self._name(chunk), ready)
+        if not all(self._receive(index) for index in visits):
+            return False
         for weight in weights:
             if self._stretches[weight].bound is None:
                 self._bind(weight, visits)
         return True
+
+    def _receive(self, index: int) -> bool:
+        """Have computing wait for a visit once, and open it."""
+        stay, number = self._stays[index], self._passes + index
+        if stay.arrived is not None and stay.met_number < number:
+            chunk = self.plan.chunks[self.plan.visits[index].chunk]
+            self._journal.waits(self._name(chunk), stay.arrived)
+            stay.met_number = number
+        return self._open(number)
 
     def _bind(self, weight: int, visits: Sequence[int]) -> None:
         stretch = self._stretches[weight]
@@ -375,13 +362,15 @@ class Streamer:
 
     def end(self, use: int) -> None:
         """The use is queued: chunks that nobody needs any more make room, and more is queued."""
-        mark = None
-        for index in self._covering[use]:
-            if self.plan.visits[index].last == use:
-                mark = mark or self._carrier.mark()
-                self._over(index, mark)
-        if mark is not None:
-            self.pump()
+        over = [i for i in self._covering[use] if self.plan.visits[i].last == use]
+        if not over:
+            return
+        # Of what was decoded the place in the ring is free already.
+        streams = any(self.plan.visits[i].decoded is None for i in over)
+        mark = self._carrier.mark() if streams else None
+        for index in over:
+            self._over(index, mark)
+        self.pump()
 
     def skip(self, use: int) -> None:
         """Layers before `use` will not run in this pass: their visits are over."""
@@ -391,8 +380,6 @@ class Streamer:
             if visit.last < use and self._stays[index].over_number < self._passes + index
         ]
         if skipped:
-            # A place that was left out may still be read by a decode that nobody waits for.
-            self._carrier.drain()
             mark = self._carrier.mark()
             for index in skipped:
                 self._over(index, mark)
@@ -408,12 +395,13 @@ class Streamer:
     def _over(self, index: int, mark: Mark) -> None:
         stay = self._stays[index]
         number = self._passes + index
-        stay.over, stay.over_number = mark, number
+        stay.over_number = number
         if self.plan.visits[index].decoded is None or stay.read_number < number:
-            stay.read, stay.read_number = mark, number
-        if self._journal.recording and number < self._opened and stay.ready is not None:
+            stay.read, stay.read_number = mark or self._carrier.mark(), number
+        came = stay.arrived or stay.ready
+        if self._journal.recording and number < self._filled and came is not None:
             chunk = self.plan.chunks[self.plan.visits[index].chunk]
-            self._journal.stay(self._name(chunk), chunk.raw_bytes, stay.arrived or stay.ready)
+            self._journal.stay(self._name(chunk), chunk.raw_bytes, came)
 
     def _stay_close(self, use: int) -> None:
         """Wait for computing that is too far behind, so that an interrupt is seen soon."""

@@ -1,14 +1,15 @@
 """The interface of a carrier: memory on both sides, copies that run ahead, and marks in time.
 
-Three lanes run beside each other: copies, decodes, and computing, which is what the caller does.
-A mark is a moment in one of them. Only `settle` and `synchronize` make the host wait.
+Two lanes run beside each other: copies, and computing, which is what the caller does. Decoding is
+computing: beside it, it would take the same units and gain nothing. A mark is a moment in one of
+the lanes. Only `settle` and `synchronize` make the host wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import torch
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.residency.recording.journal import Journal
 
 Mark = Any  # each carrier has its own
+Parts: TypeAlias = "Sequence[tuple[torch.Tensor, Layout, torch.Tensor]]"
 
 
 class Carrier(Protocol):
@@ -56,10 +58,12 @@ class Carrier(Protocol):
         """Copy (target on the device, source on the host) pairs, once the marks are passed."""
         ...
 
-    def decode(
-        self, parts: Sequence[tuple[torch.Tensor, Layout, torch.Tensor]], after: Sequence[Mark]
-    ) -> Mark:
-        """Unpack (payload, layout, target), all on the device, once the marks are passed."""
+    def decode(self, parts: Parts) -> Mark:
+        """Unpack (payload, layout, target), all on the device, before what is computed next."""
+        ...
+
+    def decoding(self, parts: Parts) -> Callable[[], Mark]:
+        """`decode` of parts that will come again and again, each time by calling what it gives."""
         ...
 
     def mark(self, timed: bool = False) -> Mark:
@@ -71,7 +75,7 @@ class Carrier(Protocol):
         ...
 
     def drain(self) -> None:
-        """What is computed from here on comes after all copies and decodes so far."""
+        """What is computed from here on comes after all copies so far."""
         ...
 
     def settle(self, mark: Mark) -> None:
@@ -114,8 +118,11 @@ class Carrier(Protocol):
         """What a budget of that size loses to rounding in the device's allocator."""
         ...
 
-    def limit(self, budget_bytes: int | None) -> None:
-        """Have the device refuse more than that to this process."""
+    def limit(self, budget_bytes: int | None, loading: bool = False) -> None:
+        """Have the device refuse more than that to this process.
+
+        `loading` says that something will run for the first time, and leaves room for its kernels.
+        """
         ...
 
     def tidy(self) -> None:

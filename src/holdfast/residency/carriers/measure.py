@@ -35,8 +35,8 @@ def _decode_gb_s(carrier: Carrier, copies: list[tuple[torch.Tensor, torch.Tensor
     if packed is None:
         return None
     layout, payload = packed
-    parts = [(payload, layout, scratch[: layout.raw_bytes])] * _AT_ONCE
-    return _gb_s(carrier, copies, lambda after: carrier.decode(parts, after), layout.raw_bytes)
+    decode = carrier.decoding([(payload, layout, scratch[: layout.raw_bytes])] * _AT_ONCE)
+    return _gb_s(carrier, copies, lambda _: decode(), layout.raw_bytes)
 
 
 def _gb_s(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import psutil
@@ -12,8 +13,9 @@ import torch
 
 from holdfast.base.errors import OutOfMemory
 from holdfast.base.units import format_bytes
+from holdfast.residency.carriers.carrier import Parts
 from holdfast.residency.carriers.measure import measured_rates
-from holdfast.residency.packing.pack import Layout, unpack
+from holdfast.residency.packing.pack import unpack
 from holdfast.residency.plan import Rates
 from holdfast.residency.recording.journal import Journal
 
@@ -50,14 +52,16 @@ class Plain:
             target.copy_(source)
         return self._done("copy", sum(t.numel() for t, _ in pairs), start)
 
-    def decode(
-        self, parts: Sequence[tuple[torch.Tensor, Layout, torch.Tensor]], after: Sequence[Any]
-    ) -> Any:
+    def decode(self, parts: Parts) -> Any:
         """At once."""
         start = self.mark(timed=self.log is not None)
         for payload, layout, target in parts:
             unpack(payload, layout, target)
         return self._done("decode", sum(t.numel() for *_, t in parts), start)
+
+    def decoding(self, parts: Parts) -> Callable[[], Any]:
+        """Nothing is gained by knowing them."""
+        return functools.partial(self.decode, parts)
 
     def _done(self, kind: str, nbytes: int, start: Any) -> Any:
         end = self.mark(timed=self.log is not None)
@@ -123,7 +127,7 @@ class Plain:
         """A fiftieth, as nobody counts exactly here."""
         return budget_bytes // 50
 
-    def limit(self, budget_bytes: int | None) -> None:
+    def limit(self, budget_bytes: int | None, loading: bool = False) -> None:
         """Metal takes a fraction of what it recommends; the CPU has no limit."""
         if self._api is not None:
             most = self._api.recommended_max_memory()

@@ -1,7 +1,7 @@
 """A device that is not there: host memory, a clock of its own, rates you choose.
 
 Covers: the whole interface of a carrier, a capacity that counts every byte (weights and what is
-computed), lanes that run as late or as early as marks allow.
+computed), copies that run as late or as early as marks allow, computing as late as it may.
 Promise: the bytes are real, so a copy that comes too late or too early gives wrong results, as on
 a real device; the same seed gives the same order.
 """
@@ -9,6 +9,7 @@ a real device; the same seed gives the same order.
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -21,12 +22,11 @@ from torch.utils._pytree import tree_leaves
 
 from holdfast.base.errors import OutOfMemory
 from holdfast.base.units import format_bytes
-from holdfast.residency.packing.pack import Layout, unpack
+from holdfast.residency.carriers.carrier import Parts
+from holdfast.residency.packing.pack import unpack
 from holdfast.residency.plan import Rates
 from holdfast.residency.recording.journal import Journal
 from holdfast.residency.slabs import slab, unwatched
-
-_LANES: tuple[str, ...] = ("copy", "decode")
 
 
 @dataclass(eq=False)
@@ -44,8 +44,8 @@ class Moment:
 class Simulated:
     """A made-up device. Times are in its own milliseconds; nothing here sleeps.
 
-    `eager` is how likely a lane runs something before anyone waits for it: 0 as late as possible,
-    1 at once, in between by `seed`. `capacity_bytes` is what the device has.
+    `eager` is how likely a copy runs before anyone waits for it: 0 as late as possible, 1 at once,
+    in between by `seed`. `capacity_bytes` is what the device has.
     """
 
     pinned = False
@@ -77,8 +77,8 @@ class Simulated:
         self._computed_peak = 0
         self._rates = Rates(link_gb_s, decode_gb_s)
         self._gflops, self._memory_gb_s = compute_gflops, memory_gb_s
-        self._queues: dict[str, list[Moment]] = {lane: [] for lane in _LANES}
-        self._free_ms = dict.fromkeys(_LANES, 0.0)
+        self._copies: list[Moment] = []  # queued
+        self._free_ms = 0.0  # when the link is
         self._eager, self._random = eager, random.Random(seed)
         self._awaited: list[Moment] = []  # what computing has to come after
         self._behind: list[Moment] = []  # marks that come after some of that
@@ -145,10 +145,8 @@ class Simulated:
 
         return self._queue(Moment("copy", work, tuple(after), cost), nbytes)
 
-    def decode(
-        self, parts: Sequence[tuple[torch.Tensor, Layout, torch.Tensor]], after: Sequence[Moment]
-    ) -> Moment:
-        """In the lane of decodes."""
+    def decode(self, parts: Parts) -> Moment:
+        """Computing, so it is as far behind as that may be."""
         kept = list(parts)
         raw_bytes = sum(layout.raw_bytes for _, layout, _ in kept)
         cost = raw_bytes / self._rates.decode_gb_s / 1e6 + self._rates.copy_ms * len(kept)
@@ -157,40 +155,48 @@ class Simulated:
             for payload, layout, target in kept:
                 unpack(payload, layout, target)
 
-        return self._queue(Moment("decode", work, tuple(after), cost), raw_bytes)
+        moment = Moment("compute", work, tuple(self._awaited), cost)
+        self._noted("decode", moment, raw_bytes)
+        self.wait(moment)
+        return moment
 
-    def _queue(self, moment: Moment, nbytes: int) -> Moment:
-        self._queues[moment.lane].append(moment)
+    def decoding(self, parts: Parts) -> Callable[[], Moment]:
+        """Nothing is gained by knowing them."""
+        return functools.partial(self.decode, parts)
+
+    def _noted(self, kind: str, moment: Moment, nbytes: int) -> None:
         if self.log is not None:
             moment.start = Moment(moment.lane)
-            self.log.lane(moment.lane, nbytes, moment.start, moment)
-        while self._random.random() < self._eager:
-            busy = [lane for lane in _LANES if self._queues[lane]]
-            if not busy:
-                break
-            self._run(self._queues[self._random.choice(busy)][0])
+            self.log.lane(kind, nbytes, moment.start, moment)
+
+    def _queue(self, moment: Moment, nbytes: int) -> Moment:
+        self._copies.append(moment)
+        self._noted("copy", moment, nbytes)
+        while self._copies and self._random.random() < self._eager:
+            self._run(self._copies[0])
         return moment
 
     def _run(self, moment: Moment) -> None:
-        """Everything in its lane up to a moment, and what that has to come after."""
-        if moment.lane == "compute" and moment.at_ms is None:
-            for earlier in moment.after:
-                self._run(earlier)
-            moment.at_ms = max([self.now_ms, *(m.at_ms or 0.0 for m in moment.after)])
-            moment.after = ()
-        queue = self._queues.get(moment.lane, [])
+        """A moment, and what has to come before it: in its lane, and what it comes after."""
+        if moment.lane == "compute":
+            if moment.at_ms is None:
+                self._work(moment, self.now_ms)
+            return
         while moment.at_ms is None:
-            following = queue[0]
-            for earlier in following.after:
-                self._run(earlier)
-            if following.at_ms is None:  # or running what comes before it ran it too
-                self._work(following)
-            if queue and queue[0] is following:
-                queue.pop(0)
+            following = self._copies[0]
+            if following.at_ms is None:
+                self._work(following, self._free_ms)
+                self._free_ms = following.at_ms or 0.0
+            if self._copies and self._copies[0] is following:
+                self._copies.pop(0)
 
-    def _work(self, moment: Moment) -> None:
+    def _work(self, moment: Moment, free_ms: float) -> None:
         """Do one thing. Ctrl-C leaves it in its lane, for the next who waits for it."""
-        start = max([self._free_ms[moment.lane], *(m.at_ms or 0.0 for m in moment.after)])
+        for earlier in moment.after:
+            self._run(earlier)
+        if moment.at_ms is not None:  # running what comes before it ran it too
+            return
+        start = max([free_ms, *(m.at_ms or 0.0 for m in moment.after)])
         if moment.work is not None:
             with torch.inference_mode(False), torch.no_grad(), unwatched():
                 moment.work()
@@ -198,7 +204,7 @@ class Simulated:
         moment.after = ()
         if moment.start is not None:
             moment.start.at_ms = start
-        moment.at_ms = self._free_ms[moment.lane] = start + moment.cost_ms
+        moment.at_ms = start + moment.cost_ms
 
     def mark(self, timed: bool = False) -> Moment:
         """This moment of the computing, which is as far behind as it may be."""
@@ -230,9 +236,8 @@ class Simulated:
 
     def drain(self) -> None:
         """Computing will come after everything that is queued."""
-        for lane in _LANES:
-            if self._queues[lane]:
-                self.wait(self._queues[lane][-1])
+        if self._copies:
+            self.wait(self._copies[-1])
 
     def settle(self, mark: Moment) -> None:
         """Runs it now."""
@@ -291,7 +296,7 @@ class Simulated:
         """It counts every byte."""
         return 0
 
-    def limit(self, budget_bytes: int | None) -> None:
+    def limit(self, budget_bytes: int | None, loading: bool = False) -> None:
         """Refuses more than that from now on."""
         self.limit_bytes = budget_bytes
 
@@ -312,7 +317,8 @@ class _Watch(TorchDispatchMode):
         self._known: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self._simulated.catch_up()
+        if not _only_looks(func):
+            self._simulated.catch_up()
         result = func(*args, **(kwargs or {}))
         inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         outputs = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
@@ -336,6 +342,13 @@ class _Watch(TorchDispatchMode):
     def _gone(self, key: int, nbytes: int) -> None:
         self._known.discard(key)
         self._simulated.computed(-nbytes)
+
+
+@functools.cache
+def _only_looks(func: Any) -> bool:
+    """Whether it makes a view: that reads nothing, so it says nothing of what has arrived."""
+    returns = func._schema.returns
+    return any(one.alias_info is not None and not one.alias_info.is_write for one in returns)
 
 
 def _flops(func: Any, inputs: Sequence[torch.Tensor], output: torch.Tensor) -> float:

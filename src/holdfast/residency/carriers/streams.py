@@ -6,7 +6,8 @@ Promise: no call here makes the host wait for the device, but `settle` and `sync
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +15,31 @@ import torch
 
 from holdfast.base.errors import OutOfMemory
 from holdfast.base.units import format_bytes
+from holdfast.residency.carriers.carrier import Parts
 from holdfast.residency.carriers.measure import measured_rates
-from holdfast.residency.packing.pack import Layout, decoder, unpack
+from holdfast.residency.packing.pack import decoder, unpack
 from holdfast.residency.plan import Rates
 from holdfast.residency.recording.journal import Journal
 
 # What a driver takes for a process when nothing tells it.
 _CONTEXT_BYTES = 600 << 20
+# What it takes more for the kernels of one model, as they are first used.
+_KERNELS_BYTES = 256 << 20
 
 
 class Streams:
-    """One stream for copies, one for decoding; computing is the stream that is current."""
+    """One stream for copies; computing and decoding are in the stream that is current."""
 
     def __init__(self, name: str) -> None:
         device = torch.device(name)
         self._api: Any = getattr(torch, device.type)
         index = self._api.current_device() if device.index is None else device.index
         self.device = torch.device(device.type, index)
+        self._index = index  # torch finds a device much faster by it
         self.name = str(self.device)
         self._copies = self._api.Stream(device=self.device)
-        self._decodes = self._api.Stream(device=self.device)
         self.log: Journal | None = None
         self._outside: int | None = None
-        self._graphs: dict[Any, tuple[int, Any, Any]] = {}
         self._rates: Rates | None = None
         self._limited = False
         self.peak_bytes = 0
@@ -76,52 +79,32 @@ class Streams:
 
     def copy(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], after: Sequence[Any]) -> Any:
         """On the stream of copies."""
-        with self._api.stream(self._copies):
+        current = self._api.current_stream(self._index)
+        self._api.set_stream(self._copies)  # what `with` does, in a fifth of its time
+        try:
             for mark in after:
                 self._copies.wait_event(mark)
             start = self._started(self._copies)
             for target, source in pairs:
                 target.copy_(source, non_blocking=True)
             return self._done("copy", sum(t.numel() for t, _ in pairs), start, self._copies)
+        finally:
+            self._api.set_stream(current)
 
-    def decode(
-        self, parts: Sequence[tuple[torch.Tensor, Layout, torch.Tensor]], after: Sequence[Any]
-    ) -> Any:
-        """On the stream of decodes."""
-        with self._api.stream(self._decodes):
-            for mark in after:
-                self._decodes.wait_event(mark)
-            start = self._started(self._decodes)
-            self._unpack(parts)
-            return self._done("decode", sum(t.numel() for *_, t in parts), start, self._decodes)
+    def decode(self, parts: Parts) -> Any:
+        """On the current stream."""
+        return self._decoded(parts, functools.partial(_unpack, parts))
 
-    def _unpack(self, parts: Sequence[tuple[torch.Tensor, Layout, torch.Tensor]]) -> None:
-        """The first time as it is, which builds kernels; the second is captured, the rest replayed.
+    def decoding(self, parts: Parts) -> Callable[[], Any]:
+        """Captured, where that can be: to launch kernels from Python takes longer than they run."""
+        capturing = self.device.type == "cuda" and decoder(self.device).way == "triton"
+        return functools.partial(self._decoded, parts, _Replay(parts, capturing))
 
-        Launching the kernels from Python takes longer than they run.
-        """
-        key = tuple((p.data_ptr(), t.data_ptr(), id(layout)) for p, layout, t in parts)
-        times, graph, _ = self._graphs.get(key, (0, None, None))
-        if graph is None:
-            if times == 0 or not self._may_capture():
-                for payload, layout, target in parts:
-                    unpack(payload, layout, target)
-            else:
-                graph = torch.cuda.CUDAGraph()
-                graph.capture_begin(capture_error_mode="thread_local")
-                try:
-                    for payload, layout, target in parts:
-                        unpack(payload, layout, target)
-                finally:
-                    graph.capture_end()
-            # The layouts are kept, so that no other one gets their identity.
-            self._graphs[key] = (times + 1, graph, [layout for _, layout, _ in parts])
-        if graph is not None:
-            graph.replay()
-
-    def _may_capture(self) -> bool:
-        """Only kernels that take no memory of their own are captured."""
-        return self.device.type == "cuda" and decoder(self.device).way == "triton"
+    def _decoded(self, parts: Parts, work: Callable[[], None]) -> Any:
+        current = self._api.current_stream(self._index)
+        start = self._started(current)
+        work()
+        return self._done("decode", sum(t.numel() for *_, t in parts), start, current)
 
     def _started(self, stream: Any) -> Any:
         if self.log is None:
@@ -138,18 +121,16 @@ class Streams:
     def mark(self, timed: bool = False) -> Any:
         """An event of the current stream."""
         event = self._api.Event(enable_timing=timed)
-        event.record(self._api.current_stream(self.device))
+        event.record(self._api.current_stream(self._index))
         return event
 
     def wait(self, mark: Any) -> None:
         """The current stream waits."""
-        self._api.current_stream(self.device).wait_event(mark)
+        self._api.current_stream(self._index).wait_event(mark)
 
     def drain(self) -> None:
-        """The current stream waits for both others."""
-        current = self._api.current_stream(self.device)
-        current.wait_stream(self._copies)
-        current.wait_stream(self._decodes)
+        """The current stream waits for that of copies."""
+        self._api.current_stream(self._index).wait_stream(self._copies)
 
     def settle(self, mark: Any) -> None:
         """The host waits for an event."""
@@ -170,7 +151,13 @@ class Streams:
 
     def current_lane(self) -> Any:
         """The current stream, to be made current in another thread."""
-        return self._api.stream(self._api.current_stream(self.device))
+        return self._lane(self._api.current_stream(self._index))
+
+    @contextlib.contextmanager
+    def _lane(self, stream: Any) -> Iterator[None]:
+        with self._api.device(self._index), self._api.stream(stream):
+            stream.record_event()  # torch's libraries complain in threads that never called one
+            yield
 
     def others_bytes(self) -> int:
         """All tensors; the caller knows which are its own."""
@@ -185,7 +172,7 @@ class Streams:
         return peak
 
     def outside_bytes(self) -> int:
-        """What the device counts for this process besides torch's memory, asked once."""
+        """What the device counts for this process besides torch's memory, as of the last limit."""
         if self._outside is None:
             free, total = self._api.mem_get_info(self.device)
             seen = total - free - self._api.memory_reserved(self.device)
@@ -203,18 +190,21 @@ class Streams:
         """Torch takes memory in steps of up to 20 MB, and what is computed leaves gaps."""
         return (64 << 20) + budget_bytes // 50
 
-    def limit(self, budget_bytes: int | None) -> None:
-        """Torch's allocator refuses to grow beyond it."""
+    def limit(self, budget_bytes: int | None, loading: bool = False) -> None:
+        """Torch's allocator refuses to grow beyond it; what the driver takes is asked anew."""
         if budget_bytes is None and not self._limited:
             return
         _, total = self._api.mem_get_info(self.device)
-        wanted = total if budget_bytes is None else max(1, budget_bytes - self.outside_bytes())
+        wanted = total
+        if budget_bytes is not None:
+            self._outside = None
+            kernels = min(_KERNELS_BYTES, budget_bytes // 8) if loading else 0
+            wanted = max(1, budget_bytes - self.outside_bytes() - kernels)
         self._api.set_per_process_memory_fraction(min(1.0, wanted / total), self.device)
         self._limited = budget_bytes is not None
 
     def tidy(self) -> None:
-        """Give torch's cache back, and what was captured for memory that is no more."""
-        self._graphs.clear()
+        """Give torch's cache back."""
         self._api.empty_cache()
 
     def rates(self) -> Rates:
@@ -222,3 +212,36 @@ class Streams:
         if self._rates is None:
             self._rates = measured_rates(self)
         return self._rates
+
+
+class _Replay:
+    """Unpacks: at first as it is, which builds kernels, the second time captured, then replayed."""
+
+    def __init__(self, parts: Parts, capturing: bool) -> None:
+        self._parts, self._capturing = parts, capturing
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._times = 0
+
+    def __call__(self) -> None:
+        self._times += 1
+        if self._times == 2 and self._capturing:
+            self._graph = self._captured()
+        if self._graph is None:
+            _unpack(self._parts)
+        else:
+            self._graph.replay()
+
+    def _captured(self) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(torch.cuda.Stream(self._parts[0][0].device)):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                _unpack(self._parts)
+            finally:
+                graph.capture_end()
+        return graph
+
+
+def _unpack(parts: Parts) -> None:
+    for payload, layout, target in parts:
+        unpack(payload, layout, target)

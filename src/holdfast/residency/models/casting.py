@@ -105,7 +105,8 @@ class Casting:
     def _enter(self, module: nn.Module, stay: _Stay, device: torch.device) -> None:
         made: dict[int, torch.Tensor] = {}  # tied weights are tied while they are here, too
         for path, name, key in self._places:
-            table = _table(module.get_submodule(path), name)
+            owner = module.get_submodule(path)
+            table = _table(owner, name)
             original = table.get(name)
             if original is None:
                 continue
@@ -113,6 +114,8 @@ class Casting:
             if copy is None:
                 copy = made[id(original)] = self._copy(original, key, device, stay)
             if copy is not original:
+                if owner.training and name in owner._buffers:
+                    stay.versions[id(copy)] = -1  # batch norm writes without counting a version
                 stay.copies.append((table, name, original, copy))
                 table[name] = copy
 
@@ -145,15 +148,16 @@ def _untraced(work: Callable[..., Any]) -> Callable[..., Any]:
     is called.
     """
 
-    shields: list[Callable[..., Any]] = []
+    shielded: Callable[..., Any] | None = None
 
     @functools.wraps(work)
     def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal shielded
         if "torch._dynamo" not in sys.modules:
             return work(*args, **kwargs)
-        if not shields:
-            shields.append(torch.compiler.disable(work))
-        return shields[0](*args, **kwargs)
+        if shielded is None:
+            shielded = torch.compiler.disable(work)
+        return shielded(*args, **kwargs)
 
     return call
 

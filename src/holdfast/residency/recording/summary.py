@@ -16,7 +16,6 @@ from holdfast.residency.recording.journal import KINDS, NOT_ARRIVED, THERE_BEFOR
 
 LINK_BUSY = "the link was busy"
 NO_PLACE = "the link stood idle: there was no free place on the device"
-DECODING = "it was being decoded"
 TOP = 10  # rows of each table
 
 
@@ -152,26 +151,24 @@ def _layer_namer(entries: Iterable[Entry]) -> Callable[[Entry], str]:
 
 
 def explained(entries: Sequence[Entry]) -> list[Entry]:
-    """The stalls, each with the reason that the two other lanes tell."""
+    """The stalls, each with the reason that the link tells."""
     kinds = by_kind(entries)
-    copies, decodes = _Lane(kinds["copy"]), _Lane(kinds["decode"])
+    link = _Lane(kinds["copy"])
     return [
-        replace(stall, reason=_why(stall, copies, decodes))
-        if stall.reason == NOT_ARRIVED
-        else stall
+        replace(stall, reason=_why(stall, link)) if stall.reason == NOT_ARRIVED else stall
         for stall in kinds["stall"]
     ]
 
 
 class _Lane:
-    """Copies or decodes, which never overlap, to be asked by time."""
+    """Copies, which never overlap, to be asked by time."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._entries = entries
         self._starts = [e.start_ms for e in entries]
 
-    def busy_ms(self, start_ms: float, end_ms: float, of: Entry | None = None) -> float:
-        """How much of that time it worked, or worked for the weights of one entry."""
+    def busy_ms(self, start_ms: float, end_ms: float) -> float:
+        """How much of that time it worked."""
         total = 0.0
         at = bisect.bisect_left(self._starts, end_ms)
         while at > 0:
@@ -179,19 +176,14 @@ class _Lane:
             entry = self._entries[at]
             if entry.end_ms <= start_ms:
                 break
-            if of is None or (entry.name, entry.module) == (of.name, of.module):
-                total += min(entry.end_ms, end_ms) - max(entry.start_ms, start_ms)
+            total += min(entry.end_ms, end_ms) - max(entry.start_ms, start_ms)
         return total
 
 
-def _why(stall: Entry, copies: _Lane, decodes: _Lane) -> str:
-    """What the lanes did meanwhile: the one that worked longest is what was waited for."""
+def _why(stall: Entry, link: _Lane) -> str:
+    """Either the link was busy, or it had nowhere to copy to."""
     start, end = stall.start_ms, stall.end_ms
-    busy_ms = copies.busy_ms(start, end)
-    decoding_ms = decodes.busy_ms(start, end, stall)
-    if decoding_ms > busy_ms:
-        return DECODING
-    return LINK_BUSY if 2 * busy_ms >= end - start else NO_PLACE
+    return LINK_BUSY if 2 * link.busy_ms(start, end) >= end - start else NO_PLACE
 
 
 # ---- words
