@@ -125,6 +125,24 @@ def test_results_are_right_for_many_more_models(
     check_results(model, how, share, pack)
 
 
+@pytest.mark.parametrize("eager", [0.0, 0.3, 0.9])
+def test_what_stays_packed_is_decoded_after_it_has_arrived(eager: float) -> None:
+    """A lane of decodes of its own once ran ahead of the copies that fill the keep-set."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(256, 256) for _ in range(8)]
+    module = nn.Sequential(*layers).to(torch.bfloat16).requires_grad_(False)
+    x = torch.randn(4, 256).bfloat16()
+    expected = module(x)
+    weights = sum(p.numel() * 2 for p in module.parameters())
+    for seed in range(6):
+        sim = Simulated(eager=eager, seed=seed, link_gb_s=0.01, compute_gflops=50)
+        with under(module, weights * 3 // 4, sim, pack=True) as managed:
+            results = [module(x) for _ in range(3)]
+            assert managed.plan is not None
+            assert managed.plan.kept_packed
+        assert all(torch.equal(result, expected) for result in results)
+
+
 def check_results(model: Any, how: tuple[float, int], share: float, pack: bool | str) -> None:
     def check(budget: int) -> None:
         module, x = made(model)
