@@ -45,7 +45,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     about, _, _ = (__doc__ or "").partition("\n")
     parser = argparse.ArgumentParser(description=about)
     default = RUNS / "residency.json"
-    parser.add_argument("--models", type=_names(SHAPES), default=["flux", "wan", "sdxl"])
+    parser.add_argument("--models", type=_names(SHAPES), default=["flux", "wan14b", "sdxl"])
     parser.add_argument("--systems", type=_names(SYSTEMS), help="default: all")
     parser.add_argument("--keeps", type=_shares, default=[0.0, 0.25, 0.5], help="percent")
     parser.add_argument("--budgets", type=_shares, default=[0.1, 0.25, 0.5, 0.75], help="percent")

@@ -21,6 +21,7 @@ from types import FrameType
 import torch
 from torch import nn
 
+from holdfast.base.units import format_bytes
 from residency.cells import RESIDENT, SYSTEMS, Cell
 from residency.measure import (
     Link,
@@ -180,6 +181,8 @@ class Runner:
         module = self._module(shape, system) if moved is None else None
         room = self._room(cell)
         outcome.budget_bytes, outcome.keep_bytes = room.budget_bytes, room.keep_bytes
+        if room.budget_bytes is not None and room.budget_bytes < (room.beside_bytes or 0):
+            raise LookupError(f"a step takes {format_bytes(room.beside_bytes)} beside the weights")
         self._context_bytes = context_bytes(self.device)
         with ballast(self.device, self._leave_bytes(cell, room)):
             try:

@@ -296,3 +296,30 @@ def test_a_broken_copy_is_done_by_the_next_who_waits() -> None:
         sim.settle(mark)
     sim.settle(mark)
     assert torch.equal(memory, numbers(10))
+
+
+class _Full(Plain):
+    """A device with little room."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__("cpu")
+        self.room = room
+
+    def empty(self, nbytes: int) -> torch.Tensor:
+        if nbytes > self.room:
+            raise torch.OutOfMemoryError
+        return super().empty(nbytes)
+
+
+def test_a_full_device_is_measured_with_smaller_samples() -> None:
+    assert _Full(20 << 20).rates().link_gb_s > 0
+
+
+def test_a_device_without_room_for_a_sample_says_so() -> None:
+    with pytest.raises(OutOfMemory) as raised:
+        _Full(1 << 20).rates()
+    assert str(raised.value) == (
+        "cannot find out how fast cpu is: it has no room for a sample\n"
+        "  expected: 33.6 MB of free memory inside of the budget\n"
+        "  try: a larger budget"
+    )

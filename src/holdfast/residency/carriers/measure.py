@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from holdfast.base.errors import OutOfMemory
+from holdfast.base.units import format_bytes
 from holdfast.residency.packing.pack import pack
 from holdfast.residency.plan import Rates
 from holdfast.residency.slabs import slab
@@ -14,17 +17,31 @@ from holdfast.residency.slabs import slab
 if TYPE_CHECKING:
     from holdfast.residency.carriers.carrier import Carrier
 
-_SAMPLE_BYTES = 64 << 20
+_SAMPLES_BYTES = (64 << 20, 16 << 20, 4 << 20)  # the largest there is room for
 _REPEATS = 3
 _AT_ONCE = 4
 
 
 def measured_rates(carrier: Carrier) -> Rates:
-    """Link and decoder, from samples of 64 MB."""
-    host = slab(_SAMPLE_BYTES, pinned=carrier.pinned)
-    target = carrier.empty(_SAMPLE_BYTES)
+    """Link and decoder, from samples of 64 MB, or less on a full device. Raises OutOfMemory."""
+    for nbytes in _SAMPLES_BYTES[:-1]:
+        with contextlib.suppress(OutOfMemory, torch.OutOfMemoryError):
+            return _rates(carrier, nbytes)
+    try:
+        return _rates(carrier, _SAMPLES_BYTES[-1])
+    except torch.OutOfMemoryError as exc:
+        raise OutOfMemory(
+            f"cannot find out how fast {carrier.name} is: it has no room for a sample",
+            expected=f"{format_bytes(8 * _SAMPLES_BYTES[-1])} of free memory inside of the budget",
+            hint="a larger budget",
+        ) from exc
+
+
+def _rates(carrier: Carrier, nbytes: int) -> Rates:
+    host = slab(nbytes, pinned=carrier.pinned)
+    target = carrier.empty(nbytes)
     copies = [(target, host)] * _AT_ONCE
-    link = _gb_s(carrier, copies, lambda after: carrier.copy(copies, after), _SAMPLE_BYTES)
+    link = _gb_s(carrier, copies, lambda after: carrier.copy(copies, after), nbytes)
     return Rates(link_gb_s=link, decode_gb_s=_decode_gb_s(carrier, copies) or link * 4)
 
 
