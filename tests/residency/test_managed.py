@@ -28,7 +28,7 @@ from holdfast.residency.carriers.simulated import Simulated
 from holdfast.residency.group import Group
 from holdfast.residency.interrupt import InterruptProcessingException, interrupt_current_processing
 from holdfast.residency.managing import manage, unmanage
-from tests.residency import nets
+from tests.residency import models, nets
 from tests.residency.nets import Picture, same
 
 FOLDER = Path(residency.__file__).parent
@@ -682,3 +682,35 @@ def test_a_hundred_cycles_leave_memory_where_it_was() -> None:
     gc.collect()
     assert sim.held_bytes == 0
     assert process.memory_info().rss - before < 100 * weights // 100
+
+
+def test_a_call_that_is_too_large_teaches_nothing_to_the_next() -> None:
+    module, x = models.stack(), models.some_input()
+    expected = module(x)
+    sim = models.device()
+    budget = models.weight_bytes(module) // 2
+    managed = manage(module, budget, sim)
+    assert torch.equal(module(x), expected)
+    assert torch.equal(module(x), expected)
+    kept = managed.plan.kept_bytes if managed.plan is not None else 0
+    large = x.repeat(budget // x.nbytes, 1, 1)
+    with pytest.raises(OutOfMemory, match="cannot run Stack inside of"):
+        module(large)
+    assert torch.equal(module(x), expected)
+    assert managed.plan is not None
+    assert managed.plan.kept_bytes == kept
+    unmanage(module)
+
+
+def test_room_for_a_large_call_is_given_back_after_some_small_ones() -> None:
+    module, x = models.stack(), models.some_input()
+    sim = models.device()
+    managed = manage(module, models.weight_bytes(module) // 2, sim)
+    kept: list[int] = []
+    for rows in (1, 1, 1, 6, *(1,) * 12):
+        module(x.repeat(rows, 1, 1))
+        kept.append(managed.plan.kept_bytes if managed.plan is not None else 0)
+    assert kept[3] <= kept[2]
+    assert kept[4] < kept[2]
+    assert kept[-1] == kept[2]
+    unmanage(module)

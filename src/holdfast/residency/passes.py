@@ -78,6 +78,7 @@ class Passes(Layers):
     def _run(
         self, entry: str, original: Callable[..., Any], args: Any, kwargs: dict[str, Any]
     ) -> Any:
+        learned = (self._others_peak, self._reserve, self.keep_bytes)
         while True:
             began = self.journal.moment()
             try:
@@ -95,13 +96,20 @@ class Passes(Layers):
                 self._break_off()
                 if spoiled:  # what changed will stay from now on, which is another plan
                     continue
-                self._make_room(entry, exc, args, kwargs)
+                try:
+                    self._make_room(entry, exc, args, kwargs)
+                except BaseException:  # what cannot run says nothing about what can
+                    self._others_peak, self._reserve, self.keep_bytes = learned
+                    self._peak = 0
+                    raise
             except BaseException as exc:
                 self.journal.span("pass", entry, began, f"broken off: {type(exc).__name__}")
                 self._break_off()
                 raise
             else:
                 self.passes += 1
+                if self._others_peak - learned[0] >= self._reserve - learned[1]:
+                    self._reserve = learned[1]  # it is known now what that was for
                 return result
 
     def _pass(self, original: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
@@ -228,6 +236,7 @@ class Passes(Layers):
 
     def _finish(self, entry: str) -> None:
         self._sample()
+        self._remember()
         if self._tracer is not None:
             tracer, self._tracer = self._tracer, None
             # With packed weights the first pass builds kernels and the second captures them.

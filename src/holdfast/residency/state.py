@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,7 @@ ENTRIES = ("forward", "encode", "decode")
 # Weights smaller than this always stay: moving them costs more than they take.
 SMALL_BYTES = 64 << 10
 RETRACES = 4
+REMEMBERED = 8  # passes whose memory beside weights is expected again
 LOOK_MS = 25.0  # how much computing there may be between two looks for an interrupt
 
 Progress = Callable[[int, int], None]
@@ -99,7 +101,9 @@ class State:
         self._escaped: set[int] = set()  # weights that results lie in
         self._borrows = False  # whether weights are used without their layer
         self._moving_weights = False
-        self._others_peak = 0
+        self._others_peak = 0  # the most that was computed beside weights, in the latest passes
+        self._peaks: deque[int] = deque(maxlen=REMEMBERED)  # that of each
+        self._peak = 0  # that of this one
         self._reserve = 0  # what a full device taught
         self._tight = False  # whether the budget leaves no room for kernels that are loaded
         self.passes = 0  # calls that it ran to their end
@@ -194,7 +198,14 @@ class State:
     def _sample(self) -> None:
         """Note how much everyone else has on the device, while what is ours is known."""
         peak = self.carrier.others_peak_bytes(reset=True) - self.group.held_bytes
+        self._peak = max(self._peak, peak)
         self._others_peak = max(self._others_peak, peak)
+
+    def _remember(self) -> None:
+        """A pass is over: those before the latest few do not count any more."""
+        self._peaks.append(self._peak)
+        self._peak = 0
+        self._others_peak = max(self._peaks)
 
     def allowance(self) -> int:
         """What the budget leaves for weights, with what the last passes computed."""
