@@ -210,17 +210,10 @@ def test_options_that_mean_nothing_are_refused(options: Mapping[str, Any], text:
     assert str(caught.value) == text
 
 
-def test_a_budget_on_the_cpu_is_refused_not_ignored() -> None:
-    with pytest.raises(Unsupported, match=r"cannot keep a run on the CPU under 6\.0 GB"):
-        Pipeline.load("tiny-flux", device="cpu", budget="6GB")
-
-
-def test_a_budget_below_the_weights_is_refused() -> None:
-    with pytest.raises(Unsupported) as caught:
-        Pipeline.load("tiny-flux", device="cpu", budget="1MB")
-    text = str(caught.value)
-    assert text.startswith("cannot run 'tiny-flux' under a budget of 1.0 MB: ")
-    assert "of weights have to stay on cpu\n  expected: a budget of at least" in text
+@pytest.mark.parametrize(("budget", "said"), [("6GB", "6.0 GB"), ("1MB", "1.0 MB")])
+def test_a_budget_on_the_cpu_is_refused_not_ignored(budget: str, said: str) -> None:
+    with pytest.raises(Unsupported, match=f"cannot keep a run on the CPU under {said}"):
+        Pipeline.load("tiny-flux", device="cpu", budget=budget)
 
 
 class Roomy(Elsewhere):
@@ -230,6 +223,17 @@ class Roomy(Elsewhere):
 
     def limit(self, budget_bytes: int | None) -> None:
         self.limits.append(budget_bytes)
+
+
+def test_a_budget_below_the_weights_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DEVICES._loaded, "xpu", Roomy)
+    monkeypatch.setattr(Roomy, "limits", [])
+    with pytest.raises(Unsupported) as caught:
+        Pipeline.load("tiny-flux", device="xpu", budget="1MB")
+    text = str(caught.value)
+    assert text.startswith("cannot run 'tiny-flux' under a budget of 1.0 MB: ")
+    assert "of weights have to stay on elsewhere\n  expected: a budget of at least" in text
+    assert Roomy.limits == [1_000_000, None]
 
 
 def test_a_budget_counts_what_is_on_the_device_and_ends_with_the_next_load(

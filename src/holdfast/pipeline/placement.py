@@ -164,20 +164,23 @@ def _honour(
     needs: Mapping[str, int],
     shares: Mapping[str, Share],
 ) -> None:
-    """Limit each device, or refuse: weights that do not fit where nothing can be streamed."""
-    for name, need in needs.items():
-        if budget_bytes is not None and name not in shares and need > budget_bytes:
-            raise Unsupported(
-                f"cannot run {source.model!r} under a budget of {format_bytes(budget_bytes)}: "
-                f"{format_bytes(need)} of weights have to stay on {name}",
-                expected=f"a budget of at least {format_bytes(need)}",
-                hint="a larger budget, or half precision if it is full now",
-            )
+    """Limit each device, or refuse: first where nobody can promise a limit, then what is too much.
+
+    Weights have to fit where nothing can be streamed.
+    """
     done: list[Device] = []
     try:
         for name, device in places.items():
             device.limit(shares[name].budget_bytes if name in shares else budget_bytes)
             done.append(device)
+        for name, need in needs.items():
+            if budget_bytes is not None and name not in shares and need > budget_bytes:
+                raise Unsupported(
+                    f"cannot run {source.model!r} under a budget of {format_bytes(budget_bytes)}: "
+                    f"{format_bytes(need)} of weights have to stay on {name}",
+                    expected=f"a budget of at least {format_bytes(need)}",
+                    hint="a larger budget, or half precision if it is full now",
+                )
     except Unsupported:
         for device in done:
             device.limit(None)
