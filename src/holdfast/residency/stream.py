@@ -64,6 +64,7 @@ class Streamer:
         self._kept_packed: dict[int, torch.Tensor] = {}
         self._ring: torch.Tensor | None = None
         self._decoded: torch.Tensor | None = None
+        self._aside: torch.Tensor | None = None  # only while loading
         self._covering = _covering(problem, plan)
         self._forget_places()
         self._home = {w: i for i, chunk in enumerate(plan.chunks) for w in chunk.weights}
@@ -101,6 +102,7 @@ class Streamer:
             done += plan.chunks[index].raw_bytes
             if progress is not None:
                 progress(done, total)
+        self._aside = None
         if self.device_bytes != held_bytes:  # else every pass would begin anew
             self.reset()
 
@@ -131,10 +133,13 @@ class Streamer:
                 carrier.decode(self._parts(chunk, passage, memory))
 
     def _passage(self, nbytes: int) -> torch.Tensor:
-        for ring in (self._ring, self._decoded):
-            if ring is not None and ring.numel() >= nbytes:
-                return ring[:nbytes]
-        return self._carrier.empty(nbytes)
+        """Memory where a payload arrives: of a ring, or one more place for all of them."""
+        for memory in (self._ring, self._decoded, self._aside):
+            if memory is not None and memory.numel() >= nbytes:
+                return memory[:nbytes]
+        chunks = (self.plan.chunks[i] for i in self.plan.kept)
+        self._aside = self._carrier.empty(max(c.payload_bytes for c in chunks if c.packed))
+        return self._aside[:nbytes]
 
     def _keep_packed(self, index: int) -> None:
         if index in self._kept_packed:
@@ -169,7 +174,7 @@ class Streamer:
         for name, nbytes in leaving.items():
             self._journal.note("evict", name, nbytes, reason)
         self._forget_places()
-        self._ring = self._decoded = None
+        self._ring = self._decoded = self._aside = None
         return kept
 
     def _forget_places(self) -> None:
