@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import copy
-import functools
 import gc
 import sys
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import psutil
@@ -28,15 +26,13 @@ from holdfast.residency.carriers.simulated import Simulated
 from holdfast.residency.group import Group
 from holdfast.residency.interrupt import InterruptProcessingException, interrupt_current_processing
 from holdfast.residency.managing import manage, unmanage
+from tests.interrupting import CtrlC, lines_of
 from tests.residency import models, nets
 from tests.residency.nets import Picture, same
 
 FOLDER = Path(residency.__file__).parent
-# The files that stream; carriers stand for a device, which takes no signals.
-STREAMING = {
-    str(FOLDER / f"{name}.py")
-    for name in ("group", "managed", "managing", "outside", "retry", "stream", "trace", "weights")
-}
+# The files that stream, but for pure functions; carriers stand for a device, which takes no signals.
+STREAMING = {str(f) for f in FOLDER.glob("*.py") if f.stem not in ("plan", "ring")}
 
 
 def small(dtype: torch.dtype = torch.float32) -> tuple[Any, torch.Tensor]:
@@ -470,44 +466,6 @@ def test_progress_that_raises_in_the_middle_leaves_the_module_whole(
 # ---- Ctrl-C at every line
 
 
-class CtrlC:
-    """Raises KeyboardInterrupt when the streaming files come to their line number `at`."""
-
-    def __init__(self, at: int) -> None:
-        self.left = at
-        self.raised_in: str | None = None
-
-    def __enter__(self) -> CtrlC:
-        sys.settrace(self._trace)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-
-    def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
-        if frame.f_code.co_filename not in STREAMING:
-            return None
-        if frame.f_lineno in heads_of_with(frame.f_code.co_filename):
-            return self._trace
-        if event == "line" and self.raised_in is None:
-            self.left -= 1
-            if self.left < 0:
-                file = Path(frame.f_code.co_filename).name
-                self.raised_in = f"{file}, {frame.f_code.co_name}, line {frame.f_lineno}"
-                raise KeyboardInterrupt
-        return self._trace
-
-
-@functools.cache
-def heads_of_with(file: str) -> set[int]:
-    """Python comes to these when a block is left too, and takes no signals there."""
-    found: set[int] = set()
-    for node in ast.walk(ast.parse(Path(file).read_text())):
-        if isinstance(node, ast.With):
-            found |= set(range(node.lineno, node.body[0].lineno))
-    return found
-
-
 class Life:
     """A managed module, brought to the moment in which something is broken off."""
 
@@ -564,18 +522,12 @@ def life_at(phase: str) -> tuple[Life, Callable[[], object]]:
     return life, life.run
 
 
-def lines_of(work: Callable[[], object]) -> int:
-    with CtrlC(1 << 30) as counted:
-        work()
-    return (1 << 30) - counted.left
-
-
 PHASES = ["manage", "first pass", "second pass", "pass after set_budget", "set_budget", "unmanage"]
 
 
 def break_off_at(phase: str, at: int) -> None:
     life, work = life_at(phase)
-    with CtrlC(at) as ctrl_c, contextlib.suppress(KeyboardInterrupt):
+    with CtrlC(STREAMING, at) as ctrl_c, contextlib.suppress(KeyboardInterrupt):
         work()
     sys.settrace(None)
     try:
@@ -586,7 +538,7 @@ def break_off_at(phase: str, at: int) -> None:
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_ctrl_c_at_some_lines_leaves_a_module_that_runs_and_comes_back(phase: str) -> None:
-    lines = lines_of(life_at(phase)[1])
+    lines = len(lines_of(life_at(phase)[1], STREAMING))
     assert lines > 20
     for at in range(0, lines, max(1, lines // 4)):
         break_off_at(phase, at)
@@ -602,31 +554,11 @@ def test_ctrl_c_at_any_line_leaves_a_module_that_runs_and_comes_back(phase: str)
 
 def interesting(phase: str) -> Iterator[int]:
     """The first two times that each line is come to."""
-    seen: dict[tuple[str, int], int] = {}
-    found: list[int] = []
-    number = 0
-    _, work = life_at(phase)
-
-    def trace(frame: FrameType, event: str, argument: object) -> Any:
-        nonlocal number
-        if frame.f_code.co_filename not in STREAMING:
-            return None
-        if frame.f_lineno in heads_of_with(frame.f_code.co_filename):
-            return trace
-        if event == "line":
-            key = (frame.f_code.co_filename, frame.f_lineno)
-            seen[key] = seen.get(key, 0) + 1
-            if seen[key] <= 2:
-                found.append(number)
-            number += 1
-        return trace
-
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(None)
-    return iter(found)
+    seen: Counter[tuple[str, int]] = Counter()
+    for number, line in enumerate(lines_of(life_at(phase)[1], STREAMING)):
+        seen[line] += 1
+        if seen[line] <= 2:
+            yield number
 
 
 # ---- leaks

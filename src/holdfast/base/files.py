@@ -1,10 +1,14 @@
-"""Writing files so that a reader never sees half of one."""
+"""Files: written so that a reader never sees half of one, read so that a broken one is named."""
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from pathlib import Path
+from typing import Any
+
+from holdfast.base.errors import BadInput
 
 
 def write_whole(path: Path, data: str | bytes) -> None:
@@ -30,3 +34,22 @@ def write_whole(path: Path, data: str | bytes) -> None:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def read_json_object(file: Path) -> dict[str, Any]:
+    """What a JSON file of a model holds. Raises BadInput that names the file."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise BadInput(
+            f"cannot read {str(file)!r}: {exc.strerror}", expected="a readable file"
+        ) from exc
+    except ValueError as exc:
+        raise BadInput(
+            f"cannot read {str(file)!r}: it is not JSON ({exc})", hint="copy or download it again"
+        ) from exc
+    if not isinstance(content, dict):
+        raise BadInput(
+            f"cannot read {str(file)!r}: it holds no JSON object", hint="copy or download it again"
+        )
+    return content

@@ -10,7 +10,6 @@ Promise: files are looked at, their headers read, nothing is loaded; needs no to
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from holdfast.base.errors import BadInput, NotFound, Unsupported
+from holdfast.base.files import read_json_object
 from holdfast.base.registry import Entry, Registry
 from holdfast.pipeline.families import BY_PIPELINE_CLASS
 from holdfast.residency.files.checkpoint import read_header
@@ -93,7 +93,7 @@ class Source:
     def configs(self) -> dict[str, dict[str, Any]]:
         """The configurations of all networks."""
         return {
-            name: _read_json(component.folder / "config.json")
+            name: read_json_object(component.folder / "config.json")
             for name, component in self.components.items()
             if component.is_network
         }
@@ -108,7 +108,7 @@ def built_in() -> dict[str, str]:
 def about(folder: Path) -> dict[str, Any]:
     """What the optional holdfast.json of a model's folder says: `summary`, `defaults`."""
     file = folder / "holdfast.json"
-    return _read_json(file) if file.is_file() else {}
+    return read_json_object(file) if file.is_file() else {}
 
 
 def locate(model: str, config: str | None = None) -> Source:
@@ -173,7 +173,7 @@ def read_folder(folder: Path, model: str) -> Source:
 def _index(folder: Path) -> dict[str, Any]:
     file = folder / "model_index.json"
     if file.is_file():
-        return _read_json(file)
+        return read_json_object(file)
     files = sorted(folder.glob("*.safetensors"))
     raise BadInput(
         f"cannot load {str(folder)!r}: there is no model_index.json in it",
@@ -221,7 +221,7 @@ def _weights(place: Path, variant: str | None) -> tuple[Path, ...]:
     for stem in _STEMS:
         for name in indices:
             if (place / f"{stem}.{name}").is_file():
-                parts = _read_json(place / f"{stem}.{name}").get("weight_map", {})
+                parts = read_json_object(place / f"{stem}.{name}").get("weight_map", {})
                 return tuple(place / part for part in sorted(set(parts.values())))
         if (place / f"{stem}.{ending}").is_file():
             return (place / f"{stem}.{ending}",)
@@ -247,26 +247,6 @@ def _other_weights(place: Path) -> str | None:
     if not others:
         return "copy or download the whole model again"
     return f"convert {others[0]} to safetensors; pickled weights can run code and are not loaded"
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as exc:
-        raise BadInput(
-            f"cannot read {str(file)!r}: {exc.strerror}", expected="a readable file"
-        ) from exc
-    except ValueError as exc:
-        raise BadInput(
-            f"cannot read {str(file)!r}: it is not JSON ({exc})",
-            hint="copy or download it again",
-        ) from exc
-    if not isinstance(content, dict):
-        raise BadInput(
-            f"cannot read {str(file)!r}: it holds no JSON object",
-            hint="copy or download it again",
-        )
-    return content
 
 
 def _nothing(model: str) -> NotFound:

@@ -2,7 +2,8 @@
 
 Covers: the keep-set, the two rings, what is copied and decoded when, layers that come out of turn,
 letting go.
-Leaves to others: the plan itself (plan), when layers begin and end (managed), lanes (carriers).
+Leaves to others: the plan itself (plan), when layers begin and end (layers), whose memory that is
+(moves), lanes (carriers).
 Promise: a layer never begins before its weights are there, and no place is filled anew before the
 layer that used it is done; the host waits for nothing of that. Ctrl-C anywhere leaves a state from
 which `reset` and `close` work.
@@ -14,15 +15,15 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
+from holdfast.residency import moves
 from holdfast.residency.carriers.carrier import Carrier, Mark
 from holdfast.residency.interrupt import throw_exception_if_processing_interrupted
 from holdfast.residency.plan import Chunk, Plan, Problem, Visit
 from holdfast.residency.recording.journal import Journal
-from holdfast.residency.ring import Slot, aligned
+from holdfast.residency.ring import Slot
 from holdfast.residency.weights import Stretch
 
 # How much computing may be queued on a device: less answers an interrupt sooner.
@@ -126,11 +127,11 @@ class Streamer:
         carrier, name = self._carrier, self._name(chunk)
         passage = self._passage(chunk.payload_bytes) if chunk.packed else memory
         with self._journal.labelled(name):
-            pairs = self._pairs(chunk, passage, chunk.payload_offsets)
+            pairs = moves.copies(self._stretches, chunk, passage)
             arrived = carrier.copy(pairs, [carrier.mark()])
             self._journal.waits(name, arrived, "what stays was loaded")
             if chunk.packed:
-                carrier.decode(self._parts(chunk, passage, memory))
+                carrier.decode(moves.decodes(self._stretches, chunk, passage, memory))
 
     def _passage(self, nbytes: int) -> torch.Tensor:
         """Memory where a payload arrives: of a ring, or one more place for all of them."""
@@ -147,7 +148,7 @@ class Streamer:
         chunk = self.plan.chunks[index]
         memory = self._carrier.empty(chunk.payload_bytes)
         now = self._carrier.mark()
-        pairs = self._pairs(chunk, memory, chunk.payload_offsets)
+        pairs = moves.copies(self._stretches, chunk, memory)
         name = self._name(chunk)
         with self._journal.labelled(name):
             arrived = self._carrier.copy(pairs, [now])
@@ -251,7 +252,7 @@ class Streamer:
         pairs = self._copies.get(index)
         if pairs is None:
             place = self._ring[visit.slot.offset : visit.slot.offset + chunk.payload_bytes]
-            pairs = self._copies[index] = self._pairs(chunk, place, chunk.payload_offsets)
+            pairs = self._copies[index] = moves.copies(self._stretches, chunk, place)
         after = [self._stays[i].read for i in visit.slot.after]
         with self._journal.labelled(self._name(chunk)):
             stay.arrived = self._carrier.copy(pairs, after)
@@ -280,7 +281,7 @@ class Streamer:
         chunk = self.plan.chunks[visit.chunk]
         place = self._decoded[visit.decoded.offset : visit.decoded.offset + chunk.raw_bytes]
         payload = self._payload_of(visit.chunk, visit.slot)
-        return self._carrier.decoding(self._parts(chunk, payload, place))
+        return self._carrier.decoding(moves.decodes(self._stretches, chunk, payload, place))
 
     def _payload_of(self, chunk: int, slot: Slot | None) -> torch.Tensor:
         if slot is None or self._ring is None:
@@ -419,61 +420,8 @@ class Streamer:
         if not self._queued or now_ms - self._queued[-1][0] > QUEUED_MS / 8:
             self._queued.append((now_ms, self._carrier.mark()))
 
-    # ---- what moves
-
-    def _pairs(
-        self, chunk: Chunk, memory: torch.Tensor, offsets: Sequence[int]
-    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """(target, source) for each weight; neighbours on both sides become one copy."""
-        pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
-        start = end = address = 0
-        sources: list[torch.Tensor] = []
-        for weight, offset in zip(chunk.weights, offsets, strict=True):
-            host = self._stretches[weight].host
-            joins = sources and offset == end and host.data_ptr() == address
-            if not joins:
-                pairs += _joined(memory, start, sources)
-                start, sources = offset, []
-            sources.append(host)
-            end = offset + aligned(host.numel())
-            address = host.data_ptr() + aligned(host.numel())
-        return pairs + _joined(memory, start, sources)
-
-    def _parts(
-        self, chunk: Chunk, payload: torch.Tensor, target: torch.Tensor
-    ) -> list[tuple[torch.Tensor, Any, torch.Tensor]]:
-        parts: list[tuple[torch.Tensor, Any, torch.Tensor]] = []
-        for i, weight in enumerate(chunk.weights):
-            stretch = self._stretches[weight]
-            begin, end = chunk.payload_offsets[i], chunk.raw_offsets[i]
-            parts.append(
-                (
-                    payload[begin : begin + stretch.payload_bytes],
-                    stretch.layout,
-                    target[end : end + stretch.raw_bytes],
-                )
-            )
-        return parts
-
     def _name(self, chunk: Chunk) -> str:
         return self._stretches[chunk.weights[0]].name
-
-
-def _joined(
-    memory: torch.Tensor, start: int, sources: list[torch.Tensor]
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """One pair for sources that lie behind each other, gaps of alignment included."""
-    if not sources:
-        return []
-    first, last = sources[0], sources[-1]
-    length = last.data_ptr() - first.data_ptr() + last.numel()
-    if len(sources) == 1:
-        whole = first
-    else:
-        storage = first.untyped_storage()
-        begin = first.data_ptr() - storage.data_ptr()
-        whole = torch.empty(0, dtype=torch.uint8).set_(storage)[begin : begin + length]
-    return [(memory[start : start + length], whole)]
 
 
 def _earlier(number: int, index: int, count: int) -> int:

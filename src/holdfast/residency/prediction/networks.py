@@ -8,7 +8,6 @@ Promise: configurations and headers are read, weights are not, but for a sample 
 from __future__ import annotations
 
 import importlib
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import torch
 from torch import nn
 
 from holdfast.base.errors import BadInput, Unsupported
+from holdfast.base.files import read_json_object
 from holdfast.base.interrupts import is_interrupt, undisturbed
 from holdfast.residency.files.checkpoint import TensorInfo, read_header
 from holdfast.residency.files.loading import kept_in_fp32
@@ -147,7 +147,7 @@ def dtype_of(
 
 
 def _components(folder: Path) -> Iterator[Network]:
-    for name, where in _json(folder / "model_index.json").items():
+    for name, where in read_json_object(folder / "model_index.json").items():
         if name.startswith("_") or not isinstance(where, list) or len(where) != 2:
             continue
         if where[0] in _LIBRARIES and (folder / name / "config.json").is_file():
@@ -155,7 +155,7 @@ def _components(folder: Path) -> Iterator[Network]:
 
 
 def _one(folder: Path, name: str) -> Network:
-    config = _json(folder / "config.json")
+    config = read_json_object(folder / "config.json")
     class_name, library = _class_of(config)
     return Network(name, class_name, library, config, _weights(folder))
 
@@ -215,21 +215,3 @@ def _samples(files: tuple[Path, ...], word: str | None) -> Iterator[bytes]:
         with file.open("rb", buffering=0) as opened:
             opened.seek(start)
             yield opened.read(min(size, _SAMPLE_BYTES))
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as exc:
-        raise BadInput(
-            f"cannot read {str(file)!r}: {exc.strerror}", expected="a readable file"
-        ) from exc
-    except ValueError as exc:
-        raise BadInput(
-            f"cannot read {str(file)!r}: it is not JSON ({exc})", hint="copy or download it again"
-        ) from exc
-    if not isinstance(content, dict):
-        raise BadInput(
-            f"cannot read {str(file)!r}: it holds no JSON object", hint="copy or download it again"
-        )
-    return content
