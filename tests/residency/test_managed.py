@@ -31,7 +31,7 @@ from tests.residency import models, nets
 from tests.residency.nets import Picture, same
 
 FOLDER = Path(residency.__file__).parent
-# The files that stream, but for pure functions; carriers stand for a device, which takes no signals.
+# The files that stream, but for pure functions; carriers stand for a device: it takes no signals.
 STREAMING = {str(f) for f in FOLDER.glob("*.py") if f.stem not in ("plan", "ring")}
 
 
