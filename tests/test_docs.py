@@ -226,6 +226,6 @@ def test_the_figures_of_residency_come_from_their_run() -> None:
     half = [row[system, "keep 50%"]["step_ms"] for system in ("ours-packed", "ours")]
     assert f"({half[0]:.0f} against {half[1]:.0f} ms)" in text
     ours = [found for found in run["rows"] if found["system"].startswith("ours")]
-    assert all(found["same_output"] for found in run["rows"] if not found["error"])
+    assert [f["system"] for f in run["rows"] if not f["same_output"]] == ["compiled"]  # as it says
     assert len(ours) == 14
     assert run["lost"] == []
