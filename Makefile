@@ -7,10 +7,10 @@ GUEST  := .cache/guest
 OUT    := out
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick check format bench clean
+.PHONY: help run test test-all quick check format bench clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(VENV)/.run ## set up, then draw a picture with the built-in model on whatever is here
 	@mkdir -p $(OUT)
@@ -18,6 +18,9 @@ run: $(VENV)/.run ## set up, then draw a picture with the built-in model on what
 
 test: $(VENV)/.dev $(VENV)/.system $(GUEST)/vmlinuz ## set up, then run every test
 	$(BIN)/python -m pytest
+
+test-all: $(VENV)/.dev $(VENV)/.system $(GUEST)/vmlinuz ## every test, and torch's whole databases on the device
+	HOLDFAST_TEST_ALL=1 $(BIN)/python -m pytest
 
 quick: $(VENV)/.dev ## the tests a developer runs all the time
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m "not slow and not numa" -x -q -n auto \
@@ -56,9 +59,10 @@ $(VENV)/.run: $(VENV)/.core requirements/torch.txt requirements/run.txt
 	@$(PIP) install -r requirements/run.txt
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.run requirements/dev.txt
+$(VENV)/.dev: $(VENV)/.run requirements/dev.txt requirements/no_deps.txt
 	@echo "set-up: the development tools into $(VENV)"
 	@$(PIP) install -r requirements/dev.txt
+	@$(PIP) install --no-deps -r requirements/no_deps.txt
 	@touch $@
 
 # PoCL is the OpenCL runtime of the tests; QEMU boots the machine with several NUMA nodes;

@@ -22,6 +22,8 @@ from holdfast.topology import amx
 BUILD_DIR = Path(__file__).parents[1] / ".cache" / "build"
 
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported
+# Tests are about the Python device, whether the shim was built or not; its own tests turn it on.
+os.environ.setdefault("HOLDFAST_TORCH_SHIM", "off")
 # On a busy machine an example may take long; that is no failure.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("patient"), max_examples=15)
@@ -60,6 +62,7 @@ def own_settings(monkeypatch: pytest.MonkeyPatch, caches: Path) -> None:
     monkeypatch.setenv("HOLDFAST_CACHE_DIR", str(caches / str(next(_numbers))))
     # One for all tests: what is compiled is named after its source, and compiling takes seconds.
     monkeypatch.setenv("HOLDFAST_BUILD_DIR", str(BUILD_DIR))
+    monkeypatch.setenv("HOLDFAST_TORCH_SHIM", "off")
 
 
 _numbers = itertools.count()

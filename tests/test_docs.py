@@ -44,8 +44,10 @@ def test_every_command_that_a_page_shows_exists(page: Path) -> None:
 
 
 def test_every_make_target_that_a_page_shows_exists() -> None:
-    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    shown = {t for page in PAGES for t in re.findall(r"(?:^|`)make (\w+)", page.read_text(), re.M)}
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    shown = {
+        t for page in PAGES for t in re.findall(r"(?:^|`)make ([\w-]+)", page.read_text(), re.M)
+    }
     assert shown <= targets
 
 
@@ -229,3 +231,107 @@ def test_the_figures_of_residency_come_from_their_run() -> None:
     assert [f["system"] for f in run["rows"] if not f["same_output"]] == ["compiled"]  # as it says
     assert len(ours) == 14
     assert run["lost"] == []
+
+
+TORCH_DEVICE = ROOT / "docs/torch-device.md"
+
+
+def test_the_torch_devices_page_says_which_versions_work_and_what_passes() -> None:
+    import json
+
+    from holdfast.compute.torch_device import needs
+
+    text = " ".join(TORCH_DEVICE.read_text().split())
+    assert f"It needs {needs.WORKS}; the tests run with {needs.RECOMMENDED}." in text
+    passes = json.loads((ROOT / "tests/contract/passes_device.json").read_text())
+    assert (
+        f"Of 677 OpInfos {len(passes['device'])} pass, and {len(passes['native'])} where falling "
+        f"back is refused; of 114 ModuleInfos {len(passes['native modules'])} pass without falling "
+        "back."
+    ) in text
+
+
+def test_as_many_overloads_are_native_as_the_torch_devices_page_says() -> None:
+    from holdfast.compute.torch_device.coverage import coverage
+
+    rows = coverage()
+    text = " ".join(TORCH_DEVICE.read_text().split())
+    assert f"about {round(len(rows), -2)} *overloads*" in text
+    assert "More than nine of ten overloads are native." in text
+    assert sum(row.way == "native" for row in rows) > 0.9 * len(rows)
+
+
+def test_architecture_names_every_module_of_the_torch_device() -> None:
+    folder = ROOT / "src/holdfast/compute/torch_device"
+    text = (ROOT / "docs/architecture.md").read_text()
+    _, _, text = text.partition("### compute.torch_device")
+    text, _, _ = text.partition("#### One op")
+    there = {f"`{path.stem}`" for path in folder.rglob("[!_]*.py")}
+    there |= {f"`{path.name}`" for path in (folder / "native").iterdir()}
+    assert sorted(name for name in there if name not in text) == []
+
+
+@pytest.mark.slow
+def test_the_source_that_a_page_shows_is_what_its_example_prints(tmp_path: Path) -> None:
+    ((example, shown),) = re.findall(
+        r"```python\n([^`]*?\"show\": True[^`]*?)```\n\n```\n(.*?)```",
+        TORCH_DEVICE.read_text(),
+        re.DOTALL,
+    )
+    file = tmp_path / "example.py"  # a file, so that the source can quote its lines
+    file.write_text(example)
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == shown.strip()
+
+
+def test_the_figures_of_the_torch_device_come_from_their_run() -> None:
+    import json
+
+    run = ROOT / "benchmarks/results/torch-device-cpu.json"
+    text = TORCH_DEVICE.read_text()
+    if not run.exists():  # then there are none
+        assert run.name not in text
+        return
+    rows = json.loads(run.read_text())["rows"]
+    value = {(row["subject"], row["system"]): row["value"] for row in rows}
+    lines = [*_small_ops(value), *_models(value), *_compiled(value)]
+    assert f"(../benchmarks/results/{run.name})" in text
+    assert [line for line in lines if line not in text] == []
+
+
+Figures = dict[tuple[str, str], float]
+
+
+def _small_ops(value: Figures) -> list[str]:
+    """| op | Python | shim | torch CPU | tinygrad, where it was measured |, in µs."""
+    systems = ["holdfast, Python", "holdfast, shim", "torch CPU", "tinygrad's torch backend"]
+    ops = [s for s, system in value if system == systems[0] and s.endswith(", 16 numbers")]
+    measured = [name for name in systems if any((op, name) in value for op in ops)]
+    found = []
+    for op in ops:
+        cells = [f"{value[op, s]:.1f}" if (op, s) in value else "" for s in measured]
+        found.append(f"| {op.removesuffix(', 16 numbers')} | {' | '.join(cells)} |")
+    return found
+
+
+def _models(value: Figures) -> list[str]:
+    """| model | forward | forward + backward |: time over that of torch's CPU."""
+    end = ", forward"
+    ours = "holdfast, Python"
+    names = [s.removesuffix(end) for s, system in value if system == ours and s.endswith(end)]
+    found = []
+    for name in names:
+        subjects = (f"{name}{end}", f"{name}{end} + backward")
+        ratios = (value[s, ours] / value[s, "torch CPU"] for s in subjects)
+        found.append(f"| {name} | {' | '.join(f'{ratio:.2f}' for ratio in ratios)} |")
+    return found
+
+
+def _compiled(value: Figures) -> list[str]:
+    """| program | compiled | not compiled | torch CPU |, in µs."""
+    systems = ("holdfast, compiled", "holdfast, not compiled", "torch CPU")
+    return [
+        f"| {subject} | " + " | ".join(f"{value[subject, s]:.0f}" for s in systems) + " |"
+        for subject, system in value
+        if system == systems[0]
+    ]

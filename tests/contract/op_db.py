@@ -3,10 +3,12 @@
     python -m tests.contract.op_db                     # everything, both ways, prints a summary
     python -m tests.contract.op_db --only "conv*" -v    # some, with what went wrong
     python -m tests.contract.op_db --way table --write  # and note the passes
+    python -m tests.contract.op_db --way native        # on the torch device, without falling back
 
-Ways: "table" has torch's autograd call our kernels, "tape" takes gradients by our own lines.
+Ways: "table" has torch's autograd call our kernels, "tape" takes gradients by our own lines,
+"device" runs on `torch.device("holdfast")`, and "native" does so with falling back refused.
 An OpInfo passes when every float32 sample's results and gradients are close to torch's, with no
-call computed by torch.
+call computed by torch (on the "device" torch's CPU kernels may fill in).
 """
 
 from __future__ import annotations
@@ -14,11 +16,16 @@ from __future__ import annotations
 import argparse
 import copy
 import fnmatch
+import importlib
 import json
 import multiprocessing
+import multiprocessing.connection
 import sys
+import tempfile
+import time
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,11 +33,16 @@ from unittest import mock
 import torch
 
 from holdfast.compute import random
+from holdfast.compute.engine import strict
 from tests.contract.torch_bridge import OnTable, OnTape, to_array, to_torch
 
 PASSES = Path(__file__).parent / "passes.json"
+PASSES_DEVICE = Path(__file__).parent / "passes_device.json"
 RTOL, ATOL = 1e-4, 1e-5
 SEED = 0
+WAYS = ("table", "tape", "device", "native")
+ON_DEVICE = ("device", "native", "modules", "native modules")
+LIMIT_S = 180.0  # for one OpInfo: a few seconds are usual
 
 
 def database() -> dict[str, Any]:
@@ -62,7 +74,7 @@ def check(info: Any, way: str, slack: float = 1) -> dict[str, Any]:
             "cpu", torch.float32, requires_grad=info.supports_autograd
         ):
             result["samples"] += 1
-            bridge = OnTable() if way == "table" else OnTape()
+            bridge = BRIDGES[way]()
             try:
                 _compare(info, sample, bridge, way, slack)
             finally:
@@ -82,7 +94,7 @@ def check(info: Any, way: str, slack: float = 1) -> dict[str, Any]:
 def _compare(info: Any, sample: Any, bridge: Any, way: str, slack: float) -> None:
     inputs = (sample.input, sample.args, sample.kwargs)
     expected, wanted = _torch_run(info, sample, inputs)
-    run = _table_run if way == "table" else _tape_run
+    run = {"table": _table_run, "tape": _tape_run}.get(way, _device_run)
     # OpInfos of random ops set a seed of their own inside the call.
     with mock.patch.object(torch, "manual_seed", _seed_both):
         got, found = run(info, sample, bridge, wanted)
@@ -180,6 +192,66 @@ def _tape_run(info: Any, sample: Any, bridge: Any, wanted: Any) -> Any:
     return out, [None if g is None else to_torch(g.data.copy()) for g in found]
 
 
+class OnDevice:
+    """A run on `torch.device("holdfast")`; what torch's CPU kernels computed is counted."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self.fallbacks: Counter[str] = Counter()
+        self.wrong_rules: set[str] = set()
+
+
+class OnDeviceNative(OnDevice):
+    """The same, with falling back refused."""
+
+
+BRIDGES: dict[str, Any] = {
+    "table": OnTable,
+    "tape": OnTape,
+    "device": OnDevice,
+    "native": OnDeviceNative,
+}
+
+
+def moved(value: Any, device: str) -> Any:
+    """Arguments or results on another device, as leaves of their own."""
+
+    def one(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            made = _twin(leaf.detach(), device)
+            return made.requires_grad_(leaf.requires_grad)
+        return torch.device(device) if isinstance(leaf, torch.device) else leaf
+
+    return torch.utils._pytree.tree_map(one, value)
+
+
+def _twin(leaf: torch.Tensor, device: str) -> torch.Tensor:
+    """A copy with the same strides, on a copy of all memory that the tensor is a part of."""
+    if leaf.layout is not torch.strided or leaf.is_conj() or leaf.is_neg() or not leaf.numel():
+        return leaf.to(device, copy=True)
+    size = leaf.untyped_storage().nbytes() // leaf.element_size()
+    whole = leaf.as_strided((size,), (1,), 0).to(device, copy=True)
+    return whole.as_strided(leaf.shape, leaf.stride(), leaf.storage_offset())
+
+
+def _device_run(info: Any, sample: Any, bridge: Any, wanted: Any) -> Any:
+    leaves = moved((sample.input, sample.args, sample.kwargs), "holdfast")
+    if info.name in ARGUMENTS_ON_CPU:
+        leaves = (leaves[0], *_fresh((sample.args, sample.kwargs)))
+    if "device" in sample.kwargs:
+        leaves[2]["device"] = "holdfast"
+    seeded()
+    with strict(isinstance(bridge, OnDeviceNative)):
+        out = _called(info, sample, leaves)
+        if wanted is None:
+            return moved(out, "cpu"), None
+        outs = [t for t in tensors(out) if t.requires_grad]
+        starts = [t for t in tensors(leaves) if t.requires_grad]
+        seeds = [s.to(out.device) for s, out in zip(wanted[0], outs, strict=True)]
+        found = torch.autograd.grad(outs, starts, seeds, allow_unused=True)
+    return moved(out, "cpu"), moved(list(found), "cpu")
+
+
 def seeded() -> None:
     """The same random numbers for torch and for us."""
     _seed_both(SEED)
@@ -199,10 +271,19 @@ def _fresh(inputs: Any) -> Any:
     def one(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        made = leaf.detach().clone() if leaf.layout is torch.strided else leaf.detach()
+        made = leaf.detach()
+        if made.layout is torch.strided:
+            needed = made.numel() * made.element_size()
+            part = made.is_contiguous() and made.untyped_storage().nbytes() > needed
+            made = _twin(made, "cpu") if part else made.clone()
         return made.requires_grad_(leaf.requires_grad)
 
     return torch.utils._pytree.tree_map(one, inputs)
+
+
+def close(got: Any, expected: Any, where: str, slack: float = 1) -> None:
+    """Raises AssertionError that says `where`, unless all leaves are close."""
+    _close(got, expected, where, False, slack)
 
 
 def _close(got: Any, expected: Any, where: str, unspecified: bool, slack: float) -> None:
@@ -229,6 +310,9 @@ def _close(got: Any, expected: Any, where: str, unspecified: bool, slack: float)
 # Vectors with any sign or phase are right: the sample says what of them is defined.
 UP_TO_SIGN = {"linalg.eig", "linalg.eigh", "linalg.svd", "svd", "svd_lowrank", "pca_lowrank"}
 
+# torch reads where to split on the CPU, whatever the tensor is on.
+ARGUMENTS_ON_CPU = {"tensor_split"}
+
 # Compared by shape and format: the numbers are random, or unspecified.
 RANDOM = {
     "empty",
@@ -240,25 +324,57 @@ RANDOM = {
 }
 
 
-def _work(task: tuple[str, str, float]) -> tuple[str, str, dict[str, Any]]:
+def _work(place: str, way: str, name: str, slack: float) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    name, way, slack = task
-    return name, way, check(database()[name], way, slack)
+    result = check(database()[name], way, slack)
+    Path(place).write_text(json.dumps(result))
 
 
 def sweep(
-    names: list[str], ways: list[str], workers: int = 2, slack: float = 1
+    names: list[str],
+    ways: list[str],
+    workers: int = 2,
+    slack: float = 1,
+    limit_s: float = LIMIT_S,
+    check: Callable[..., None] = _work,
 ) -> dict[str, dict[str, Any]]:
     """Results by way and OpInfo. Each runs in a forked process: a crash is a failed OpInfo."""
     database()
+    if set(ON_DEVICE) & set(ways):
+        importlib.import_module("holdfast.torch")
+        torch.empty(1, device="holdfast").add(1).sum()  # every child has the handlers already
     found: dict[str, dict[str, Any]] = {way: {} for way in ways}
+    tasks = [(way, name) for way in ways for name in names]
     context = multiprocessing.get_context("fork")
-    tasks = [(name, way, slack) for way in ways for name in names]
-    with context.Pool(workers, maxtasksperchild=40) as pool:
-        for name, way, result in pool.imap_unordered(_work, tasks, chunksize=4):
-            found[way][name] = result
+    running: dict[Any, tuple[str, str, Path, float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        while tasks or running:
+            while tasks and len(running) < workers:
+                way, name = tasks.pop(0)
+                place = Path(folder) / f"{way}-{name.replace('/', '_')}.json"
+                child = context.Process(target=check, args=(str(place), way, name, slack))
+                child.start()
+                running[child] = way, name, place, time.monotonic() + limit_s
+            multiprocessing.connection.wait([child.sentinel for child in running], 1.0)
+            for child in list(running):
+                way, name, place, end = running[child]
+                late = time.monotonic() > end
+                if child.is_alive() and not late:
+                    continue
+                if late:
+                    child.kill()
+                child.join()
+                del running[child]
+                found[way][name] = _read(place, child.exitcode, late, limit_s)
     return found
+
+
+def _read(place: Path, code: int | None, late: bool, limit_s: float) -> dict[str, Any]:
+    if place.exists() and not late:
+        return json.loads(place.read_text())
+    why = f"not done after {limit_s:.0f} s" if late else f"the process ended with {code}"
+    return {"passed": False, "samples": 0, "error": why, "fallbacks": {}, "calls": []}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -266,7 +382,7 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default="*", help="names of OpInfos, with * and commas")
-    parser.add_argument("--way", choices=["table", "tape", "both"], default="both")
+    parser.add_argument("--way", choices=[*WAYS, "both", "all"], default="both")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--write", action="store_true", help="add new passes to passes.json")
     parser.add_argument("--json", type=Path, help="write all results here")
@@ -277,7 +393,7 @@ def main(argv: list[str] | None = None) -> int:
     names = [n for n in database() if any(fnmatch.fnmatchcase(n, p) for p in patterns)]
     if not names:
         parser.error(f"no OpInfo is called {options.only!r}; try --only 'nn.functional.conv*'")
-    ways = ["table", "tape"] if options.way == "both" else [options.way]
+    ways = {"both": ["table", "tape"], "all": list(WAYS)}.get(options.way, [options.way])
     found = sweep(names, ways, options.workers)
     for way, results in found.items():
         passed = [n for n, r in results.items() if r["passed"]]
@@ -288,7 +404,7 @@ def main(argv: list[str] | None = None) -> int:
                     print(f"  {name}: fallbacks {sorted(r['fallbacks'])} {r['error'] or ''}")
         if options.write:
             reached = {op for r in results.values() if r["passed"] for op in r["calls"]}
-            write({way: passed, "ops": sorted(reached)})
+            write({way: passed} if way in ON_DEVICE else {way: passed, "ops": sorted(reached)})
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
     return 0
@@ -297,15 +413,19 @@ def main(argv: list[str] | None = None) -> int:
 def known() -> dict[str, list[str]]:
     """The passes that are committed, by way, and the ops that they called."""
     empty: dict[str, list[str]] = {"table": [], "tape": [], "ops": []}
-    return json.loads(PASSES.read_text()) if PASSES.exists() else empty
+    found = json.loads(PASSES.read_text()) if PASSES.exists() else empty
+    return found | (json.loads(PASSES_DEVICE.read_text()) if PASSES_DEVICE.exists() else {})
 
 
 def write(passed: dict[str, list[str]]) -> None:
-    """Add passes to the committed list, which only grows."""
+    """Add passes to the committed lists, which only grow."""
     before = known()
     for way, names in passed.items():
         before[way] = sorted(set(before.get(way, [])) | set(names))
+    device = {way: before.pop(way) for way in ON_DEVICE if way in before}
     PASSES.write_text(json.dumps(before, indent=0) + "\n")
+    if device:
+        PASSES_DEVICE.write_text(json.dumps(device, indent=0) + "\n")
 
 
 if __name__ == "__main__":

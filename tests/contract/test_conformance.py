@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import warnings
@@ -11,8 +12,9 @@ import torch
 
 from holdfast.compute.engine import ENGINES
 from holdfast.compute.ops import OPS
-from tests.contract import op_db
-from tests.contract.torch_bridge import METADATA, counterpart, name_of
+from holdfast.compute.torch_device.resolve import counterpart, name_of
+from tests.contract import module_db, op_db
+from tests.contract.torch_bridge import METADATA
 
 # A few of each family, for the quick run; the slow test goes through all.
 SAMPLE = [
@@ -43,6 +45,21 @@ SAMPLE = [
         "nn.functional.embedding",
     ),
 ]
+# On the torch device: what goes ways of its own there, and a few others.
+ON_DEVICE = [
+    *("add", "where", "nn.functional.gelu", "softmax", "matmul", "cat", "index_put", "sort"),
+    *("arange", "eye", "linspace", "cummax", "logcumsumexp", "cholesky_solve", "fft.ifft", "polar"),
+    *("linalg.eig", "sgn", "to", "randn", "multinomial", "nn.functional.dropout", "normal"),
+    *("nn.functional.conv2d", "nn.functional.layer_norm", "as_strided.partial_views"),
+]
+ON_HOST = ["to_sparse", "sparse.sampled_addmm"]  # torch's CPU kernels compute these
+MODULES = [
+    *("nn.Conv2d", "nn.BatchNorm2d", "nn.LSTM", "nn.GRUCell", "nn.Embedding", "nn.Linear"),
+    *("nn.MultiheadAttention", "nn.CrossEntropyLoss", "nn.GroupNorm"),
+]
+whole = pytest.mark.skipif(
+    not os.environ.get("HOLDFAST_TEST_ALL"), reason="takes minutes: make test-all runs it"
+)
 # The samples of these take longest, and others of their families are quick.
 LONG = {"sort", "nn.functional.pad.constant", "var"}
 # Ours alone: functions of torch's Python side, names with two meanings, fused layers.
@@ -138,6 +155,51 @@ def test_the_passes_in_the_database_only_grow(way: str):
     lost = {n: results[n] for n in op_db.known()[way] if not results[n]["passed"]}
     assert {n: (r["error"], r["fallbacks"]) for n, r in lost.items()} == {}
     assert sum(r["passed"] for r in results.values()) >= 600
+
+
+@pytest.mark.slow
+def test_a_sample_of_the_database_passes_on_the_device():
+    native = op_db.sweep(ON_DEVICE, ["native"], slack=4)["native"]
+    helped = op_db.sweep(ON_HOST, ["device"], slack=4)["device"]
+    failed = {n: r["error"] for n, r in (native | helped).items() if not r["passed"]}
+    assert failed == {}
+
+
+@pytest.mark.slow
+def test_a_sample_of_the_modules_passes_on_the_device():
+    results = module_db.sweep(MODULES, "native modules", slack=4)
+    assert {n: r["error"] for n, r in results.items() if not r["passed"]} == {}
+
+
+def test_the_samples_on_the_device_are_among_the_committed_passes():
+    known = op_db.known()
+    assert set(ON_DEVICE) - set(known["native"]) == set()
+    assert set(ON_HOST) - set(known["device"]) == set()
+    assert set(MODULES) - set(known["native modules"]) == set()
+
+
+@whole
+@pytest.mark.slow
+@pytest.mark.parametrize(("way", "least"), [("device", 668), ("native", 640)])
+def test_the_passes_on_the_device_only_grow(way: str, least: int):
+    names = list(op_db.database())
+    assert len(names) == 677
+    results = op_db.sweep(names, [way], slack=4)[way]
+    lost = {n: results[n]["error"] for n in op_db.known()[way] if not results[n]["passed"]}
+    assert lost == {}
+    assert sum(r["passed"] for r in results.values()) >= least
+
+
+@whole
+@pytest.mark.slow
+@pytest.mark.parametrize("way", list(module_db.WAYS))
+def test_the_modules_that_pass_on_the_device_only_grow(way: str):
+    names = list(module_db.database())
+    assert len(names) == 114
+    results = module_db.sweep(names, way, slack=4)
+    lost = {n: results[n]["error"] for n in op_db.known()[way] if not results[n]["passed"]}
+    assert lost == {}
+    assert sum(r["passed"] for r in results.values()) >= 110
 
 
 def test_computing_imports_no_torch():

@@ -11,7 +11,6 @@ nothing and are not counted.
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections import Counter
 from typing import Any
@@ -25,10 +24,10 @@ from holdfast.base.errors import HoldfastError
 from holdfast.compute import autograd, tensors
 from holdfast.compute import dtype as formats
 from holdfast.compute.engine import ENGINES, run
-from holdfast.compute.ops import OPS, PACKETS
 from holdfast.compute.ops.rules import Meta
 from holdfast.compute.ops.table import Op
 from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.torch_device.resolve import DROPPED, counterpart, name_of
 
 # Only torch can change the sizes of a torch tensor, or make one without content.
 METADATA = {
@@ -38,7 +37,6 @@ METADATA = {
 }
 # What ATen's signatures keep to themselves: a view, and running statistics that are changed.
 UNSAID = {"_unsafe_view", "native_batch_norm"}
-_DROPPED = {"layout", "device", "pin_memory", "memory_format", "generator", "non_blocking"}
 _TWO_BYTES = {torch.bfloat16: ml_dtypes.bfloat16}
 _ONE_BYTE = {torch.float8_e4m3fn: ml_dtypes.float8_e4m3fn, torch.float8_e5m2: ml_dtypes.float8_e5m2}
 
@@ -90,8 +88,8 @@ class _Bridge(TorchDispatchMode):
             return self.fall_back(func, args, kwargs)
         self.calls[op.name] += 1
         named = func._schema.arguments
-        args = tuple(a for a, p in zip(args, named, strict=False) if p.name not in _DROPPED)
-        kwargs = {k: v for k, v in kwargs.items() if k not in _DROPPED}
+        args = tuple(a for a, p in zip(args, named, strict=False) if p.name not in DROPPED)
+        kwargs = {k: v for k, v in kwargs.items() if k not in DROPPED}
         if form == "in place":
             args = _with_defaults(func, args, kwargs)
         targets, kwargs = _targets(func, args, kwargs, form)
@@ -281,41 +279,9 @@ def _usable(args: Any, kwargs: Any) -> bool:
     )
 
 
-def name_of(func: Any) -> str:
-    """A torch overload's name as the table has it."""
-    base = func._schema.name.removeprefix("aten::")
-    return f"{base}.{func._schema.overload_name}" if func._schema.overload_name else base
-
-
-@functools.cache
-def counterpart(func: Any) -> tuple[Op | None, str]:
-    """The op of the table that computes a torch overload, and which form of it that is."""
-    name = name_of(func)
-    if name in OPS:
-        return OPS[name], "functional"
-    schema = func._schema
-    written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-    if not written:
-        return None, ""
-    base = schema.name.removeprefix("aten::")
-    out = any(a.is_out for a in written)
-    if not out and base.endswith("_"):
-        base = base[:-1]
-    kinds = [str(a.type) for a in schema.arguments if not (a.is_out or a.name in _DROPPED)]
-    for op in (*PACKETS.get(base, []), *PACKETS.get(f"{base}_functional", [])):
-        packet = getattr(torch.ops.aten, op.schema.base)
-        other = getattr(packet, op.schema.overload or "default", None)
-        if other is None:
-            continue
-        theirs = [str(a.type) for a in other._schema.arguments if a.name not in _DROPPED]
-        if theirs == kinds:
-            return op, "out" if out else "in place"
-    return None, ""
-
-
 def _with_defaults(func: Any, args: Any, kwargs: Any) -> tuple[Any, ...]:
     """Arguments with what only the in-place form has a default for (`bernoulli_`'s p)."""
-    rest = [a for a in func._schema.arguments[len(args) :] if a.name not in _DROPPED]
+    rest = [a for a in func._schema.arguments[len(args) :] if a.name not in DROPPED]
     return (
         *args,
         *(a.default_value for a in rest if not a.kwarg_only and a.name not in kwargs),

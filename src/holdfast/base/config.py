@@ -73,6 +73,10 @@ class Config:
         "refuse ops that an engine has no kernel for; else the host computes them (compute)",
         default=False,
     )
+    torch_shim: str = about(
+        "whether the torch device uses its C++ shim: auto (once it was built), on or off (compute)",
+        default="auto",
+    )
     debug: bool = about("show Python tracebacks for errors (command line)", default=False)
 
     @classmethod

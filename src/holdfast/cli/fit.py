@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--budget", metavar="SIZE", help="memory to take at most, such as 8GB (default: all)")
     add("--size", metavar="WxH", help="width and height of the picture, such as 1024x1024")
     add("--frames", metavar="N", help="frames of a video")
-    add("--device", metavar="NAME", default="auto", help="cpu, cuda, cuda:1, xpu, mps, simulated")
+    add("--device", metavar="NAME", default="auto", help="cpu, cuda, xpu, mps, holdfast, simulated")
     add("--precision", metavar="NAME", default="auto", help="auto, fp32, bf16, fp16, fp8")
     add("--no-pack", action="store_true", help="weights cross the link as they are")
     add("--config", metavar="FOLDER", help="the folder that says what a single file is")

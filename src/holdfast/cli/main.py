@@ -33,6 +33,9 @@ COMMANDS: Registry[ModuleType] = Registry(
         "topo": Entry("holdfast.cli.topo", "show the machine: nodes, caches, GPUs, links"),
         "mem": Entry("holdfast.cli.mem", "record where memory goes, and look at it"),
         "svm": Entry("holdfast.cli.svm", "shared virtual memory: allocate, look up, migrate"),
+        "device": Entry(
+            "holdfast.cli.device", "show what Holdfast's torch device computes", "torch,compute"
+        ),
         "doctor": Entry("holdfast.cli.doctor", "check what Holdfast can use here, what to install"),
     },
 )

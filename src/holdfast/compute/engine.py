@@ -107,7 +107,12 @@ class _Mode(threading.local):
     strict: bool | None = None  # as HOLDFAST_STRICT says
 
 
-_mode = _Mode()
+_mode: Any = _Mode()  # the torch device keeps it elsewhere: see `torch_device.strictness`
+
+
+def is_strict() -> bool:
+    """Whether falling back to the host is refused, here and now."""
+    return _strict_by_setting() if _mode.strict is None else _mode.strict
 
 
 def run(op: Op, engine: Engine, args: Any, kwargs: Any) -> Any:
@@ -190,7 +195,7 @@ def _without_kernel(op: Op, engine: Engine, args: Any, kwargs: Any) -> Any:
             f"engine {engine.name!r} has no kernel for {op.name} and the op has no decomposition",
             expected="an op that `holdfast.compute.ops.OPS` has a kernel or a decomposition for",
         )
-    if _strict_by_setting() if _mode.strict is None else _mode.strict:
+    if is_strict():
         raise Unsupported(
             f"engine {engine.name!r} has no kernel for {op.name}, and falling back is forbidden",
             expected="a native kernel, or a decomposition into ops that have one",

@@ -93,7 +93,7 @@ class Recorded(NamedTuple):
 
 
 @dataclass
-class _Recorder:
+class Recorder:
     """An engine that computes nothing: it notes what it should have computed."""
 
     steps: list[Step] = field(default_factory=list)
@@ -101,7 +101,7 @@ class _Recorder:
     name: str = "numpy"
     kernels: Any = field(default_factory=lambda: _MARKED)
 
-    def on(self, index: int) -> _Recorder:
+    def on(self, index: int) -> Recorder:
         return self
 
     def new(self, meta: Meta) -> Traced:
@@ -187,7 +187,7 @@ def _straight(op: Op, args: tuple[Any, ...], kwargs: Any) -> tuple[Any, tuple[An
 
 def _record(function: Callable[..., Any], args: Any, kwargs: Any) -> Recorded | None:
     """The ops that a function calls, as a program; None where it has to be called itself."""
-    recorder = _Recorder()
+    recorder = Recorder()
     device: Any = object.__new__(CustomDevice)
     device.device_type, device.index, device.engine = "recording", 0, recorder
 
@@ -207,7 +207,7 @@ def _record(function: Callable[..., Any], args: Any, kwargs: Any) -> Recorded | 
         return None  # the plain call says what is wrong, if anything is
 
 
-def _program(recorder: _Recorder, inputs: list[Traced], out: Any) -> Recorded | None:
+def _program(recorder: Recorder, inputs: list[Traced], out: Any) -> Recorded | None:
     many = isinstance(out, list | tuple)
     results = [getattr(o, "_array", None) for o in (out if many else [out])]
     made = {step.result.place for step in recorder.steps}

@@ -87,6 +87,10 @@ class Generator:
             self._bits.state = made
             self._next_normal, self._seed = normal, seed
 
+    def whole(self) -> contextlib.AbstractContextManager[Any]:
+        """A block within which no other thread draws from this generator."""
+        return self._lock
+
     # ---- bits
 
     def bits32(self, count: int) -> Array:

@@ -58,7 +58,7 @@ def share_out(work: Callable[[int], object], count: int) -> None:
             work(number)
         return
     job = _Job(work, count)
-    with _single_blas():
+    with single_blas():
         _team.ask(job, helpers)
         try:
             job.run()
@@ -200,7 +200,8 @@ _state = _State()
 
 
 @contextlib.contextmanager
-def _single_blas() -> Iterator[None]:
+def single_blas() -> Iterator[None]:
+    """BLAS runs on one thread until the last block of this kind is left."""
     with _state.lock:
         _state.shared += 1
         if _state.shared == 1:

@@ -52,11 +52,13 @@ def compiler(language: str = "c") -> str:
     )
 
 
-def library(source: str, flags: Sequence[str] = (), language: str = "c") -> Path:
+def library(
+    source: str, flags: Sequence[str] = (), language: str = "c", target: Path | None = None
+) -> Path:
     """The shared library of `source` (a file in native/), compiled where it is not there yet.
 
-    Its name depends on the headers beside it too. Raises Unsupported with the compiler's words
-    where it cannot be compiled.
+    Its name depends on the headers beside it too, unless `target` is its file. Raises Unsupported
+    with the compiler's words where it cannot be compiled.
     """
     path = SOURCES / source
     command = [compiler(language), "-O2", "-shared", "-fPIC", *flags]
@@ -64,7 +66,7 @@ def library(source: str, flags: Sequence[str] = (), language: str = "c") -> Path
         command += ["-undefined", "dynamic_lookup"]
     parts = [*_contents(path), *map(str.encode, command), sys.version.encode()]
     digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
-    target = _folder() / f"{path.stem}-{digest}.so"
+    target = target or folder() / f"{path.stem}-{digest}.so"
     if not target.exists():
         _compile([*command, f"-I{path.parent}", str(path)], target)
     return target
@@ -133,7 +135,8 @@ def module_of(core: object) -> Any:
     return python_core if isinstance(core, python_core.Core) else load_core()
 
 
-def _folder() -> Path:
+def folder() -> Path:
+    """Where compiled code is kept."""
     config = Config.load()
     return config.build_dir or config.cache_dir / "build"
 

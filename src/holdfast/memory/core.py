@@ -96,6 +96,7 @@ class Core(Arenas):
         self.grow: Callable[[int], object] | None = None
         self.trim: Callable[[int], object] | None = None
         self._cache_limit = NO_LIMIT
+        self.hard = 0  # whether the limit holds for NumPy and torch, which have the compiled core
         self._host, self._pinned = 1, 0
         self._kind: type[Block] = Block
         self._at_once = False  # whether a block says itself that it goes

@@ -91,6 +91,20 @@ def prepare_watch() -> None:
         call()
 
 
+_at_watch: list[Callable[[], object]] = []
+
+
+def at_watch(call: Callable[[], object]) -> None:
+    """Have `call` run each time that blocks of the pools begin or cease to be watched."""
+    _at_watch.append(call)
+
+
+def tell_watch() -> None:
+    """Call what `at_watch` was given."""
+    for call in _at_watch:
+        call()
+
+
 class InThreads:
     """Calls `first` in every thread that is started meanwhile, before anything else runs there.
 

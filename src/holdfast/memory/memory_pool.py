@@ -21,6 +21,7 @@ from holdfast.base.errors import BadInput, DoubleFree, ForeignPointer, InUse, Ou
 from holdfast.base.units import format_bytes, parse_bytes
 from holdfast.memory import compiled, tags
 from holdfast.memory.core import FREE, QUICK, USED
+from holdfast.memory.hooks import tell_watch
 from holdfast.memory.movable import Movable, Movables
 from holdfast.memory.planned import Planned
 from holdfast.memory.pool import Pool, misfreed, recorded
@@ -274,9 +275,9 @@ class MemoryPool:
         self._movables.move_down()
         return self.pool.empty_cache()
 
-    def set_limit(self, limit: int | str | None) -> None:
-        """Reserve at most so many bytes; None takes the limit away."""
-        self.pool.set_limit(limit)
+    def set_limit(self, limit: int | str | None, *, hard: bool = False) -> None:
+        """Reserve at most so many bytes; None takes the limit away. `hard`: see `Pool`."""
+        self.pool.set_limit(limit, hard=hard)
 
     def set_cache_size(self, size: int | str | None) -> None:
         """Keep at most so many free bytes; None keeps all."""
@@ -359,6 +360,11 @@ def watched() -> bool:
     return _watch is not None or recorded()
 
 
+def debugged() -> bool:
+    """Whether every block of the pools is made by a watcher just now."""
+    return _watch is not None
+
+
 def watch_all(watch: Callable[[MemoryPool], Watcher] | None) -> None:
     """Have the blocks of all pools, also of those to come, made by `watch(pool)`.
 
@@ -371,6 +377,7 @@ def watch_all(watch: Callable[[MemoryPool], Watcher] | None) -> None:
             pool._be_watched(watch)
         else:
             pool._choose_route()
+    tell_watch()
 
 
 def _renew_lock() -> None:

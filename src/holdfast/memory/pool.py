@@ -26,6 +26,7 @@ from holdfast.memory import compiled, tags
 from holdfast.memory.adaptors import Adaptor
 from holdfast.memory.arenas import FIXED
 from holdfast.memory.core import USED
+from holdfast.memory.hooks import tell_watch
 from holdfast.memory.resource import Growable, Host, Resource, checked
 from holdfast.memory.stats import LargeAllocation, MemoryStats
 
@@ -141,13 +142,18 @@ class Pool(Adaptor):
 
     # ---- settings and housekeeping
 
-    def set_limit(self, limit: int | str | None) -> None:
-        """Reserve at most so many bytes; None takes the limit away."""
+    def set_limit(self, limit: int | str | None, *, hard: bool = False) -> None:
+        """Reserve at most so many bytes; None takes the limit away.
+
+        Where this pool is under NumPy or torch, what it has no room for comes from the system, as
+        before; a `hard` limit refuses it with a MemoryError.
+        """
         if limit is not None and bytes_of(limit) < 1:
             raise BadInput(
                 f"cannot use {limit!r} as a limit", expected="at least a byte, or None for no limit"
             )
         self.core.limit = 0 if limit is None else bytes_of(limit)
+        self.core.hard = int(hard and limit is not None)
 
     def set_cache_size(self, size: int | str | None) -> None:
         """Keep at most so many free bytes; what is more goes back. None: as many as there are."""
@@ -341,6 +347,7 @@ def watch_pools(log: Any, place_of: Callable[[Pool], int] = lambda pool: 0) -> N
                 pool.core.watch(None, 0)
             elif _can_write(pool, log):
                 pool.core.watch(log, place_of(pool))
+    tell_watch()
 
 
 def recorded() -> bool:

@@ -100,6 +100,11 @@ DEVICES: Registry[Callable[[int | None], Device]] = Registry(
         "cuda": Entry("holdfast.pipeline.torch_devices:Cuda", "torch on NVIDIA or AMD", "run"),
         "xpu": Entry("holdfast.pipeline.torch_devices:Xpu", "torch on Intel GPUs", "run"),
         "mps": Entry("holdfast.pipeline.torch_devices:Mps", "torch on Apple silicon", "run"),
+        "holdfast": Entry(
+            "holdfast.pipeline.holdfast_device:Holdfast",
+            "Holdfast's own torch device: no driver, NumPy computes",
+            "compute",
+        ),
         "simulated": Entry(
             "holdfast.pipeline.simulated_device:Simulated",
             "torch on the CPU, with memory and a link that are made up",

@@ -43,7 +43,7 @@ typedef struct Core {
     u64 small_limit, limit, cache_limit, step[2];
     u64 allocated, peak_allocated, active, peak_active, reserved, peak_reserved, cumulative;
     u64 allocs, frees, hits, misses, live, peak_live;
-    int host, pinned, place, closed;
+    int host, pinned, place, closed, hard;
     Log *log;
     PyObject *grow, *trim, *weakrefs;
 } Core;

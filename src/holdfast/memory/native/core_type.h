@@ -133,6 +133,7 @@ static PyMethodDef core_methods[] = {
 static PyMemberDef core_members[] = {
     {"limit", T_ULONGLONG, offsetof(Core, limit), 0, "most bytes to reserve; 0: no limit"},
     {"cache_limit", T_ULONGLONG, offsetof(Core, cache_limit), 0, "most free bytes to keep"},
+    {"hard", T_INT, offsetof(Core, hard), 0, "whether the limit holds for NumPy and torch too"},
     {"host", T_INT, offsetof(Core, host), 0, "whether the CPU can reach the memory"},
     {"pinned", T_INT, offsetof(Core, pinned), 0, "whether its pages are locked"},
     {"grow", T_OBJECT, offsetof(Core, grow), 0, "grow(size): more memory, or an error"},

@@ -6,13 +6,15 @@
  */
 
 /* With a context for NumPy's handlers and torch's allocator. Small blocks, and all where the pool is
- * full, come from the system's allocator; free() tells by the address whose a block is. */
+ * full and its limit is not hard, come from the system's allocator; free() tells by the address whose
+ * a block is. */
 #define LEAST 16384 /* below that malloc's own caches are quicker, and make no page faults either */
 
 static void *hf_malloc(void *context, size_t size) {
     if (size < LEAST) return malloc(size ? size : 1);
     Chunk *chunk = core_take(context, size, 0);
     if (chunk) return (void *)(uintptr_t)chunk->address;
+    if (((Core *)context)->hard) return NULL;
     void *p = NULL;
     return posix_memalign(&p, 64, size ? size : 1) ? NULL : p;
 }

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import gc
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -62,10 +64,11 @@ from holdfast.compute.engines.numpy import (  # noqa: F401
     views,
 )
 from holdfast.compute.engines.numpy.kernels import KERNELS
-from holdfast.memory import numpy_handler
+from holdfast.memory import numpy_handler, stacks
 from holdfast.memory.manager import memory_manager
-from holdfast.memory.memory_pool import watched
+from holdfast.memory.memory_pool import debugged, watched
 
+stacks.leave_out(Path(__file__).parents[2])  # whoever asked for a result has made it
 _ndarray = numpy.ndarray
 _POOLED = 16384  # bytes from which NumPy's handler takes arrays from the pool
 
@@ -105,9 +108,29 @@ class NumpyEngine:
             if not str(exc).startswith("cannot enter context"):
                 raise
             out = kernel(*args, **kwargs)  # a signal handler computes while a kernel runs
+        except MemoryError:
+            _make_room()
+            out = _surroundings.context.run(kernel, *args, **kwargs)
         if type(out) is not _ndarray:
             out = _as_arrays(out)
         return _seen(out) if watched() else out
+
+    def quick(self, kernel: Callable[..., Any], *args: Any) -> Any:
+        """`call` for a kernel that returns one array; the result may be a NumPy scalar."""
+        if watched():
+            return self.call(kernel, args, {})
+        try:
+            return _surroundings.context.run(kernel, *args)
+        except RuntimeError as exc:
+            if not str(exc).startswith("cannot enter context"):
+                raise
+            return kernel(*args)
+
+
+def _make_room() -> None:
+    """Give back what nobody uses: Python's garbage, and what the pool keeps for later."""
+    gc.collect()
+    memory_manager.pool("cpu").empty_cache()
 
 
 class _Surroundings(threading.local):
@@ -132,10 +155,15 @@ _surroundings = _Surroundings()
 
 
 def _seen(out: Any) -> Any:
-    """Results while memory is watched: small ones, which malloc serves, get blocks of their own."""
+    """Results while memory is watched: small ones, which malloc serves, get blocks of their own.
+
+    While it is debugged all do: the leak finder knows blocks, and not what NumPy asks the core for.
+    """
     if isinstance(out, tuple | list):
         return type(out)(_seen(one) for one in out)
-    if type(out) is not _ndarray or out.base is not None or not 0 < out.nbytes < _POOLED:
+    if type(out) is not _ndarray or out.base is not None or not out.nbytes:
+        return out
+    if out.nbytes >= _POOLED and not debugged():
         return out
     block = memory_manager.pool("cpu").allocate(out.nbytes)
     made = block.array("uint8").view(out.dtype).reshape(out.shape)

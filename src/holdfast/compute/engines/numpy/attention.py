@@ -28,7 +28,7 @@ def attention(
 ) -> Any:  # fmt: skip
     case = _case(query, key, value, dropout_p, is_causal, attn_mask, scale)
     q, v = case.q, case.v
-    out = numpy.empty((*q.shape[:3], v.shape[3]), q.dtype)
+    out = _heads_inside(q, v.shape[3])
     sums = numpy.empty(q.shape[:3], q.dtype)
     if q.dtype == formats.FLOAT32 and min(out.size, case.k.size) > 0 and kernels() is not None:
         _compiled(case, out, sums)
@@ -55,8 +55,9 @@ def attention_backward(
 ) -> Any:  # fmt: skip
     case = _case(query, key, value, dropout_p, is_causal, attn_mask, scale)
     q, k, v, g = case.q, case.k, case.v, widened(grad_out)
-    dq = numpy.empty(q.shape, q.dtype)
-    dk, dv = numpy.zeros(k.shape, q.dtype), numpy.zeros(v.shape, q.dtype)
+    dq, dk, dv = _heads_inside(q), _heads_inside(k), _heads_inside(v)
+    dk.fill(0)
+    dv.fill(0)
 
     def block(part: _Part) -> None:
         b, h, start, stop, seen = part
@@ -84,6 +85,12 @@ def attention_backward(
 
     case.share_out(work, k.shape[0] * heads)
     return tuple(a.astype(query.dtype, copy=False) for a in (dq, dk, dv))
+
+
+def _heads_inside(like: Any, width: int | None = None) -> Any:
+    """An array [B, H, L, E] in the order B, L, H, E, in which heads are joined without a copy."""
+    many, heads, length, same = like.shape
+    return numpy.empty((many, length, heads, width or same), like.dtype).swapaxes(1, 2)
 
 
 class _Part(NamedTuple):
@@ -233,11 +240,18 @@ def _packed(array: Any, heads: int, outputs: int, depth: int) -> Any:
     loops, high = kernels(), kernels().holdfast_high()
     packed = numpy.empty((heads, -(-outputs // high) * high * depth), numpy.float32)
     steps = [step // 4 for step in array.strides[2:]]
-    for number in range(heads):
+
+    def work(number: int) -> None:
         loops.holdfast_pack(
             _at(array, *divmod(number, array.shape[1])), outputs, depth, *steps, high,
             packed[number].ctypes.data,
         )  # fmt: skip
+
+    if packed.size >= _WORTH // 8:
+        threads.share_out(work, heads)
+    else:
+        for number in range(heads):
+            work(number)
     return packed
 
 

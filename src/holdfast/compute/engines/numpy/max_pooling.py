@@ -237,7 +237,8 @@ def _fractional(
     wanted = windows.per_dim(output_size, count, "output_size")
     outer = self.shape[:-count]
     planes = math.prod(outer)
-    samples = random_samples.astype(formats.working(random_samples.dtype)).reshape(planes, count)
+    samples = random_samples.astype(formats.working(random_samples.dtype))
+    samples = samples.reshape(-1, count)[:planes]  # one picture may come with samples for several
     # torch takes the samples of two dimensions as (x, y), those of three as (z, y, x).
     order = (1, 0) if count == 2 else (0, 1, 2)
     corner = numpy.zeros((planes, *[1] * count), numpy.int64)

@@ -1,0 +1,112 @@
+"""The torch device of Holdfast: what computes each of torch's overloads on it, and its C++ shim.
+
+An overload is computed by a kernel of the engine (native), by other overloads that torch takes it
+apart into (decomposition), or by torch's own kernels on the CPU over the same memory (fallback).
+HOLDFAST_STRICT=1 refuses the last. The shim makes small ops quicker, with torch's own kernels, and
+brings torch.Generator(device="holdfast"); nothing else needs it.
+
+examples:
+holdfast device ops                        every overload, and how many go which way
+holdfast device ops --fallbacks            only those that fall back
+holdfast device ops --only 'conv*'         names that fit a pattern
+holdfast device ops --engine numpy --json  for scripts
+holdfast device build                      compile the C++ shim for this torch
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import fnmatch
+import json
+import sys
+from typing import Any
+
+from holdfast.base.errors import NotFound
+from holdfast.compute.engine import ENGINES
+from holdfast.compute.torch_device import shim
+from holdfast.compute.torch_device.coverage import FALLBACK, WAYS, Row, counts, coverage
+from holdfast.topology.render import words
+
+_HEADINGS = Row("overload", "form", "way", "op of the table")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `holdfast device` and of what it can do."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
+    _ops_arguments(actions.add_parser("ops", help="how each overload of torch is computed"))
+    build = actions.add_parser("build", help="compile the C++ shim for this torch")
+    build.description = "Compile the C++ shim for the torch that is installed: about a minute."
+    parser.set_defaults(device_help=parser.format_help)
+
+
+def _ops_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Show how each overload of torch is computed on the device."
+    add = parser.add_argument
+    names = ", ".join(ENGINES)
+    add("--engine", metavar="NAME", default="numpy", help=f"one of {names} (default numpy)")
+    add("--only", metavar="PATTERN", help="names that fit, such as add, add.Tensor or 'conv*'")
+    add("--fallbacks", action="store_true", help="only what torch computes on the CPU")
+    add("--json", action="store_true", help="print JSON instead of a table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what was asked for; without an action, tell what there is."""
+    if args.action is None:
+        print(args.device_help(), end="")
+        return 0
+    return _ops(args) if args.action == "ops" else _build()
+
+
+def _build() -> int:
+    print(f"shim  {shim.build(lambda text: print(text, file=sys.stderr))}")
+    return 0
+
+
+def _ops(args: argparse.Namespace) -> int:
+    ENGINES.entry(args.engine)  # an unknown one is refused before anything is looked at
+    rows = coverage(args.engine)
+    if args.only is not None:
+        rows = _fitting(rows, args.only)
+    total = counts(rows)
+    if args.fallbacks:
+        rows = [row for row in rows if row.way == FALLBACK]
+    if args.json:
+        print(json.dumps(_document(args.engine, rows, total), indent=2))
+    else:
+        print(_text(args.engine, rows, total))
+    return 0
+
+
+def _fitting(rows: list[Row], pattern: str) -> list[Row]:
+    """Rows whose name fits, or the op's name in it: "add" in "add_.Tensor". Raises NotFound."""
+    bases = {row.name: row.name.partition(".")[0].removesuffix("_") for row in rows}
+    fits = fnmatch.fnmatchcase
+    found = [row for row in rows if fits(row.name, pattern) or fits(bases[row.name], pattern)]
+    if not found:
+        known = sorted({*bases, *bases.values()})
+        close = difflib.get_close_matches(pattern, known, n=1, cutoff=0.6)
+        raise NotFound(
+            f"no overload of the device fits {pattern!r}",
+            expected="a name such as add or add.Tensor, or a pattern such as 'conv*'",
+            hint=close[0] if close else "holdfast device ops",
+        )
+    return found
+
+
+def _document(engine: str, rows: list[Row], total: dict[str, int]) -> dict[str, Any]:
+    return {"engine": engine, "counts": total, "overloads": [row._asdict() for row in rows]}
+
+
+def _text(engine: str, rows: list[Row], total: dict[str, int]) -> str:
+    numbers = ", ".join(f"{total[way]} {way}" for way in WAYS)
+    lines = [f"engine {engine}: {words.count(sum(total.values()), 'overload')}: {numbers}"]
+    if not rows:
+        return "\n".join([*lines, "none of them falls back"])
+    table = [[cell or "–" for cell in row] for row in (_HEADINGS, *rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines.append("")
+    for row in table:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,136 @@
+"""`torch.compile(backend="holdfast")`.
+
+Covers: torch's forward and backward graphs as functions over arrays, decompositions, options.
+Leaves to others: source (`source`), running it (`running`).
+Promise: the same numbers as without compiling, random ones too; tensors on the device and on the
+CPU; what the table cannot compute falls back and is counted, as it does without compiling.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from holdfast.base.errors import BadInput, Unsupported
+from holdfast.compute.torch_device import resolve, storage
+from holdfast.compute.torch_device.compiling import foreach, nodes, running, source
+from holdfast.compute.torch_device.registering import register
+
+_OPTIONS = {"show": "print the generated source; or a function that is called with it"}
+Show = Callable[[str], object]
+
+
+def compiled(
+    module: GraphModule, inputs: list[Any], *, options: Any = None, mode: Any = None
+) -> Callable[..., Any]:
+    """What torch calls for a graph. Raises BadInput for options that there are not."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    show = _show(options, mode)
+    register()
+    backend = aot_autograd(
+        fw_compiler=functools.partial(_graph, "forward", show),
+        bw_compiler=functools.partial(_graph, "backward", show),
+        inference_compiler=functools.partial(_graph, "graph", show),
+        decompositions=decompositions(),
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )
+    return backend(module, inputs)
+
+
+def _show(options: Any, mode: Any) -> Show | None:
+    if mode is not None and mode != "default":
+        raise BadInput(
+            f"backend 'holdfast' has no mode {mode!r}",
+            expected="no mode",
+            hint='options={"show": True} prints the source',
+        )
+    strange = [name for name in options or {} if name not in _OPTIONS]
+    if strange:
+        raise BadInput(
+            f"backend 'holdfast' has no option {strange[0]!r}",
+            expected="; ".join(f"{name!r}: {about}" for name, about in _OPTIONS.items()),
+        )
+    wanted = (options or {}).get("show")
+    if callable(wanted):
+        return wanted
+    return _print if wanted else None
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+@functools.cache
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """How torch takes apart what the table has no op for."""
+    from torch._decomp import decomposition_table
+
+    found: dict[Any, Callable[..., Any]] = {}
+    for overload, apart in decomposition_table.items():
+        if isinstance(overload, torch._ops.OpOverload) and overload.namespace == "aten":
+            op, _ = resolve.counterpart(overload)
+            if op is None:
+                found[overload] = apart
+    return found | foreach.taken_apart()
+
+
+def _graph(title: str, show: Show | None, module: GraphModule, _: Any) -> Callable[..., Any]:
+    """A graph of ATen as a function that runs."""
+    _without_aliases(module)
+    made = source.generated(module.graph, title)
+    if show is not None:
+        show(made.text)
+    inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
+    (last,) = module.graph.find_nodes(op="output")
+    outputs = [_output(o, inputs) for o in last.args[0]]
+    return running.runner(made, [_lower(n) for n in inputs], outputs)
+
+
+def _without_aliases(module: GraphModule) -> None:
+    """Let nodes read what others are another name for."""
+    for node in list(module.graph.nodes):
+        if node.target in _ALIASES and nodes.is_tensor(node.args[0]):
+            node.replace_all_uses_with(node.args[0])
+            module.graph.erase_node(node)
+
+
+_ALIASES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
+
+
+def _lower(node: Node) -> Callable[[Any], Any] | None:
+    value = nodes.value_of(node)
+    if not isinstance(value, torch.Tensor):
+        return None
+    nodes.meta_of(value)  # a format that the table has
+    if value.device.type == "cpu":
+        return running.from_cpu
+    if value.device.type != storage.DEVICE:
+        raise Unsupported(
+            f"backend 'holdfast' cannot compute with a tensor on {value.device}",
+            expected=f"tensors on {storage.DEVICE!r} or 'cpu'",
+            hint='backend="inductor"',
+        )
+    return running.from_device if value.is_conj() or value.is_neg() else storage.down
+
+
+def _output(value: Any, inputs: list[Node]) -> int | Callable[[Any], Any] | None:
+    if not nodes.is_tensor(value):
+        return None
+    if value in inputs:
+        return inputs.index(value)
+    tensor = nodes.value_of(value)
+    place, width = tensor.device.type, tensor.element_size()
+    steps = nodes.steps_of(tensor)
+    if nodes.is_fixed(tensor):
+        return running.Output(place, width, steps, None)
+    order = sorted(range(len(steps)), key=lambda dim: -steps[dim])
+    whole = running.packed(nodes.meta_of(tensor).shape, order) == steps
+    return running.Output(place, width, None, order if whole else None)

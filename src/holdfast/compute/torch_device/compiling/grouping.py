@@ -1,0 +1,132 @@
+"""Which nodes of a graph run together, block by block.
+
+Covers: finding runs of pointwise calls over large arrays of one shape, in an order that works.
+Leaves to others: recording and running them (`recording`).
+Promise: what a node reads is computed before it; random numbers are drawn, and inputs are changed,
+in the order of the graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from torch.fx import Node
+
+from holdfast.compute.ops.rules import Meta
+from holdfast.compute.torch_device.compiling import nodes
+from holdfast.compute.torch_device.compiling.recording import Call, steps_of
+from holdfast.compute.torch_device.compiling.running import packed
+
+LARGE = 1 << 14  # numbers from which a pass over blocks costs less than passes over arrays
+
+
+@dataclass
+class Group:
+    """Pointwise calls that run in one pass, and the nodes they come from."""
+
+    calls: list[Call] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    steps: int = 0
+
+    def inputs(self) -> list[Node]:
+        """What the calls read and none of them makes."""
+        made = set(self.nodes)
+        read = {i: None for node in self.nodes for i in node.all_input_nodes if i not in made}
+        return list(read)
+
+    def results(self) -> list[Node]:
+        """What others read."""
+        made = set(self.nodes)
+        return [node for node in self.nodes if any(user not in made for user in node.users)]
+
+
+def grouped(graph: Iterable[Node]) -> list[Node | Group]:
+    """Nodes in the order they run in, pointwise ones over large arrays in groups."""
+    return _Grouping().of(graph)
+
+
+class _Grouping:
+    def __init__(self) -> None:
+        self._ordered: list[Node | Group] = []
+        self._open: dict[tuple[int, ...], Group] = {}
+        self._within: dict[Node, tuple[int, ...]] = {}  # which open group makes a node
+
+    def of(self, graph: Iterable[Node]) -> list[Node | Group]:
+        for node in _with_late_views(graph):
+            call = _large(node)
+            self._close_what_is_read(node, None if call is None else call.meta.shape)
+            if call is None:
+                if _changes(node):
+                    self._close_all()
+                self._ordered.append(node)
+            else:
+                self._join(node, call)
+        self._close_all()
+        return self._ordered
+
+    def _join(self, node: Node, call: Call) -> None:
+        group = self._open.setdefault(call.meta.shape, Group())
+        group.calls.append(call)
+        group.nodes.append(node)
+        self._within[node] = call.meta.shape
+
+    def _close_what_is_read(self, node: Node, own: tuple[int, ...] | None) -> None:
+        shapes = [self._within.get(i) for i in node.all_input_nodes]
+        for shape in dict.fromkeys(s for s in shapes if s is not None and s != own):
+            self._close(shape)
+
+    def _close_all(self) -> None:
+        for shape in list(self._open):
+            self._close(shape)
+
+    def _close(self, shape: tuple[int, ...]) -> None:
+        group = self._open.pop(shape)
+        for node in group.nodes:
+            del self._within[node]
+        if len(group.nodes) == 1:
+            self._ordered.append(group.nodes[0])
+        elif group.results():
+            self._ordered.append(group)
+
+
+def _with_late_views(graph: Iterable[Node]) -> list[Node]:
+    """The nodes of a graph, each view right before its first reader: groups stay open longer."""
+    ordered = list(graph)
+    place = {node: number for number, node in enumerate(ordered)}
+    changing = [number for number, node in enumerate(ordered) if _changes(node)]
+    late: dict[Node, float] = dict(place)
+    for node in reversed(ordered):
+        op = nodes.op_of(node)
+        if op is None or not op.schema.view or not node.users:
+            continue
+        first = min(late[user] for user in node.users)
+        if not any(place[node] < number <= first for number in changing):
+            late[node] = first - 0.5
+    return sorted(ordered, key=lambda node: (late[node], place[node]))
+
+
+def _changes(node: Node) -> bool:
+    """Whether a node writes to something that an earlier one may read, or ends the graph."""
+    schema = getattr(node.target, "_schema", None)
+    return node.op == "output" or (schema is not None and schema.is_mutable)
+
+
+def _large(node: Node) -> Call | None:
+    """A node as a call that can be in a group."""
+    if node.op != "call_function":
+        return None
+    call = nodes.call_of(node)
+    if call is None or math.prod(call.meta.shape) < LARGE:
+        return None
+    value = nodes.value_of(node)
+    if nodes.steps_of(value) != packed(call.meta.shape, range(len(call.meta.shape))):
+        return None
+    return call if steps_of(call, known(node)) is not None else None
+
+
+def known(node: Node) -> dict[str, Meta]:
+    """Shapes and formats of what a node reads."""
+    read = (i for i in node.all_input_nodes if nodes.is_tensor(i))
+    return {i.name: nodes.meta_of(nodes.value_of(i)) for i in read}

@@ -1,0 +1,138 @@
+"""What a node of torch's graph computes, in the words of the op table.
+
+Covers: shapes and formats of values, arguments without those that the table has not, calls.
+Leaves to others: source (`source`), chains (`grouping`).
+Promise: reading a symbolic size adds no guard to the graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from holdfast.compute.ops.rules import Meta
+from holdfast.compute.ops.table import Op
+from holdfast.compute.torch_device import resolve, storage
+from holdfast.compute.torch_device.compiling.recording import Call, Value
+
+_UNKNOWN = 8  # stands for a size that only running tells
+
+
+def value_of(node: Node) -> Any:
+    """What torch knows of a node's value: a tensor without numbers, a size, or None."""
+    return node.meta.get("val")
+
+
+def is_tensor(node: Any) -> bool:
+    """Whether a node's value is one tensor."""
+    return isinstance(node, Node) and isinstance(value_of(node), torch.Tensor)
+
+
+def size(length: Any) -> int:
+    """A size as a number; of a symbolic one, the example that torch traced with."""
+    if isinstance(length, int):
+        return length
+    hint = length.node.hint if length.node.has_hint() else None
+    return _UNKNOWN if hint is None else int(hint)
+
+
+def is_fixed(value: torch.Tensor) -> bool:
+    """Whether all sizes of a tensor are plain numbers."""
+    return all(isinstance(n, int) for n in (*value.shape, *value.stride()))
+
+
+def meta_of(value: torch.Tensor) -> Meta:
+    """Shape and format as the op table has them. Raises Unsupported."""
+    return Meta(tuple(size(n) for n in value.shape), storage.numpy_format(value.dtype))
+
+
+def steps_of(value: torch.Tensor) -> tuple[int, ...]:
+    """Strides in elements; of symbolic ones, the example."""
+    return tuple(size(n) for n in value.stride())
+
+
+def op_of(node: Node) -> Op | None:
+    """The op of the table that a node calls, in its functional form."""
+    if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace != "aten":
+        return None
+    op, form = resolve.counterpart(node.target)
+    return op if form == resolve.FUNCTIONAL else None
+
+
+def base_of(node: Node) -> str:
+    """The name of what a node calls, without its overload."""
+    target = node.target
+    return target._schema.name if isinstance(target, torch._ops.OpOverload) else ""
+
+
+def arguments(node: Node) -> tuple[list[Any], dict[str, Any]]:
+    """A node's arguments as the table's signatures have them."""
+    listed: Any = node.target
+    schema = listed._schema.arguments
+    args = [a for a, s in zip(node.args, schema, strict=False) if s.name not in resolve.DROPPED]
+    kwargs = {k: v for k, v in node.kwargs.items() if k not in resolve.DROPPED}
+    return args, kwargs
+
+
+def seeded(node: Node) -> bool:
+    """Whether a generator of the caller's own is among the arguments."""
+    return node.kwargs.get("generator") is not None
+
+
+def call_of(node: Node) -> Call | None:
+    """A node as a call that may be pointwise; None where it cannot be."""
+    op = op_of(node)
+    if op is None or not is_tensor(node) or seeded(node):
+        return None
+    args, kwargs = arguments(node)
+    if any(_is_number(a) for a in (*args, *kwargs.values())):
+        return None
+    meta = meta_of(value_of(node))
+    if op.name == "_to_copy":
+        first: Any = args[0]
+        same = value_of(first).dtype == value_of(node).dtype
+        return None if same else Call(node.name, None, (Value(first.name),), {}, meta)
+    if op.rule.kind is None or op.effect or op.schema.view:
+        return None
+    return Call(node.name, op, tuple(map(_named, args)), _named_all(kwargs), meta)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether an argument is a number that only running tells."""
+    return isinstance(value, Node) and not is_tensor(value)
+
+
+def _named(value: Any) -> Any:
+    if isinstance(value, Node):
+        return Value(value.name)
+    if isinstance(value, list | tuple):
+        return [_named(v) for v in value]
+    return storage.TO_NUMPY[value] if isinstance(value, torch.dtype) else value
+
+
+def _named_all(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {k: _named(v) for k, v in kwargs.items()}
+
+
+def shown(node: Node) -> str:
+    """A node for a reader: what it calls with what, and what comes out."""
+    args = [_word(a) for a in node.args]
+    named = [f"{k}={_word(v)}" for k, v in node.kwargs.items()]
+    return f"{node.target}({', '.join([*args, *named])}) -> {_kind(value_of(node))}"
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_word, value))}]"
+    return str(value)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        sizes = ", ".join(map(str, value.shape))
+        return f"{str(value.dtype).removeprefix('torch.')}[{sizes}]"
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(_kind, value))})"
+    return str(value)

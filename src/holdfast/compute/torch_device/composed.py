@@ -1,0 +1,191 @@
+"""Overloads that are ops of the table under another name, or a few of them.
+
+Covers: factories that fill a tensor, helpers behind torch's own functions.
+Leaves to others: layers (`layers`, `recurrent`), optimizers (`optimizing`).
+Promise: every line is computed by the device; nothing here falls back to the host.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from holdfast.compute.torch_device import storage
+from holdfast.compute.torch_device.errors import Refused
+from holdfast.compute.torch_device.fallback import computed_by_torch
+from holdfast.compute.torch_device.handlers import fit
+from holdfast.compute.torch_device.specials import computed, special
+from holdfast.compute.torch_device.storage import down
+
+Tensor = torch.Tensor
+
+
+def write(target: Tensor, value: Tensor) -> Tensor:
+    """Fill the target of an out= form, which gets the value's sizes."""
+    if not target.untyped_storage().nbytes() and target.dtype is value.dtype:
+        storage.put(target, down(value))
+        return target
+    fit(target, tuple(value.shape))
+    return target.copy_(value)
+
+
+# ---- factories
+
+
+def _filled(out: Tensor, name: str, *args: Any) -> Tensor:
+    return write(out, computed(name, *args, dtype=storage.numpy_format(out.dtype)))
+
+
+@special("arange.start_out")
+def arange(start: Any, end: Any, step: Any = 1, *, out: Tensor) -> Tensor:
+    return _filled(out, "arange.start_step", start, end, step)
+
+
+@special("range.out")
+def range_(start: Any, end: Any, step: Any = 1, *, out: Tensor) -> Tensor:
+    count = math.floor((end - start) / step) + 1
+    steps = torch.arange(count, dtype=out.dtype, device=out.device)
+    return write(out, steps.mul_(step).add_(start))
+
+
+@special("linspace.out")
+def linspace(start: Any, end: Any, steps: int, *, out: Tensor) -> Tensor:
+    return _filled(out, "linspace", start, end, steps)
+
+
+@special("logspace.out")
+def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, out: Tensor) -> Tensor:
+    return _filled(out, "logspace", start, end, steps, base)
+
+
+@special("eye.out")
+def eye(n: int, *, out: Tensor) -> Tensor:
+    return _filled(out, "eye.m", n, n)
+
+
+@special("eye.m_out")
+def eye_of_two(n: int, m: int, *, out: Tensor) -> Tensor:
+    return _filled(out, "eye.m", n, m)
+
+
+@special("randperm.generator_out")
+def randperm(n: int, *, generator: Any = None, out: Tensor) -> Tensor:
+    if generator is not None:
+        overload = torch.ops.aten.randperm.generator_out
+        return computed_by_torch(overload, (n,), {"generator": generator, "out": out})
+    return _filled(out, "randperm", n)
+
+
+# ---- helpers of torch's own functions
+
+
+@special("_cummax_helper")
+def cummax(self: Tensor, values: Tensor, indices: Tensor, dim: int) -> None:
+    _both(values, indices, computed("cummax", self, dim))
+
+
+@special("_cummin_helper")
+def cummin(self: Tensor, values: Tensor, indices: Tensor, dim: int) -> None:
+    _both(values, indices, computed("cummin", self, dim))
+
+
+def _both(values: Tensor, indices: Tensor, found: tuple[Tensor, Tensor]) -> None:
+    values.copy_(found[0])
+    indices.copy_(found[1])
+
+
+@special("_logcumsumexp")
+def logcumsumexp(self: Tensor, dim: int) -> Tensor:
+    return computed("logcumsumexp", self, dim)
+
+
+@special("_logcumsumexp.out")
+def logcumsumexp_out(self: Tensor, dim: int, *, out: Tensor) -> Tensor:
+    return write(out, computed("logcumsumexp", self, dim))
+
+
+@special("_cholesky_solve_helper")
+def cholesky_solve(self: Tensor, A: Tensor, upper: bool) -> Tensor:
+    return computed("cholesky_solve", self, A, upper)
+
+
+@special("_linalg_eigvals")
+def eigvals(self: Tensor) -> Tensor:
+    return computed("linalg_eigvals", self)
+
+
+@special("_compute_linear_combination")
+def linear_combination(input: Tensor, coefficients: Tensor) -> Tensor:
+    return torch.tensordot(coefficients, input, dims=1)
+
+
+@special("linalg__powsum")
+def powsum(
+    self: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Tensor:
+    wide = self if dtype is None else self.to(dtype)
+    return wide.abs().pow(ord).sum(dim, keepdim)
+
+
+@special("_stack")
+def stack(tensors: Any, dim: int = 0) -> Tensor:
+    return computed("stack", tensors, dim)
+
+
+@special("_stack.out")
+def stack_out(tensors: Any, dim: int = 0, *, out: Tensor) -> Tensor:
+    return write(out, computed("stack", tensors, dim))
+
+
+@special("_aminmax")
+def aminmax(self: Tensor) -> Any:
+    return computed("aminmax", self)
+
+
+@special("_aminmax.dim")
+def aminmax_along(self: Tensor, dim: int, keepdim: bool = False) -> Any:
+    return computed("aminmax", self, dim=dim, keepdim=keepdim)
+
+
+@special("unique_dim_consecutive")
+def unique_consecutive(
+    self: Tensor, dim: int, return_inverse: bool = False, return_counts: bool = False
+) -> Any:
+    return computed("unique_consecutive", self, return_inverse, return_counts, dim)
+
+
+@special("__lshift__.Scalar", "__lshift__.Tensor")
+def shifted_left(self: Tensor, other: Any) -> Tensor:
+    if self.is_floating_point():
+        return self * 2**other
+    return torch.bitwise_left_shift(self, other)
+
+
+@special("__rshift__.Scalar", "__rshift__.Tensor")
+def shifted_right(self: Tensor, other: Any) -> Tensor:
+    if self.is_floating_point():
+        return self / 2**other
+    return torch.bitwise_right_shift(self, other)
+
+
+@special("_add_relu.Tensor", "_add_relu.Scalar")
+def add_relu(self: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
+    return torch.add(self, other, alpha=alpha).relu_()
+
+
+@special("_add_relu_.Tensor", "_add_relu_.Scalar")
+def add_relu_(self: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
+    return self.add_(other, alpha=alpha).relu_()
+
+
+@special("_assert_async")
+def assert_true(self: Tensor) -> None:
+    assert_true_saying(self, "Expected Tensor with single nonzero value, but got zero")
+
+
+@special("_assert_async.msg")
+def assert_true_saying(self: Tensor, assert_msg: str) -> None:
+    if not bool(self):
+        raise Refused(assert_msg)

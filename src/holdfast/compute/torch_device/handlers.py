@@ -1,0 +1,329 @@
+"""What torch calls for an overload: arrays out of tensors, the op of the table, tensors again.
+
+Covers: the functional, in-place and out= form of an op; a short way for float32 and float64.
+Leaves to others: which op (`resolve`), computing (the engine), overloads without one (`fallback`).
+Promise: an in-place form changes its tensor only when the result is whole; formats meet as torch
+has them meet.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import torch
+
+from holdfast.base.errors import BadInput, HoldfastError
+from holdfast.compute import dtype as formats
+from holdfast.compute.engine import ENGINES, run
+from holdfast.compute.ops.table import Op
+from holdfast.compute.torch_device import fallback, resolve, storage
+from holdfast.compute.torch_device.errors import as_torch_has_it
+from holdfast.compute.torch_device.storage import down, up
+
+Handler = Callable[..., Any]
+_ndarray, _asarray = numpy.ndarray, numpy.asarray
+_Tensor = torch.Tensor
+_FLOAT32, _FLOAT64 = formats.FLOAT32, formats.FLOAT64
+
+# Places among numbers may be on the CPU, as torch allows it; elsewhere a number at most.
+_PLACES_FROM_CPU = ("index", "_index_put_impl", "index_put", "_unsafe_index", "_unsafe_index_put")
+
+
+class _Lowering(dict[type, Callable[[Any], Any]]):
+    """How an argument of a type reaches a kernel."""
+
+    def __missing__(self, kind: type) -> Callable[[Any], Any]:
+        how: Callable[[Any], Any]
+        if issubclass(kind, torch.Tensor):
+            how = self.tensor
+        elif issubclass(kind, list | tuple):
+            how = self.several
+        elif kind is torch.dtype:
+            how = storage.TO_NUMPY.__getitem__
+        else:
+            how = _same
+        self[kind] = how
+        return how
+
+    def tensor(self, value: torch.Tensor) -> Any:
+        return down(value)
+
+    def several(self, values: Any) -> Any:
+        return [self[type(v)](v) for v in values]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+class _LoweringAny(_Lowering):
+    def tensor(self, value: torch.Tensor) -> Any:
+        return storage.down_any(value)
+
+
+_lower = _Lowering()
+_lower[torch.Tensor] = _lower[torch.nn.Parameter] = down
+_lower_any = _LoweringAny()
+
+
+def handler(overload: Any) -> Handler:
+    """What computes an overload on the device."""
+    op, form = resolve.counterpart(overload)
+    if op is None:
+        return fallback.handler(overload)
+    if form == resolve.FUNCTIONAL:
+        return _functional(overload, op)
+    return (_in_place if form == resolve.IN_PLACE else _out)(overload, op)
+
+
+def _raised(out: Any) -> Any:
+    if type(out) is _ndarray:
+        return up(out)
+    if isinstance(out, list | tuple):
+        return type(out)(_raised(one) for one in out)
+    return up(numpy.asarray(out)) if isinstance(out, numpy.generic) else out
+
+
+def _functional(overload: Any, op: Op) -> Handler:
+    compute = _computer(overload, op)
+
+    def general(*args: Any, **kwargs: Any) -> Any:
+        out = compute(args, kwargs)
+        return up(out) if type(out) is _ndarray else _raised(out)
+
+    engine = ENGINES["numpy"]
+    kernel = engine.kernels.get(op.name)
+    if kernel is None or op.rule.kind is None or op.rule.kind == "bool":
+        return general
+    needed = [a for a in overload._schema.arguments if not a.has_default_value()]
+    if not needed or str(needed[0].type) != "Tensor" or len(needed) > 2:
+        return general
+    if any(a.kwarg_only for a in needed):
+        return general
+    return (_unary if len(needed) == 1 else _binary)(engine, _plain(op, kernel), general)
+
+
+def _plain(op: Op, kernel: Handler) -> Handler:
+    """The kernel, or what it comes to for floats and no options."""
+    return _FOR_FLOATS.get(op.name, kernel)
+
+
+_FOR_FLOATS: dict[str, Handler] = {
+    "add.Tensor": numpy.add,
+    "add.Scalar": numpy.add,
+    "sub.Tensor": numpy.subtract,
+    "sub.Scalar": numpy.subtract,
+}
+
+
+def _unary(engine: Any, kernel: Handler, general: Handler) -> Handler:
+    """The short way for one tensor of float32 or float64 and nothing else."""
+    call = engine.quick
+
+    def unary(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if args or kwargs:
+            return general(tensor, *args, **kwargs)
+        array = down(tensor)
+        kind = array.dtype
+        if kind is _FLOAT32 or kind is _FLOAT64:
+            out = call(kernel, array)
+            if out.dtype is kind:  # a number of NumPy's comes of an array without dimensions
+                return up(out if type(out) is _ndarray else _asarray(out))
+        return general(tensor)
+
+    return unary
+
+
+def _binary(engine: Any, kernel: Handler, general: Handler) -> Handler:
+    """The short way for two tensors of one wide float format, or one and a number."""
+    call = engine.quick
+
+    def binary(tensor: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
+        if args or kwargs:
+            return general(tensor, other, *args, **kwargs)
+        try:
+            array = down(tensor)
+        except AttributeError:  # a number in front of a tensor
+            return general(tensor, other)
+        kind = array.dtype
+        if kind is not _FLOAT32 and kind is not _FLOAT64:
+            return general(tensor, other)
+        if type(other) is float:
+            second = other
+        elif isinstance(other, _Tensor):
+            second = down(other)
+            if second.dtype is not kind:
+                return general(tensor, other)
+        else:
+            return general(tensor, other)
+        try:
+            out = call(kernel, array, second)
+        except ValueError:  # shapes that do not broadcast: the general way says it in words
+            return general(tensor, other)
+        if out.dtype is kind:
+            return up(out if type(out) is _ndarray else _asarray(out))
+        return general(tensor, other)
+
+    return binary
+
+
+def _computer(overload: Any, op: Op) -> Callable[[Any, Any], Any]:
+    """Arrays that come out of an op, given torch's arguments."""
+    engine = ENGINES["numpy"]
+    lower = _lower_any if op.schema.base in _PLACES_FROM_CPU else _lower
+    positions = [
+        place
+        for place, a in enumerate(overload._schema.arguments)
+        if a.name in resolve.DROPPED and not a.kwarg_only
+    ]
+    outs = {a.name for a in overload._schema.arguments if a.is_out}
+    dropped = resolve.DROPPED | outs
+    seeded = any(a.name == "generator" for a in overload._schema.arguments)
+
+    def compute(args: Any, kwargs: Any) -> Any:
+        if positions:
+            args = [a for place, a in enumerate(args) if place not in positions]
+        try:
+            raw = [lower[type(a)](a) for a in args]
+            named = kwargs and {k: lower[type(v)](v) for k, v in kwargs.items() if k not in dropped}
+            return run(op, engine, raw, named)
+        except HoldfastError as exc:
+            raise as_torch_has_it(exc) from exc.__cause__
+
+    if not seeded:
+        return compute
+
+    def with_generator(args: Any, kwargs: Any) -> Any:
+        if kwargs.get("generator") is None:
+            return compute(args, kwargs)
+        out = fallback.computed_by_torch(overload, args, kwargs)
+        return [down(o) for o in out] if isinstance(out, list | tuple) else down(out)
+
+    return with_generator
+
+
+def _in_place(overload: Any, op: Op) -> Handler:
+    compute = _computer(overload, op)
+    rest = [
+        a
+        for a in overload._schema.arguments
+        if a.name not in resolve.DROPPED and not a.kwarg_only and a.has_default_value()
+    ]
+    positional = [a.name for a in overload._schema.arguments if not a.kwarg_only]
+    promotes = op.rule.kind is not None
+
+    def in_place(*args: Any, **kwargs: Any) -> Any:
+        target = args[0]
+        if rest:  # what only the in-place form has a default for (`bernoulli_`'s p)
+            given = set(positional[: len(args)])
+            args = (*args, *(a.default_value for a in rest if a.name not in given))
+        out = compute(args, kwargs)
+        if type(out) is tuple:
+            out = out[0]
+        _write(op, target, out, promotes)
+        return target
+
+    engine = ENGINES["numpy"]
+    ufunc = _plain(op, engine.kernels.get(op.name, _same))
+    # NumPy wants the target of these by name.
+    by_name = ufunc is numpy.maximum or ufunc is numpy.minimum
+    if isinstance(ufunc, numpy.ufunc) and ufunc.nout == 1 and promotes and not by_name:
+        return _into_itself(engine, ufunc, in_place)
+    return in_place
+
+
+def _into_itself(engine: Any, ufunc: numpy.ufunc, general: Handler) -> Handler:
+    """The short way for a ufunc that writes where it reads, in one wide float format."""
+    call, others = engine.quick, ufunc.nin - 1
+
+    def in_place(target: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs or len(args) != others:
+            return general(target, *args, **kwargs)
+        array = down(target)
+        if (array.dtype is not _FLOAT32 and array.dtype is not _FLOAT64) or 0 in array.strides:
+            return general(target, *args)
+        given = [array]
+        for other in args:
+            if isinstance(other, _Tensor):
+                second = down(other)
+                if second.dtype is not array.dtype:
+                    return general(target, *args)
+                given.append(second)
+            elif type(other) is float:
+                given.append(other)
+            else:
+                return general(target, *args)
+        try:
+            call(ufunc, *given, array)
+        except ValueError:  # it would have another shape: the general way says it in words
+            return general(target, *args)
+        return target
+
+    return in_place
+
+
+def _write(op: Op, target: torch.Tensor, out: Any, promotes: bool) -> None:
+    """Copy a result into a tensor on the device."""
+    array = down(target)
+    try:
+        if promotes and formats.category(out.dtype) > formats.category(array.dtype):
+            raise BadInput(
+                f"cannot compute {op.name} into a tensor: result type {_named(out.dtype)} can't be "
+                f"cast to the desired output type {_named(array.dtype)}",
+                expected="a tensor whose format holds the result",
+            )
+        if out.shape != array.shape and out.ndim > array.ndim:
+            raise BadInput(
+                f"cannot compute {op.name} in place: the result has shape {list(out.shape)}, the "
+                f"tensor has {list(array.shape)}",
+                expected="a tensor of the result's shape",
+            )
+        storage.check_writable(array)
+        ENGINES["numpy"].write(array, out)
+    except HoldfastError as exc:
+        raise as_torch_has_it(exc) from exc.__cause__
+    except ValueError as exc:
+        wrong = BadInput(
+            f"cannot compute {op.name} in place: {exc}", expected="a tensor of the result's shape"
+        )
+        raise as_torch_has_it(wrong) from exc
+
+
+def _named(kind: Any) -> str:
+    return str(storage.TO_TORCH[kind]).removeprefix("torch.")
+
+
+def _out(overload: Any, op: Op) -> Handler:
+    compute = _computer(overload, op)
+    names = [a.name for a in overload._schema.arguments if a.is_out]
+    promotes = op.rule.kind is not None
+
+    def out(*args: Any, **kwargs: Any) -> Any:
+        targets = [kwargs[name] for name in names]
+        found = compute(args, kwargs)
+        results = found if isinstance(found, list | tuple) else (found,)
+        if len(names) == 1 and isinstance(targets[0], list | tuple):
+            targets = list(targets[0])
+        for target, result in zip(targets, results, strict=True):
+            fit(target, tuple(result.shape))
+            _write(op, target, result, promotes)
+        return targets[0] if len(targets) == 1 else tuple(targets)
+
+    return out
+
+
+def fit(target: torch.Tensor, shape: tuple[int, ...]) -> None:
+    """Give the target of an out= form the shape of its result, and warn as torch does."""
+    if tuple(target.shape) == shape:
+        return
+    if target.numel():
+        warnings.warn(
+            f"An output with one or more elements was resized since it had shape "
+            f"{list(target.shape)}, which does not match the required output shape {list(shape)}.",
+            UserWarning,
+            stacklevel=3,
+        )
+    storage.resize(target, shape)

@@ -1,0 +1,222 @@
+"""The C++ shim: less time for each op, `torch.Generator(device="holdfast")`, pinned memory.
+
+Covers: building it, loading it, when the Python handlers compute instead.
+Leaves to others: what it does (`native/device.cpp`), the handlers (its twin, `handlers`).
+Promise: everything works without it. Nothing is built unless `build` is called; a library that was
+built for this torch and this Python is loaded when torch is told of the device, and one that cannot
+be loaded is warned about, once.
+
+With the shim torch's own CPU kernels compute, over the device's memory; nothing is counted in
+`engine.fallbacks`, as no engine was asked. The handlers and the engine's kernels compute where
+`engine.strict` or HOLDFAST_STRICT says so, and while memory is watched: then each tensor is seen
+with the line that made it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import backend_registration
+
+from holdfast.base.config import Config
+from holdfast.base.errors import BadInput, HoldfastError, Misuse, Unsupported
+from holdfast.memory import compiled
+
+SOURCE = Path(__file__).parent / "native" / "device.cpp"
+CHOICES = ("auto", "on", "off")
+TWIN = "PrivateUse2"  # the dispatch key of the Python handlers where the shim has PrivateUse1
+_BUILD = "holdfast device build, or holdfast.torch.build_shim()"
+
+
+class _Loaded:
+    """What is loaded in this process."""
+
+    library: Any = None
+    callback: Any = None  # C++ has its bare address
+    armed: bool = False
+
+
+_loaded = _Loaded()
+
+
+# ---- building
+
+
+def path() -> Path:
+    """Where the library for this torch and this Python is, or would be."""
+    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]
+    version = f"torch{torch.__version__}-{sys.implementation.cache_tag}"
+    return compiled.folder() / f"torch_device-{version}-{digest}.so"
+
+
+def build(progress: Callable[[str], object] | None = None) -> Path:
+    """Compile the shim where it is not there yet; programs that start later use it.
+
+    Takes about a minute. Raises Unsupported without a C++ compiler or torch's headers.
+    """
+    target = path()
+    if target.exists():
+        return target
+    flags = _flags()
+    if progress is not None:
+        progress(f"compiling {SOURCE.name} for torch {torch.__version__}: about a minute")
+    try:
+        return compiled.library(str(SOURCE), flags, "c++", target)
+    except Unsupported as exc:
+        raise Unsupported(
+            f"the C++ shim cannot be built: {exc.what}",
+            expected=exc.expected,
+            hint="apt-get install g++, or leave it: the Python device works without",
+        ) from exc
+
+
+def _flags() -> list[str]:
+    if os.name != "posix":
+        raise Unsupported(
+            f"the C++ shim cannot be built on {sys.platform}", expected="Linux or macOS"
+        )
+    folder = Path(torch.__file__).parent
+    header = folder / "include/ATen/detail/PrivateUse1HooksInterface.h"
+    if not header.exists():
+        raise Unsupported(
+            "this torch came without its C++ headers",
+            expected=str(header),
+            hint="a torch from pip has them",
+        )
+    linked = ["-lc10", "-ltorch_cpu"]
+    return [
+        "-std=c++20",
+        f"-I{folder}/include",
+        f"-I{folder}/include/torch/csrc/api/include",
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+        f"-L{folder}/lib",
+        *(linked if sys.platform == "darwin" else ["-Wl,--no-as-needed", *linked]),
+    ]
+
+
+# ---- loading
+
+
+def is_loaded() -> bool:
+    """Whether torch's CPU kernels compute for the device in this process."""
+    return _loaded.library is not None
+
+
+def load(arm_twin: Callable[[], object]) -> bool:
+    """Load the shim where it was built and is wanted; whether it is here now.
+
+    To be called before torch is told of the device. `arm_twin` registers the Python handlers under
+    `TWIN`. Raises Unsupported where HOLDFAST_TORCH_SHIM=on and it cannot be had.
+    """
+    chosen = Config.load().torch_shim
+    if chosen not in CHOICES:
+        raise BadInput(
+            f"cannot use HOLDFAST_TORCH_SHIM={chosen!r}", expected=f"one of {', '.join(CHOICES)}"
+        )
+    if chosen == "off":
+        return False
+    try:
+        _load(arm_twin)
+    except HoldfastError as exc:
+        if chosen == "on":
+            raise
+        if exc.__cause__ is not None:  # it is there, and does not fit
+            warnings.warn(f"{exc.what}; the Python device is used", RuntimeWarning, stacklevel=3)
+    return is_loaded()
+
+
+def _load(arm_twin: Callable[[], object]) -> None:
+    place = path()
+    if not place.exists():
+        raise Unsupported(
+            f"there is no C++ shim for torch {torch.__version__} and this Python",
+            expected=str(place),
+            hint=_BUILD,
+        )
+    try:
+        library = ctypes.CDLL(str(place))
+        library.hf_device_arm.restype = ctypes.c_char_p
+        address = ctypes.c_void_p
+        library.hf_device_pool.argtypes = [address, address, address, ctypes.c_size_t]
+        _loaded.callback = ctypes.CFUNCTYPE(None)(arm_twin)
+        library.hf_device_begin(_loaded.callback)
+    except (OSError, AttributeError) as exc:
+        raise Unsupported(
+            f"cannot load the C++ shim: {exc}",
+            expected="a library that was built for this torch",
+            hint=f"remove it, then {_BUILD}",
+        ) from exc
+    _loaded.library = library
+
+
+def introduce(name: str, module: Any, guard: Any) -> None:
+    """Tell torch of the device as its own set-up does, but for the hooks: they are the shim's."""
+    inside: Any = torch._C
+    backend_registration.rename_privateuse1_backend(name)
+    backend_registration.generate_methods_for_privateuse1_backend()
+    torch._register_device_module(name, module)
+    inside._acc.register_python_privateuseone_device_guard(guard)
+
+
+def arm() -> None:
+    """Register the shim's kernels, where it is loaded: at the first tensor."""
+    library = _loaded.library
+    if library is None or _loaded.armed:
+        return
+    from holdfast.compute.torch_device import shim_numbers, strictness
+    from holdfast.memory import hooks
+
+    _loaded.armed = True
+    _share_pool(library)
+    shim_numbers.install(library)
+    wrong = library.hf_device_arm()
+    if wrong is not None:
+        raise Misuse(
+            f"the C++ shim could not register its kernels: {wrong.decode(errors='replace')}",
+            expected="a process in which nobody else has kernels for PrivateUse1",
+            hint="HOLDFAST_TORCH_SHIM=off",
+        )
+    strictness.on_use.append(library.hf_device_strict)
+    hooks.at_watch(_choose)
+    _choose()
+
+
+def _share_pool(library: Any) -> None:
+    """Have tensors lie in the pool that the NumPy engine's arrays come from."""
+    from holdfast.memory.hooks import keep_for_ever
+    from holdfast.memory.manager import memory_manager
+    from holdfast.memory.torch_cpu import LEAST_BYTES
+
+    pool = memory_manager.pool("cpu").pool
+    try:
+        compiled.require_compiled(pool.core, "the C++ shim")
+    except HoldfastError:
+        return  # tensors come from malloc
+    functions = pool.core.functions()
+    keep_for_ever(pool)  # torch has bare addresses of it
+    library.hf_device_pool(
+        functions["malloc"], functions["free"], functions["context"], LEAST_BYTES
+    )
+
+
+def _choose() -> None:
+    """Say who computes where a thread has not said whether it is strict."""
+    from holdfast.memory.memory_pool import watched
+
+    _loaded.library.hf_device_twin(int(Config.load().strict or watched()))
+
+
+def left_out(names: Iterable[str]) -> list[str]:
+    """Of these overloads those that the shim has no kernel for."""
+    if not _loaded.armed:
+        return list(names)
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return [name for name in names if not has(f"aten::{name}", "PrivateUse1")]

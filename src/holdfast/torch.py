@@ -1,0 +1,85 @@
+"""`torch.device("holdfast")`: importing this registers it.
+
+    import holdfast.torch
+    x = torch.randn(3, device="holdfast")
+
+Covers: registering, which engine computes, what it can compute, what it could not.
+Leaves to others: the device (`holdfast.compute.torch_device`).
+Promise: importing computes nothing. HOLDFAST_ENGINE names the engine, HOLDFAST_STRICT=1 forbids
+falling back to torch's CPU kernels.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.compute.torch_device.registering import register
+from holdfast.compute.torch_device.selecting import engine, use
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.compute.engine import strict
+    from holdfast.compute.torch_device.coverage import Row
+
+__all__ = [
+    "build_shim",
+    "clear_fallbacks",
+    "coverage",
+    "engine",
+    "fallbacks",
+    "shim_loaded",
+    "strict",
+    "use",
+]
+
+
+def build_shim() -> Path:
+    """Compile the C++ shim, which makes small ops three times as fast; see `torch_device.shim`.
+
+    Programs that start later use it. Takes about a minute. Raises Unsupported without a compiler.
+    """
+    from holdfast.compute.torch_device import shim
+
+    return shim.build()
+
+
+def shim_loaded() -> bool:
+    """Whether the C++ shim is in this process: then torch's own CPU kernels compute."""
+    from holdfast.compute.torch_device import shim
+
+    return shim.is_loaded()
+
+
+def coverage(engine: str | None = None) -> list[Row]:
+    """How each overload of torch is computed on the device; see `torch_device.coverage`."""
+    from holdfast.compute.torch_device import coverage as found
+
+    return found.coverage(engine)
+
+
+def fallbacks() -> dict[str, int]:
+    """Overload -> how often torch's CPU kernel computed it for the device in this process."""
+    from holdfast.compute.engine import fallbacks
+
+    mine = engine()
+    return {op: count for (name, op), count in fallbacks.items() if name == mine}
+
+
+def clear_fallbacks() -> None:
+    """Count from 0 again."""
+    from holdfast.compute.engine import fallbacks
+
+    for key in [key for key in fallbacks if key[0] == engine()]:
+        del fallbacks[key]
+
+
+def __getattr__(name: str) -> object:
+    if name == "strict":  # a block in which falling back is refused
+        from holdfast.compute.engine import strict
+
+        return strict
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+register()
