@@ -23,7 +23,10 @@ BUILD_DIR = Path(__file__).parents[1] / ".cache" / "build"
 
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported
 # Tests are about the Python device, whether the shim was built or not; its own tests turn it on.
-os.environ.setdefault("HOLDFAST_TORCH_SHIM", "off")
+# HOLDFAST_TORCH_SHIM=on has every test of the device run with it (`tests.compute.torch_device`).
+SHIM = os.environ.setdefault("HOLDFAST_TORCH_SHIM", "off")
+if SHIM != "off":
+    os.environ["HOLDFAST_BUILD_DIR"] = str(BUILD_DIR)  # read when torch is imported
 # On a busy machine an example may take long; that is no failure.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("patient"), max_examples=15)
@@ -62,7 +65,7 @@ def own_settings(monkeypatch: pytest.MonkeyPatch, caches: Path) -> None:
     monkeypatch.setenv("HOLDFAST_CACHE_DIR", str(caches / str(next(_numbers))))
     # One for all tests: what is compiled is named after its source, and compiling takes seconds.
     monkeypatch.setenv("HOLDFAST_BUILD_DIR", str(BUILD_DIR))
-    monkeypatch.setenv("HOLDFAST_TORCH_SHIM", "off")
+    monkeypatch.setenv("HOLDFAST_TORCH_SHIM", SHIM)
 
 
 _numbers = itertools.count()

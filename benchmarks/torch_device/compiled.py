@@ -18,15 +18,25 @@ from torch.nn import functional as F
 import holdfast.torch  # noqa: F401
 
 _REPEATS, _SPAN_S = 7, 0.05
-_SIZES = (16, 4096, 1 << 20)
+_SIZES = (16, 4096, 1 << 20, 1 << 24)
 _OPS = 20
 
 
-def chain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """20 pointwise ops."""
+def plain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """20 pointwise ops that take a cycle each."""
+    for _ in range(_OPS // 4):
+        x = torch.relu(x * y + 0.5) - y
+    return x
+
+
+def curved(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """20 pointwise ops, five of them sigmoids."""
     for _ in range(_OPS // 4):
         x = torch.sigmoid(x * y + 0.5) - y
     return x
+
+
+_CHAINS = {"pointwise ops": plain, "pointwise ops with sigmoids": curved}
 
 
 class Block(nn.Module):
@@ -50,7 +60,7 @@ class Block(nn.Module):
 
 def rows() -> list[dict[str, Any]]:
     """One row for each workload."""
-    found = [_chain_row(size) for size in _SIZES]
+    found = [_chain_row(name, size) for name in _CHAINS for size in _SIZES]
     perceptron = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
     for name, module, shape in (("mlp", perceptron, (8, 16)), ("block", Block(), (2, 16, 32))):
         for backward in (False, True):
@@ -58,7 +68,8 @@ def rows() -> list[dict[str, Any]]:
     return found
 
 
-def _chain_row(size: int) -> dict[str, Any]:
+def _chain_row(name: str, size: int) -> dict[str, Any]:
+    chain = _CHAINS[name]
     torch.manual_seed(0)
     given = torch.rand(size), torch.rand(size)
 
@@ -68,7 +79,7 @@ def _chain_row(size: int) -> dict[str, Any]:
         return lambda: call(*args)
 
     with torch.no_grad():
-        return _row(f"{_OPS} pointwise ops, {size} numbers", made)
+        return _row(f"{_OPS} {name}, {size} numbers", made)
 
 
 def _module_row(name: str, module: nn.Module, x: torch.Tensor, backward: bool) -> dict[str, Any]:

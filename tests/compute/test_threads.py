@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -66,6 +68,19 @@ def test_blas_has_one_thread_inside_and_all_afterwards() -> None:
     threads.share_out(lambda number: seen.append(threads.blas_threads()), 4)
     assert seen == [1] * 4
     assert threads.blas_threads() == 2
+
+
+def test_a_middling_product_leaves_blas_the_threads_it_found() -> None:
+    code = (
+        "import numpy; from holdfast.compute import threads\n"
+        "from holdfast.compute.engines.numpy import matrix\n"
+        "before = threads.blas_threads()\n"
+        "square = numpy.ones((128, 128), numpy.float32)\n"
+        "matrix.product(square, square)\n"  # the first thing that asks how many there are
+        "print(threads.blas_threads() == before == threads.get_num_threads())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
 
 
 def test_sharing_within_sharing_stays_in_its_thread() -> None:

@@ -65,7 +65,7 @@ SIGNATURES: Signatures = {
     "holdfast_chain_scratch": (_INT, (_INT, _INT)),
     "holdfast_chain": (
         None,
-        (_POINTER, _INT, _POINTER, _INT, _POINTER, _INT, _INT, _INT, _POINTER),
+        (_POINTER, _INT, _POINTER, _INT, _POINTER, _INT, _INT, _INT, _POINTER, _POINTER),
     ),
     "holdfast_attention": (None, (*[_POINTER] * 7, *[_INT] * 2, _POINTER)),
 }

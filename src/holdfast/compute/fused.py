@@ -80,7 +80,7 @@ class Program:
         last.update({r.place: len(large) for r in results})
         numbers = sum(1 for s in large for a in s.args if not isinstance(a, Traced))
         self._tasks = self._assign(large, last, count + numbers)
-        self._compiled = self._orders() if all(_has_code(s) for s in large) else None
+        self._compiled = self._orders(large) if all(_has_code(s) for s in large) else None
 
     def _assign(self, steps: list[Step], last: dict[int, int], first: int) -> list[Task]:
         """Give every result a register; a buffer that is not read again is used again."""
@@ -94,7 +94,8 @@ class Program:
                 register = where.get(a, a)
                 if register >= first and last[a] == number:
                     free.setdefault(self._buffers[register - first], []).append(register)
-            fresh = not isinstance(step.kernel, numpy.ufunc)
+            kernel = _into(step)
+            fresh = kernel is None
             if place not in where and not fresh:
                 # Element by element: it may write where it reads for the last time.
                 spare = free.get(kind)
@@ -102,17 +103,16 @@ class Program:
                 if where[place] == first + len(self._buffers):
                     self._buffers.append(kind)
             register = where.setdefault(place, place)
-            tasks.append(
-                Task(step.kernel, tuple(reads), _picker(reads), step.kwargs, register, fresh)
-            )
+            done = kernel or step.kernel
+            tasks.append(Task(done, tuple(reads), _picker(reads), step.kwargs, register, fresh))
         return tasks
 
-    def _orders(self) -> chains.Chain:
+    def _orders(self, steps: list[Step]) -> chains.Chain:
         """The same for the C loop."""
         orders = []
-        for task in self._tasks:
+        for task, step in zip(self._tasks, steps, strict=True):
             reads: Any = task.reads
-            orders.append((chains.CODES[task.kernel], task.register, reads[0], reads[-1]))
+            orders.append((chains.CODES[step.kernel], task.register, reads[0], reads[-1]))
         return chains.Chain(orders, self.count, self._constants, len(self._buffers))
 
     def _read(self, value: Any, where: dict[int, int]) -> int:
@@ -188,8 +188,23 @@ class Program:
                 registers[register] = kernel(*pick(registers), **kwargs)
 
 
+def _into(step: Step) -> Callable[..., Any] | None:
+    """What computes a step into `out=`; None where it has to make an array of its own."""
+    if isinstance(step.kernel, numpy.ufunc):
+        return step.kernel
+    if step.kwargs or step.kernel not in chains.CODES:
+        return None
+
+    def compute(*args: Any, out: Any) -> None:
+        out[...] = step.kernel(*args)
+
+    return compute
+
+
 def _has_code(step: Step) -> bool:
     """Whether the C loop can do a step."""
+    if step.kwargs:
+        return False
     values = (a.dtype if isinstance(a, Traced) else type(a) for a in step.args)
     return step.kernel in chains.CODES and all(
         kind in (formats.FLOAT32, int, float) for kind in (*values, step.result.dtype)

@@ -202,6 +202,7 @@ _state = _State()
 @contextlib.contextmanager
 def single_blas() -> Iterator[None]:
     """BLAS runs on one thread until the last block of this kind is left."""
+    get_num_threads()  # what BLAS has found is asked before it is changed
     with _state.lock:
         _state.shared += 1
         if _state.shared == 1:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 import torch
@@ -119,6 +120,16 @@ def test_an_engine_that_cannot_is_no_reason_to_have_no_torch() -> None:
     assert (done.returncode, done.stdout) == (0, "False\n")
     assert "the device cannot compute with the engine 'opencl'" in done.stderr
     assert "RuntimeWarning" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_shim_that_is_wanted_and_not_there_is_refused_again_when_asked(tmp_path: Path) -> None:
+    done = run(  # torch's entry point has tried, and warned
+        "import holdfast.torch", HOLDFAST_TORCH_SHIM="on", HOLDFAST_BUILD_DIR=str(tmp_path)
+    )
+    assert done.returncode == 1
+    assert "RuntimeWarning: torch.device('holdfast') is not there" in done.stderr
+    assert done.stderr.splitlines()[-3].startswith("holdfast.base.errors.Unsupported: there is no ")
 
 
 # ---- which torch

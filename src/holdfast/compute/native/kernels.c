@@ -361,6 +361,9 @@ void holdfast_attention(const Heads *h, const float *q, const float *keys, const
  * of single ops.
  */
 #define BLOCK 2048
+#define FUNCTIONS 64 /* codes from here on are those of `holdfast_each` in rows.c */
+
+typedef void Each(int64_t code, const float *x, const float *y, float *to, int64_t n);
 
 typedef struct {
     int32_t code, to, one, other;
@@ -399,13 +402,16 @@ int64_t holdfast_chain_scratch(int64_t numbers, int64_t buffers) {
 /* Places [start, stop) of all arrays. */
 void holdfast_chain(const Order *orders, int64_t count, float *const *arrays, int64_t many,
                     const float *numbers, int64_t constants, int64_t start, int64_t stop,
-                    float *scratch) {
+                    float *scratch, Each *each) {
     for (int64_t c = 0; c < constants; c++)
         for (int64_t i = 0; i < BLOCK; i++) scratch[c * BLOCK + i] = numbers[c];
     for (int64_t at = start; at < stop; at += BLOCK) {
         int64_t n = stop - at < BLOCK ? stop - at : BLOCK;
 #define REGISTER(R) ((R) < many ? arrays[R] + at : scratch + ((R) - many) * BLOCK)
         for (const Order *o = orders; o < orders + count; o++)
-            obey(o->code, REGISTER(o->one), REGISTER(o->other), REGISTER(o->to), n);
+            if (o->code < FUNCTIONS)
+                obey(o->code, REGISTER(o->one), REGISTER(o->other), REGISTER(o->to), n);
+            else
+                each(o->code - FUNCTIONS, REGISTER(o->one), REGISTER(o->other), REGISTER(o->to), n);
     }
 }

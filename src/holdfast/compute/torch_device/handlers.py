@@ -129,7 +129,10 @@ def _unary(engine: Any, kernel: Handler, general: Handler) -> Handler:
         array = down(tensor)
         kind = array.dtype
         if kind is _FLOAT32 or kind is _FLOAT64:
-            out = call(kernel, array)
+            try:
+                out = call(kernel, array)
+            except MemoryError:  # the general way makes room, or says what is missing
+                return general(tensor)
             if out.dtype is kind:  # a number of NumPy's comes of an array without dimensions
                 return up(out if type(out) is _ndarray else _asarray(out))
         return general(tensor)
@@ -161,7 +164,7 @@ def _binary(engine: Any, kernel: Handler, general: Handler) -> Handler:
             return general(tensor, other)
         try:
             out = call(kernel, array, second)
-        except ValueError:  # shapes that do not broadcast: the general way says it in words
+        except (ValueError, MemoryError):  # the general way says it in words, or makes room
             return general(tensor, other)
         if out.dtype is kind:
             return up(out if type(out) is _ndarray else _asarray(out))

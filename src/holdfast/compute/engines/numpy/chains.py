@@ -6,6 +6,7 @@ Leaves to others: recording a chain and giving out registers (`fused`), every ot
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +16,9 @@ import numpy
 from holdfast.compute import dtype as formats
 from holdfast.compute import threads
 from holdfast.compute.compiled import kernels
+from holdfast.compute.engines.numpy import activation, rows
 
+_FUNCTIONS = 64  # what is added to the codes of rows.c
 CODES: dict[Any, int] = {
     numpy.add: 0,
     numpy.subtract: 1,
@@ -27,6 +30,13 @@ CODES: dict[Any, int] = {
     numpy.absolute: 7,
     numpy.sqrt: 8,
     numpy.square: 9,
+    **{
+        getattr(activation, name): _FUNCTIONS + rows.CODES[name]
+        for name in (
+            *("sigmoid", "silu", "gelu"),
+            *("sigmoid_backward", "silu_backward", "gelu_backward"),
+        )
+    },
 }
 _WORTH = 1 << 14  # numbers for a thread; below, waking another costs more than it saves
 
@@ -40,6 +50,7 @@ class Chain:
         self._orders = numpy.array(orders, numpy.int32)
         self._numbers = numpy.array(numbers, numpy.float32)
         self._arrays, self._buffers = arrays, buffers
+        self._functions = any(order[0] >= _FUNCTIONS for order in orders)
         self.used = sorted({r for order in orders for r in order[1:] if r < arrays})
 
     def run(self, arrays: list[Any], shape: tuple[int, ...]) -> bool:
@@ -47,6 +58,12 @@ class Chain:
         loops = kernels()
         if loops is None or not all(_fit(arrays[r], shape) for r in self.used):
             return False
+        each = None
+        if self._functions:
+            # Of fewer numbers the op alone is not computed by a loop in C: results are to be equal.
+            if math.prod(shape) < rows.LEAST or rows.loops() is None:
+                return False
+            each = ctypes.cast(rows.loops().holdfast_each, ctypes.c_void_p)
         places = numpy.zeros(self._arrays, numpy.uintp)
         for r in self.used:
             places[r] = arrays[r].ctypes.data
@@ -62,7 +79,7 @@ class Chain:
             loops.holdfast_chain(
                 self._orders.ctypes.data, len(self._orders), places.ctypes.data, self._arrays,
                 self._numbers.ctypes.data, len(self._numbers), size * number // parts,
-                size * (number + 1) // parts, threads.scratch.of(room).ctypes.data,
+                size * (number + 1) // parts, threads.scratch.of(room).ctypes.data, each,
             )  # fmt: skip
 
         threads.share_out(work, parts)

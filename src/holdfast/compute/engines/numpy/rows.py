@@ -34,7 +34,7 @@ SIGNATURES: compiled.Signatures = {
     "holdfast_slopes": (None, (*[_POINTER] * 5, *[_INT] * 2)),
     "holdfast_bent": (None, (*[_POINTER] * 7, *[_INT] * 2)),
 }
-_CODES = {
+CODES = {
     "sigmoid": 0,
     "silu": 1,
     "gauss": 2,
@@ -104,7 +104,7 @@ def into(name: str, out: Any, x: Any) -> bool:
     if not (x.flags.c_contiguous and out.flags.c_contiguous):
         return False
     at = x.ctypes.data
-    loops().holdfast_each(_CODES[name], at, at, out.ctypes.data, x.size)
+    loops().holdfast_each(CODES[name], at, at, out.ctypes.data, x.size)
     return True
 
 
@@ -114,7 +114,7 @@ def each(name: str, *arrays: Any) -> Any:
         return None
     made = numpy.empty(arrays[0].shape, formats.FLOAT32)
     flat = [numpy.ascontiguousarray(a) for a in arrays]
-    call, code, to = loops().holdfast_each, _CODES[name], made.ctypes.data
+    call, code, to = loops().holdfast_each, CODES[name], made.ctypes.data
     x = flat[0].ctypes.data
     y = flat[1].ctypes.data if len(flat) > 1 else x
 

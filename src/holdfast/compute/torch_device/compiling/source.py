@@ -115,14 +115,15 @@ class _Writer:
         else:
             self._put(f"{node.name} = {self._expression(node)}", shown)
 
-    def _heading(self, node: Node) -> None:
+    def _heading(self, node: Node, gap: bool = True) -> None:
         """The line of the program that a node comes from, where it is another than before."""
         trace = node.meta.get("stack_trace") or ""
         where = [line.strip() for line in trace.splitlines() if line.strip().strip("^~")]
         words = where[-1] if where else ""
         if words and words != self._where:
             self._where = words
-            self._lines += ["", f"    # ---- {words}"]
+            self._lines += [""] * gap
+            self._put(f"# ---- {words}")
 
     def _output(self, node: Node) -> None:
         results: Any = node.args[0]
@@ -135,7 +136,8 @@ class _Writer:
         for part in str(node.target).split("."):
             held = getattr(held, part)
         if isinstance(held, torch.Tensor):
-            held = storage.down_any(held.detach())
+            with unset_fake_temporarily():  # torch compiles among fake tensors; this one is real
+                held = storage.down_any(held.detach())
         return self._named(held, f"constant_{node.name}")
 
     # ---- pointwise
@@ -145,10 +147,10 @@ class _Writer:
         chain = recording.Chain(group.calls, [i.name for i in inputs], [r.name for r in results])
         self._chains += 1
         name = self._named(chain, f"chain_{self._chains}")
-        for node in group.nodes:
-            self._heading(node)
+        self._lines.append("")
         self._put("# in one pass:")
         for node in group.nodes:
+            self._heading(node, gap=False)
             self._put(f"#   {node.name} = {nodes.shown(node)}")
         made = ", ".join(r.name for r in results)
         read = ", ".join(i.name for i in inputs)
