@@ -135,7 +135,7 @@ class Recorder:
         if array.dtype == dtype:
             return array
         meta = Meta(array.shape, dtype)
-        return self._note(_cast, (array, dtype), {}, meta)
+        return self._note(cast_step, (array, dtype), {}, meta)
 
     def upload(self, array: Any) -> Any:
         if getattr(array, "ndim", 1):
@@ -152,7 +152,8 @@ class Recorder:
         raise NotPointwise
 
 
-def _cast(array: Any, dtype: Any) -> Any:
+def cast_step(array: Any, dtype: Any) -> Any:
+    """What a recorded cast runs."""
     return ENGINES["numpy"].cast(array, dtype)
 
 

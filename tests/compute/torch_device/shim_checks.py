@@ -25,6 +25,7 @@ import torch
 
 import holdfast.torch  # noqa: F401  (registers the device)
 from holdfast.base.errors import Unsupported
+from holdfast.base.units import format_bytes
 from holdfast.compute import engine
 from holdfast.compute.torch_device import shim
 from holdfast.compute.torch_device.errors import Refused
@@ -218,14 +219,42 @@ def large_tensors_lie_in_the_pool_and_leave_it() -> None:
 
 
 @check
+def a_device_that_is_not_there_is_refused_in_the_words_of_the_twin() -> None:
+    x, a = ramp(3)
+    for make in (
+        lambda device: torch.empty(3, device=device),
+        lambda device: torch.full((3,), 1.0, device=device),
+        lambda device: torch.arange(3, device=device),
+        lambda device: torch.randn(3, device=device),
+        lambda device: torch.Generator(device=device),
+        lambda device: x.new_zeros(3, device=device),
+        x.to,
+        a.to,
+    ):
+        with pytest.raises(Refused) as caught:
+            make(f"{DEVICE}:1")
+        assert str(caught.value) == (
+            "there is no device 'holdfast:1' here\n  expected: 'holdfast', 'holdfast:0' or 0"
+        )
+
+
+@check
 def a_hard_limit_of_the_pool_is_torchs_own_error() -> None:
     from holdfast.memory.manager import memory_manager
 
     pool = memory_manager.pool("cpu")
     pool.set_limit(pool.pool.core.counters()["reserved"] + (1 << 20), hard=True)
     try:
-        with pytest.raises(torch.OutOfMemoryError):
+        with pytest.raises(torch.OutOfMemoryError) as caught:
             torch.empty(1 << 28, device=DEVICE)
+        used = format_bytes(pool.pool.allocated_bytes)
+        limit = format_bytes(pool.pool.core.limit)
+        assert str(caught.value) == (
+            f"cannot make a tensor of 1.1 GB: no memory for it; {used} of the limit of {limit} are "
+            "in use\n  expected: tensors that fit into the limit together\n"
+            "  try: del tensors that are done with, or "
+            "torch.holdfast.set_per_process_memory_fraction(1.0), which takes the limit away"
+        )
     finally:
         pool.set_limit(None)
     assert torch.ones(1 << 20, device=DEVICE).sum().item() == 1 << 20
@@ -337,6 +366,22 @@ def while_memory_is_recorded_every_tensor_is_seen() -> None:
         for frame in recording.stacks_table[life.stack]
     }
     assert "while_memory_is_recorded_every_tensor_is_seen" in names, names
+
+
+@check
+def a_tensor_that_grows_while_memory_is_recorded_is_freed_like_any_other() -> None:
+    from holdfast.memory import memory_profiler
+
+    kept = [torch.ones(30_000, device=DEVICE) for _ in range(20)]
+    for _ in range(3):
+        with memory_profiler.record():
+            made = [x + 1 for x in kept]
+            made[1].resize_(90_000).fill_(5)
+            kept[2].resize_(90_000)
+        assert made[1].sum().item() == 450_000
+        kept = [x[:30_000] + 1 for x in made]
+        del made
+    assert kept[0].sum().item() == 7 * 30_000
 
 
 # ---- processes and threads

@@ -78,6 +78,7 @@ def _way(three: list[Tensor], **how: Any) -> str:
     return function.name()
 
 
+@pytest.mark.usefixtures("python_device")
 def test_a_call_with_heads_is_fused_and_joins_them_without_a_copy() -> None:
     three = _three(width=16)
     assert _way(three) == FUSED
@@ -115,6 +116,7 @@ def test_gradients_of_gradients_go_the_way_that_is_taken_apart() -> None:
     assert query.grad.cpu().isfinite().all()
 
 
+@pytest.mark.usefixtures("python_device")
 def test_the_names_that_a_device_supplies_compute_the_same() -> None:
     there = [t.to("holdfast").requires_grad_() for t in _three()]
     assert torch._fused_sdp_choice(*there) == int(SDPBackend.OVERRIDEABLE)

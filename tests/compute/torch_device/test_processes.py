@@ -241,6 +241,7 @@ def test_workers_load_data_for_the_device(method: str, place: str) -> None:
         assert [b[:, 0].tolist() for b in batches] == [[0, 1, 2], [3, 4, 5]]
 
 
+@pytest.mark.usefixtures("python_device")
 def test_a_stream_of_data_is_pinned_by_an_ordinary_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pinning, "_told", [])
     loader = DataLoader(workers.Stream(), batch_size=4, pin_memory=True)

@@ -56,6 +56,23 @@ def test_autoload_loads_nothing_that_computes() -> None:
     assert heavy & loaded == set()
 
 
+@pytest.mark.parametrize("asking", ["torch.ones(1, device='holdfast')", "import holdfast.torch"])
+def test_programs_that_never_ask_for_the_device_have_no_accelerator(asking: str) -> None:
+    program = f"""
+import torch
+def tell():
+    found = torch.accelerator.current_accelerator()
+    print(found, torch.accelerator.is_available(), torch.get_device_module().__name__)
+tell()
+{asking}
+tell()
+"""
+    assert result(program).splitlines() == [
+        "None False torch.cpu",
+        "holdfast True holdfast.compute.torch_device.module",
+    ]
+
+
 @pytest.mark.slow
 def test_autoload_can_be_turned_off() -> None:
     program = "import torch, sys; print('holdfast' in sys.modules, hasattr(torch, 'holdfast'))"
@@ -120,6 +137,16 @@ def test_an_engine_that_cannot_is_no_reason_to_have_no_torch() -> None:
     assert (done.returncode, done.stdout) == (0, "False\n")
     assert "the device cannot compute with the engine 'opencl'" in done.stderr
     assert "RuntimeWarning" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_setting_that_cannot_be_used_is_a_warning_with_what_can() -> None:
+    done = run("import torch", HOLDFAST_TORCH_SHIM="nonsense")
+    assert done.returncode == 0
+    assert (
+        "RuntimeWarning: torch.device('holdfast') is not there: cannot use "
+        "HOLDFAST_TORCH_SHIM='nonsense'; expected one of auto, on, off (" in done.stderr
+    )
 
 
 @pytest.mark.slow
@@ -202,6 +229,7 @@ def test_the_engine_is_the_one_that_the_setting_names() -> None:
     assert "Unsupported: the device cannot compute with the engine 'opencl'" in done.stderr
 
 
+@pytest.mark.usefixtures("python_device")
 def test_a_fallback_is_counted_and_can_be_forbidden() -> None:
     x = torch.ones(3, device="holdfast")
     holdfast.torch.clear_fallbacks()

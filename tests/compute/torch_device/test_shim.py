@@ -90,6 +90,22 @@ def test_strict_by_setting_computes_with_the_engine(built: None) -> None:
     assert run("-c", code).stdout == "[2.0, 2.0, 2.0] False\n"
 
 
+@pytest.mark.slow
+def test_importing_loads_nothing_that_computes_and_strictness_is_kept_from_before(
+    built: None,
+) -> None:
+    code = (
+        "import sys, torch\n"
+        "print({'holdfast.compute.ops', 'holdfast.compute.engine'} & set(sys.modules))\n"
+        "from holdfast.compute import engine\n"
+        "with engine.strict():\n"
+        "    x = torch.ones(3, device='holdfast')\n"
+        "    print(hasattr((x + 1).untyped_storage(), 'held'))\n"
+        "print(hasattr((x + 1).untyped_storage(), 'held'))\n"
+    )
+    assert run("-c", code).stdout == "set()\nTrue\nFalse\n"
+
+
 # ---- without building it
 
 
@@ -118,6 +134,7 @@ def test_a_shim_that_is_wanted_and_not_built_says_how_to_build_it(
     assert shim.path().parent == tmp_path
 
 
+@pytest.mark.usefixtures("python_device")
 def test_without_a_shim_the_python_device_is_used_without_a_word(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -126,6 +143,7 @@ def test_without_a_shim_the_python_device_is_used_without_a_word(
     assert shim.load(lambda: None) is False
 
 
+@pytest.mark.usefixtures("python_device")
 def test_a_broken_library_is_warned_about_and_the_python_device_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -27,7 +27,8 @@ from holdfast.memory.leaks import LeakFound
 
 DEVICE = "holdfast"
 STEPS = 24
-LONG = 10_000 if os.environ.get("HOLDFAST_TEST_ALL") else 1_000  # steps; see `make test-all`
+ALL = bool(os.environ.get("HOLDFAST_TEST_ALL"))  # see `make test-all`
+LONG = 10_000 if ALL else 1_000  # steps
 
 
 @pytest.fixture(autouse=True)
@@ -197,7 +198,7 @@ def test_no_block_outlives_the_steps() -> None:
     small = Small()
     small.steps(2)
     with memory.no_leaks():
-        small.steps(50)
+        small.steps(LONG if ALL else 50)
 
 
 def test_the_leak_finder_sees_what_a_step_leaves_behind() -> None:

@@ -1,8 +1,9 @@
 """`torch.accelerator` on the device: what torch asks an accelerator written in C++ for.
 
-Covers: waiting, memory figures, number formats.
-Promise: installed with the device, which torch takes for its accelerator from then on; without this
-the same calls fail an assertion inside torch, and one of them ends the process.
+Covers: waiting, memory figures, number formats; from when on torch names the device.
+Promise: a program that asks torch for "the accelerator" gets the device only where it, or a package
+it uses, has asked for Holdfast: imported `holdfast.torch`, or made a tensor on the device. Without
+`install` the calls fail an assertion inside torch, and one of them ends the process.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 import torch
 
 _C: Any = torch._C
+_NAMING = ("_accelerator_getAccelerator", "_get_accelerator")
+_names: dict[str, Any] = {}  # torch's own functions, while ours are in their place
 
 
 def install() -> None:
@@ -31,6 +34,20 @@ def install() -> None:
     }
     for name, function in ours.items():
         setattr(_C, name, function)
+
+
+def hide() -> None:
+    """Have torch answer as if it had no accelerator, until somebody asks for the device."""
+    _names.update({name: getattr(_C, name) for name in _NAMING})
+    _C._accelerator_getAccelerator = lambda: None
+    _C._get_accelerator = lambda check=None: torch.device("cpu")
+
+
+def show() -> None:
+    """Have torch name the device as its accelerator."""
+    while _names:
+        setattr(_C, *_names.popitem())
+        torch.get_device_module.cache_clear()  # it may have been asked before
 
 
 def _capability() -> dict[str, Any]:

@@ -128,3 +128,11 @@ def attention_backward(
         attn_mask=attn_bias, scale=scale,
     )  # fmt: skip
     return *found, None
+
+
+@special(f"{_FORWARD}_backward")
+def flash_backward(grad_out: Tensor | None, *args: Any, **named: Any) -> Any:
+    """Gradients of query, key and value; none where the result has none."""
+    if grad_out is None:
+        return None, None, None
+    return computed(f"{_FORWARD}_backward", grad_out, *args, **named)

@@ -2,10 +2,10 @@
 
 Covers: whether to register the device unasked.
 Leaves to others: registering (`registering`).
-Promise: `import torch` never fails because of Holdfast: what goes wrong is a RuntimeWarning. Where
-there is another accelerator nothing is registered, because torch would take the device for its
-accelerator from then on; `import holdfast.torch` registers it there too.
-`TORCH_DEVICE_BACKEND_AUTOLOAD=0` turns it off.
+Promise: `import torch` never fails because of Holdfast: what goes wrong is a RuntimeWarning. A
+program that never names the device does not get it: `torch.accelerator` knows of none until then.
+Where there is another accelerator nothing is registered, because torch would take the device for
+it; `import holdfast.torch` registers it there too. `TORCH_DEVICE_BACKEND_AUTOLOAD=0` turns it off.
 
 This file imports nothing but the standard library: torch is still being imported when it runs.
 """
@@ -21,7 +21,7 @@ def autoload() -> None:
         if not _another_accelerator():
             from holdfast.compute.torch_device.registering import register
 
-            register()
+            register(asked=False)
     except Exception as exc:  # noqa: BLE001 - whatever it is, it is no reason to have no torch
         warnings.warn(
             f"torch.device('holdfast') is not there: {_said(exc)} "
@@ -33,15 +33,17 @@ def autoload() -> None:
 
 
 def _said(exc: Exception) -> str:
-    """An error in a line, with what to try."""
+    """An error in a line, with what to try, or else what would have been right."""
     if isinstance(exc, ImportError) and (exc.name or "").partition(".")[0] in (
         "numpy",
         "ml_dtypes",
     ):
         return f"{exc.name} is not installed; pip install 'holdfast[compute]'"
-    hint = getattr(exc, "hint", None)
     what = getattr(exc, "what", None) or f"{type(exc).__name__}: {exc}"
-    return f"{what}; try {hint}" if hint else str(what)
+    for lead, part in (("try", "hint"), ("expected", "expected")):
+        if getattr(exc, part, None):
+            return f"{what}; {lead} {getattr(exc, part)}"
+    return str(what)
 
 
 def _another_accelerator() -> bool:

@@ -60,6 +60,31 @@ def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, out: Tenso
     return _filled(out, "logspace", start, end, steps, base)
 
 
+@special("kaiser_window", "kaiser_window.periodic", "kaiser_window.beta")
+def kaiser_window(
+    window_length: int,
+    periodic: bool = True,
+    beta: float = 12.0,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Tensor:
+    kind = dtype or torch.get_default_dtype()
+    if window_length < 0 or not kind.is_floating_point or layout not in (None, torch.strided):
+        raise Refused(
+            f"cannot make a Kaiser window of {window_length} numbers of {kind}",
+            expected="0 or more floating-point numbers, strided",
+        )
+    if window_length < 2:
+        return torch.ones(window_length, dtype=kind, device=device)
+    steps = torch.arange(window_length + periodic, dtype=torch.float64, device=device)
+    ramp = steps[:window_length] * (2 / (window_length + periodic - 1)) - 1
+    found = torch.special.i0(beta * (1 - ramp * ramp).clamp_(min=0).sqrt_())
+    return (found / torch.special.i0(torch.full_like(ramp[:1], beta))).to(kind)
+
+
 @special("eye.out")
 def eye(n: int, *, out: Tensor) -> Tensor:
     return _filled(out, "eye.m", n, n)

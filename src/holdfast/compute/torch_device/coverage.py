@@ -38,7 +38,7 @@ def coverage(engine: str | None = None) -> list[Row]:
     special = registering.specials()
     found = []
     for name in registering.overload_names():
-        overload = registering._overload(name)
+        overload = registering.overload_of(name)
         if name in special:
             found.append(Row(name, SPECIAL, NATIVE, None))
         elif overload is not None:
@@ -47,13 +47,13 @@ def coverage(engine: str | None = None) -> list[Row]:
 
 
 def _row(name: str, overload: Any, engine: Engine) -> Row:
-    if registering._about_sizes(overload):
+    if registering.about_sizes(overload):
         return Row(name, VIEW, NATIVE, None)
     op, form = resolve.counterpart(overload)
     if op is not None:
         return Row(name, form, _way(op, engine), op.name)
     writes = any(a.is_out for a in overload._schema.arguments)
-    apart = None if writes else fallback._decomposition(overload)
+    apart = None if writes else fallback.decomposition(overload)
     return Row(name, form, FALLBACK if apart is None else DECOMPOSITION, None)
 
 

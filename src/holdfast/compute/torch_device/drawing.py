@@ -1,6 +1,6 @@
 """Normal numbers on the device that are the CPU's to the last bit.
 
-Covers: `normal_`, which `randn` and its kin are made of.
+Covers: `normal_`, which `randn` and its kin are made of; `normal` around tensors.
 Leaves to others: all other distributions, which the op table draws bit by bit (`handlers`).
 Promise: the numbers are those that torch draws on this CPU for the same state, and the device's
 generator goes on from there. Where falling back is forbidden the engine draws them, and the last
@@ -21,6 +21,7 @@ import torch
 
 from holdfast.compute import engine, random
 from holdfast.compute.torch_device import handlers, seeds, storage
+from holdfast.compute.torch_device.errors import Refused
 from holdfast.compute.torch_device.specials import special
 
 _FORMATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -55,3 +56,17 @@ def normal_(
         _NORMAL(storage.on_cpu(storage.down(self)), mean, std, generator=theirs)
         ours.set_state(seeds.unpacked(theirs.get_state()))
     return self
+
+
+@special("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor")
+def normal(mean: Any, std: Any = 1.0, *, generator: Any = None) -> torch.Tensor:
+    given = [one for one in (mean, std) if isinstance(one, torch.Tensor)]
+    kind = functools.reduce(torch.promote_types, (one.dtype for one in given))
+    if isinstance(std, torch.Tensor) and std.numel() and std.dtype.is_complex:
+        raise Refused("a standard deviation is not complex", expected="real numbers")
+    low = std.min().item() if isinstance(std, torch.Tensor) and std.numel() else std
+    if not isinstance(low, torch.Tensor) and low < 0:
+        raise Refused(f"a standard deviation is {low}", expected="0 or more")
+    shape = torch.broadcast_shapes(*(one.shape for one in given))
+    drawn = torch.empty(shape, dtype=kind, device=given[0].device)
+    return drawn.normal_(generator=generator).mul_(std).add_(mean)

@@ -41,7 +41,7 @@ def handler(overload: Any) -> Callable[..., Any]:
         # A decomposition that comes back to its own overload has nothing more to say.
         if outs or overload in _apart.overloads:
             return on_host(overload, args, kwargs)
-        apart = _decomposition(overload)
+        apart = decomposition(overload)
         if apart is None:
             return on_host(overload, args, kwargs)
         _apart.overloads.add(overload)
@@ -54,7 +54,7 @@ def handler(overload: Any) -> Callable[..., Any]:
 
 
 @functools.cache
-def _decomposition(overload: Any) -> Callable[..., Any] | None:
+def decomposition(overload: Any) -> Callable[..., Any] | None:
     """How torch itself takes an overload apart into others."""
     from torch._decomp import decomposition_table
 

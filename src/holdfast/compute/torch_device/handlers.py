@@ -19,7 +19,7 @@ from holdfast.base.errors import BadInput, HoldfastError
 from holdfast.compute import dtype as formats
 from holdfast.compute.engine import ENGINES, run
 from holdfast.compute.ops.table import Op
-from holdfast.compute.torch_device import fallback, resolve, storage
+from holdfast.compute.torch_device import fallback, outs, resolve, storage
 from holdfast.compute.torch_device.errors import as_torch_has_it
 from holdfast.compute.torch_device.storage import down, up
 
@@ -28,6 +28,10 @@ _ndarray, _asarray = numpy.ndarray, numpy.asarray
 _Tensor = torch.Tensor
 _FLOAT32, _FLOAT64 = formats.FLOAT32, formats.FLOAT64
 
+# Formats meet in these too, though kernels see to it and not the rule.
+_PROMOTING = ("addr", "div.Tensor_mode", "div.Scalar_mode")
+# One number everywhere: it may be written to the same place more than once.
+_ONE_NUMBER = ("fill", "zero")
 # Places among numbers may be on the CPU, as torch allows it; elsewhere a number at most.
 _PLACES_FROM_CPU = ("index", "_index_put_impl", "index_put", "_unsafe_index", "_unsafe_index_put")
 
@@ -216,7 +220,7 @@ def _in_place(overload: Any, op: Op) -> Handler:
         if a.name not in resolve.DROPPED and not a.kwarg_only and a.has_default_value()
     ]
     positional = [a.name for a in overload._schema.arguments if not a.kwarg_only]
-    promotes = op.rule.kind is not None
+    promotes = op.rule.kind is not None or op.name in _PROMOTING
 
     def in_place(*args: Any, **kwargs: Any) -> Any:
         target = args[0]
@@ -261,7 +265,7 @@ def _into_itself(engine: Any, ufunc: numpy.ufunc, general: Handler) -> Handler:
                 return general(target, *args)
         try:
             call(ufunc, *given, array)
-        except ValueError:  # it would have another shape: the general way says it in words
+        except (ValueError, TypeError):  # another shape or format: the general way says it
             return general(target, *args)
         return target
 
@@ -284,7 +288,8 @@ def _write(op: Op, target: torch.Tensor, out: Any, promotes: bool) -> None:
                 f"tensor has {list(array.shape)}",
                 expected="a tensor of the result's shape",
             )
-        storage.check_writable(array)
+        if op.schema.base not in _ONE_NUMBER:
+            storage.check_writable(array)
         ENGINES["numpy"].write(array, out)
     except HoldfastError as exc:
         raise as_torch_has_it(exc) from exc.__cause__
@@ -303,6 +308,7 @@ def _out(overload: Any, op: Op) -> Handler:
     compute = _computer(overload, op)
     names = [a.name for a in overload._schema.arguments if a.is_out]
     promotes = op.rule.kind is not None
+    asked = outs.demand(overload, op)
 
     def out(*args: Any, **kwargs: Any) -> Any:
         targets = [kwargs[name] for name in names]
@@ -311,8 +317,12 @@ def _out(overload: Any, op: Op) -> Handler:
         if len(names) == 1 and isinstance(targets[0], list | tuple):
             targets = list(targets[0])
         for target, result in zip(targets, results, strict=True):
+            outs.check_format(op, asked, args, target, result.dtype)
+            if promotes:
+                outs.check_shape(op, target, args, tuple(result.shape))
+        for target, result in zip(targets, results, strict=True):
             fit(target, tuple(result.shape))
-            _write(op, target, result, promotes)
+            _write(op, target, result, False)
         return targets[0] if len(targets) == 1 else tuple(targets)
 
     return out

@@ -42,48 +42,52 @@ class _Hooks(_C._acc.PrivateUse1Hooks):
         return True
 
 
-def register() -> None:
+def register(asked: bool = True) -> None:
     """Make `torch.device("holdfast")` and `torch.holdfast` known. Once is enough.
 
+    `asked`: torch names it as its accelerator from now on, else from the first tensor on.
     Raises Unsupported, and changes nothing, for a torch that lacks what the device needs.
     """
+    with _lock:
+        is_new = not _libraries
+        if is_new:
+            _register()
+        from holdfast.compute.torch_device import accelerator
+
+        if asked:
+            accelerator.show()
+        elif is_new:
+            accelerator.hide()
+
+
+def _register() -> None:
     from holdfast.compute.torch_device import needs, selecting
 
-    with _lock:
-        if _libraries:
-            return
-        needs.check()
-        selecting.use_setting()
-        from holdfast.compute.torch_device import (
-            accelerator,
-            autocast,
-            backward_errors,
-            module,
-            saving,
-            shim,
+    needs.check()
+    selecting.use_setting()
+    from holdfast.compute.torch_device import (
+        accelerator,
+        autocast,
+        backward_errors,
+        module,
+        saving,
+        shim,
+    )
+
+    shimmed = shim.load(_arm_twin)  # may refuse: before anything is registered
+    rest = torch.library.Library("_", "IMPL")
+    rest.fallback(_first_use, _KEY)
+    _libraries.append(rest)
+    if shimmed:
+        shim.introduce(DEVICE, module, backward_errors.Guard())
+    else:
+        backend_registration._setup_privateuseone_for_python_backend(
+            DEVICE, backend_module=module, hook=_Hooks(), device_guard=backward_errors.Guard()
         )
-
-        shimmed = shim.load(_arm_twin)  # may refuse: before anything is registered
-        rest = torch.library.Library("_", "IMPL")
-        rest.fallback(_first_use, _KEY)
-        _libraries.append(rest)
-        if shimmed:
-            shim.introduce(DEVICE, module, backward_errors.Guard())
-            _keep_strictness()
-        else:
-            backend_registration._setup_privateuseone_for_python_backend(
-                DEVICE, backend_module=module, hook=_Hooks(), device_guard=backward_errors.Guard()
-            )
-        backward_errors.install()
-        accelerator.install()
-        autocast.install()
-        saving.install()
-
-
-def _keep_strictness() -> None:
-    from holdfast.compute.torch_device import strictness  # imports the op table
-
-    strictness.install()
+    backward_errors.install()
+    accelerator.install()
+    autocast.install()
+    saving.install()
 
 
 def _first_use(overload: Any, *args: Any, **kwargs: Any) -> Any:
@@ -145,9 +149,17 @@ def _arm() -> bool:
 
 
 def _arm_all() -> None:
-    from holdfast.compute.torch_device import attention, autocast, conjugates, shim, sparse
+    from holdfast.compute.torch_device import (
+        accelerator,
+        attention,
+        autocast,
+        conjugates,
+        shim,
+        sparse,
+        strictness,
+    )
 
-    _keep_strictness()
+    strictness.install()
     rest = torch.library.Library("_", "IMPL")
     aten = torch.library.Library("aten", "IMPL")
     _libraries.extend((rest, aten))
@@ -160,8 +172,9 @@ def _arm_all() -> None:
     attention.register(aten)
     autocast.register(aten, rest)
     for name, key in sparse.shadowed():
-        overload = _overload(name.removeprefix("aten::"))
+        overload = overload_of(name.removeprefix("aten::"))
         aten.impl(name, functools.partial(_sparse_use, key, overload), key)
+    accelerator.show()
 
 
 def _arm_twin() -> None:
@@ -190,10 +203,10 @@ def handlers(names: Iterable[str] | None = None) -> list[tuple[str, Callable[...
         if name in special:
             found.append((name, special[name], False))
             continue
-        overload = _overload(name)
+        overload = overload_of(name)
         if overload is None:
             continue
-        if _about_sizes(overload):
+        if about_sizes(overload):
             found.append((name, _torchs_own(name), True))
         else:
             found.append((name, _with_notes(name, ways.handler(overload)), False))
@@ -241,7 +254,8 @@ def overload_names() -> list[str]:
     return sorted(found)
 
 
-def _overload(name: str) -> Any:
+def overload_of(name: str) -> Any:
+    """ATen's overload of a name such as "add.Tensor", or None."""
     base, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
 
@@ -250,7 +264,8 @@ def _overload(name: str) -> Any:
 _SIZES = ("set_", "as_strided_", "_reshape_alias", "is_set_to")
 
 
-def _about_sizes(overload: Any) -> bool:
+def about_sizes(overload: Any) -> bool:
+    """Whether an overload changes only sizes, strides or which storage there is."""
     schema = overload._schema
     if schema.name.removeprefix("aten::") in _SIZES:
         return True

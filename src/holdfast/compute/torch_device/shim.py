@@ -27,7 +27,8 @@ import torch
 from torch.utils import backend_registration
 
 from holdfast.base.config import Config
-from holdfast.base.errors import BadInput, HoldfastError, Misuse, Unsupported
+from holdfast.base.errors import BadInput, HoldfastError, Misuse, OutOfMemory, Unsupported
+from holdfast.base.units import format_bytes
 from holdfast.memory import compiled
 
 SOURCE = Path(__file__).parent / "native" / "device.cpp"
@@ -42,6 +43,9 @@ class _Loaded:
     library: Any = None
     callback: Any = None  # C++ has its bare address
     armed: bool = False
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []  # what torch forgets when its library is collected
 
 
 _loaded = _Loaded()
@@ -146,7 +150,13 @@ def _load(arm_twin: Callable[[], object]) -> None:
         library.hf_device_arm.restype = ctypes.c_char_p
         address = ctypes.c_void_p
         library.hf_device_pool.argtypes = [address, address, address, ctypes.c_size_t]
-        _loaded.callback = ctypes.CFUNCTYPE(None)(arm_twin)
+        library.hf_device_twin_ready.restype = None
+
+        def arm_and_say() -> None:  # a call for each op otherwise, which takes microseconds
+            arm_twin()
+            library.hf_device_twin_ready()
+
+        _loaded.callback = ctypes.CFUNCTYPE(None)(arm_and_say)
         library.hf_device_begin(_loaded.callback)
     except (OSError, AttributeError) as exc:
         raise Unsupported(
@@ -175,6 +185,7 @@ def arm() -> None:
     from holdfast.memory import hooks
 
     _loaded.armed = True
+    _tell_of_no_room()
     _share_pool(library)
     shim_numbers.install(library)
     wrong = library.hf_device_arm()
@@ -184,9 +195,35 @@ def arm() -> None:
             expected="a process in which nobody else has kernels for PrivateUse1",
             hint="HOLDFAST_TORCH_SHIM=off",
         )
-    strictness.on_use.append(library.hf_device_strict)
+    strictness.when_used(library.hf_device_strict)
     hooks.at_watch(_choose)
     _choose()
+
+
+def _tell_of_no_room() -> None:
+    """Give C++ somebody to ask when the pool is full."""
+    ours = torch.library.Library("holdfast", "FRAGMENT")
+    ours.define("make_room(int size) -> ()")
+    ours.impl("make_room", _make_room, TWIN)
+    _loaded.kept.append(ours)
+
+
+def _make_room(size: int) -> None:
+    """Collect garbage until a tensor of `size` bytes can be had. Raises NoMemory."""
+    import numpy
+
+    from holdfast.compute.engine import ENGINES
+    from holdfast.compute.torch_device.errors import as_torch_has_it
+
+    try:
+        ENGINES["numpy"].alloc((size,), numpy.dtype(numpy.uint8))
+    except (HoldfastError, MemoryError, ValueError) as exc:
+        raise as_torch_has_it(
+            OutOfMemory(
+                f"cannot make a tensor of {format_bytes(size)}: no memory for it",
+                expected="a tensor that fits into the memory of this machine",
+            )
+        ) from exc
 
 
 def _share_pool(library: Any) -> None:

@@ -229,7 +229,7 @@ def copy_from_and_resize(self: Tensor, dst: Tensor) -> Tensor:
 def local_scalar(self: Tensor) -> Any:
     array = down(self)
     kind = array.dtype.kind
-    return float(array) if kind not in "biufc" else array.item()
+    return float(array.reshape(())) if kind not in "biufc" else array.item()
 
 
 @special("resize_")

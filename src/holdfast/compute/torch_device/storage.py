@@ -27,6 +27,7 @@ DEVICE = "holdfast"
 _ON_DEVICE, _ON_CPU = 12, 1  # DLPack's kDLExtDev and kDLCPU
 
 _from_capsule: Any = torch._C._from_dlpack
+_to_capsule: Any = torch._C._to_dlpack
 
 
 class _Capsule(ctypes.Structure):
@@ -217,12 +218,23 @@ def _down_other(tensor: torch.Tensor) -> Array:
     """The array of a tensor that has not come from `up`."""
     if tensor.device.type == "cpu" and not tensor.dim():
         return from_cpu(tensor)
-    storage: Any = tensor.untyped_storage()
     if not tensor.numel():
         return numpy.empty(tuple(tensor.shape), numpy_format(tensor.dtype))
-    if tensor.device.type == DEVICE:  # torch made it: a slice of a storage, bytes on their way
-        return _part(tensor, _memory_of(storage))
+    if tensor.device.type == DEVICE:
+        return _down_torchs(tensor)
     raise apart(tensor)
+
+
+def _down_torchs(tensor: torch.Tensor) -> Array:
+    """The array of a tensor that torch made: the shim, or bytes on their way."""
+    kind = numpy_format(tensor.dtype)
+    storage: Any = tensor.untyped_storage()
+    end = (tensor.storage_offset() + tensor.numel()) * kind.itemsize
+    if kind in _EXTRA or end > storage.nbytes() or not tensor.is_contiguous():
+        return _part(tensor, _memory_of(storage))
+    capsule = _to_capsule(tensor)  # half the time of the general way
+    _capsule_at(id(capsule)).words[_PLACE] = _ON_CPU
+    return _from_capsule(capsule).numpy()
 
 
 def apart(tensor: torch.Tensor) -> Refused:

@@ -19,7 +19,7 @@ from holdfast.compute import engine
 
 _C: Any = torch._C  # what its stubs do not mention
 STRICT, LENIENT = "holdfast.strict", "holdfast.lenient"
-on_use: list[Callable[[], object]] = []  # called when somebody says for a thread how strict it is
+_on_use: list[Callable[[], object]] = []
 
 
 class _Stashed:
@@ -33,13 +33,20 @@ class _Stashed:
 
     @strict.setter
     def strict(self, on: bool | None) -> None:
-        for call in on_use:
+        for call in _on_use:
             call()
         for key, wanted in ((STRICT, on is True), (LENIENT, on is False)):
             if wanted:
                 _C._stash_obj_in_tls(key, on)
             elif _C._is_key_in_tls(key):
                 _C._remove_obj_from_tls(key)
+
+
+def when_used(call: Callable[[], object]) -> None:
+    """Have it called when somebody says for a thread how strict it is, or has said so already."""
+    _on_use.append(call)
+    if engine._mode.strict is not None:
+        call()
 
 
 def install() -> None:

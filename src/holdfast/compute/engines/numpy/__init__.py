@@ -96,7 +96,9 @@ class NumpyEngine:
             return array
         if array.dtype.kind == "c" and dtype.kind != "c" and dtype.kind != "b":
             array = array.real
-        return self.call(array.astype, (dtype,), {})
+        # A repeated dimension would come out as the innermost one, and set the order of results.
+        order = "C" if 0 in array.strides else "K"
+        return self.call(array.astype, (dtype, order), {})
 
     def write(self, array: Any, value: Any) -> None:
         array[...] = self.cast(value, array.dtype)

@@ -24,9 +24,11 @@ def _filled(shape: tuple[int, ...], value: Any, kind: Any) -> Any:
     if kind.kind in "iu" and isinstance(value, float):
         value = int(value)
     if kind.kind in "iu" and not isinstance(value, bool):
-        # Numbers that are too large wrap around, as in C.
+        # Below 0 an unsigned format wraps around, as in C.
         span = 1 << (8 * kind.itemsize)
-        low = -(span >> 1) if kind.kind == "i" else 0
+        low, end = (-(span >> 1), span >> 1) if kind.kind == "i" else (0, span)
+        if not (low or 1 - span) <= value < end:
+            raise OverflowError(f"{value} does not fit into {kind}")
         value = (int(value) - low) % span + low
     made = numpy.empty(shape, kind)
     made.fill(value)

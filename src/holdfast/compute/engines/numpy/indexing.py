@@ -101,7 +101,7 @@ def in_range(index: Any, size: int, dim: int, negative: bool = False) -> None:
 def index_tensor(self: Any, indices: Any) -> Any:
     masked = only_mask(self.shape, indices)
     if masked is not None:
-        return self[masked]
+        return _in_order(self, self[masked])
     found = places(self.shape, indices)
     dims = [d for d, f in enumerate(found) if f is not None]
     if len(dims) == 1:
@@ -109,7 +109,13 @@ def index_tensor(self: Any, indices: Any) -> Any:
     if not dims:
         return self.copy()
     chosen = self[tuple(slice(None) if f is None else f for f in found)]
-    return chosen.copy() if numpy.may_share_memory(chosen, self) else chosen
+    return chosen.copy() if numpy.may_share_memory(chosen, self) else _in_order(self, chosen)
+
+
+def _in_order(self: Any, chosen: Any) -> Any:
+    """What NumPy chose, contiguous where `self` is: callers look at it in other shapes."""
+    whole = chosen.flags.c_contiguous or not self.flags.c_contiguous
+    return chosen if whole else chosen.copy()
 
 
 # ---- along one dimension
@@ -191,7 +197,7 @@ def index_fill(self: Any, dim: int, index: Any, value: Any) -> Any:
     array, dim = along(out, dim)
     chosen = flat_index(index)
     in_range(chosen, array.shape[dim], dim, negative=True)
-    numpy.moveaxis(array, dim, 0)[chosen] = value
+    numpy.moveaxis(array, dim, 0)[chosen] = number(value, self.dtype)
     return out
 
 
@@ -201,8 +207,23 @@ def index_copy(self: Any, dim: int, index: Any, source: Any) -> Any:
     array, dim = along(out, dim)
     chosen = flat_index(index)
     in_range(chosen, array.shape[dim], dim)
+    check_rows(array, chosen, source, dim)
+    if source.dtype != self.dtype:
+        raise TypeError(f"the source is {source.dtype}, the target is {self.dtype}")
     numpy.moveaxis(array, dim, 0)[chosen] = rows(source, dim)
     return out
+
+
+def check_rows(array: Any, chosen: Any, source: Any, dim: int) -> None:
+    """Raise ValueError where `source` does not have a row of `array` for every chosen place."""
+    others = list(array.shape)
+    del others[dim]
+    given = list(rows(source, dim).shape) if source.ndim else [1]
+    if given != [chosen.size, *others]:
+        raise ValueError(
+            f"a source of shape {list(source.shape)} for {chosen.size} places along dimension "
+            f"{dim} of {list(array.shape)}"
+        )
 
 
 def rows(source: Any, dim: int) -> Any:

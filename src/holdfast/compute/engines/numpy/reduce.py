@@ -93,9 +93,9 @@ def ordered(self: Any) -> Any:
 
 
 def _filled(self: Any, over: tuple[int, ...]) -> None:
-    """Raise ValueError where there is nothing to choose from."""
+    """Raise IndexError where there is nothing to choose from."""
     if any(self.shape[axis] == 0 for axis in over):
-        raise ValueError("an extreme over a dimension of size 0 does not exist")
+        raise IndexError("an extreme over a dimension of size 0 does not exist")
 
 
 def _extreme(ufunc: Any, self: Any, dim: Any, keepdim: bool) -> Any:

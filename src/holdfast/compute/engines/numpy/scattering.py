@@ -16,6 +16,7 @@ import numpy
 from holdfast.compute import dtype as formats
 from holdfast.compute.engines.numpy.indexing import (
     along,
+    check_rows,
     corner,
     flat_index,
     flat_places,
@@ -24,7 +25,7 @@ from holdfast.compute.engines.numpy.indexing import (
     places,
     rows,
 )
-from holdfast.compute.engines.numpy.kernels import kernel
+from holdfast.compute.engines.numpy.kernels import cast, kernel
 from holdfast.compute.ops.rules import normalized_dim
 
 # From this many numbers in a row, sorting the rows is cheaper than adding number by number.
@@ -92,8 +93,9 @@ def index_put_in_place(
 
 def put_at(out: Any, indices: Any, values: Any, accumulate: bool) -> Any:
     """Write values at the places, in place."""
-    if values.dtype != out.dtype:
+    if values.dtype != out.dtype and not (values.size == 1 and _is_masked(indices, accumulate)):
         raise TypeError(f"the values are {values.dtype}, the target is {out.dtype}")
+    values = cast(values, out.dtype)
     masked = None if accumulate else only_mask(out.shape, indices)
     if masked is not None:
         out[masked] = values
@@ -108,6 +110,12 @@ def put_at(out: Any, indices: Any, values: Any, accumulate: bool) -> Any:
     else:
         out[tuple(slice(None) if f is None else f for f in found)] = values
     return out
+
+
+def _is_masked(indices: Any, accumulate: bool) -> bool:
+    """Whether a number is written where a mask says: torch takes one of any format there."""
+    given = [one for one in indices if one is not None]
+    return not accumulate and len(given) == 1 and given[0].dtype == numpy.bool_
 
 
 def _spread(values: Any, out: Any, found: Any, dims: list[int]) -> Any:
@@ -148,6 +156,7 @@ def index_add(self: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> A
     in_range(chosen, array.shape[dim], dim)
     if source.dtype != self.dtype:
         raise TypeError(f"the source is {source.dtype}, the target is {self.dtype}")
+    check_rows(array, chosen, source, dim)
     front = numpy.moveaxis(array, dim, 0)
     work = formats.working(self.dtype)
     sums = front.astype(work, order="C", copy=True)

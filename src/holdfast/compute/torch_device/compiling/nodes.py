@@ -61,12 +61,6 @@ def op_of(node: Node) -> Op | None:
     return op if form == resolve.FUNCTIONAL else None
 
 
-def base_of(node: Node) -> str:
-    """The name of what a node calls, without its overload."""
-    target = node.target
-    return target._schema.name if isinstance(target, torch._ops.OpOverload) else ""
-
-
 def arguments(node: Node) -> tuple[list[Any], dict[str, Any]]:
     """A node's arguments as the table's signatures have them."""
     listed: Any = node.target

@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Graph, Node
 
 from holdfast.compute.engine import ENGINES, run
 from holdfast.compute.engines.numpy import kernels
 from holdfast.compute.fused import Step, Traced
-from holdfast.compute.fusion import _cast
+from holdfast.compute.fusion import cast_step
 from holdfast.compute.ops.table import Op
 from holdfast.compute.torch_device import storage
 from holdfast.compute.torch_device.compiling import forms, grouping, nodes, recording, running
@@ -172,7 +173,7 @@ class _Writer:
         words = [names[a.place] if isinstance(a, Traced) else self._text(a) for a in step.args] + [
             f"{k}={self._text(v)}" for k, v in step.kwargs.items()
         ]
-        if step.kernel is _cast:
+        if step.kernel is cast_step:
             return f"cast({', '.join(words)})"
         is_ufunc = isinstance(step.kernel, numpy.ufunc)
         called = getattr(step.kernel, "__name__", "kernel")

@@ -61,6 +61,20 @@ struct Inside {
     ~Inside() { --inside; }
 };
 
+std::atomic<void (*)()> arm_twin{nullptr}; /* null once its handlers are there */
+
+void ready_twin() { /* its handlers take a third of a second: they come when they are needed */
+    if (auto arm = arm_twin.load(std::memory_order_acquire)) arm();
+}
+
+/* In Python (shim.py): collect garbage, or raise with what is in use and the limit. */
+void make_room(size_t size) {
+    Stack stack{IValue(static_cast<int64_t>(std::min<size_t>(size, INT64_MAX)))};
+    static const auto op =
+        c10::Dispatcher::singleton().findSchemaOrThrow("holdfast::make_room", "");
+    op.redispatchBoxed(BY_TWIN, &stack);
+}
+
 void give_back(void *p) { /* the pool tells by the address whose it is */
     if (!p) return;
     c10::profiledCPUMemoryReporter().Delete(p);
@@ -69,6 +83,10 @@ void give_back(void *p) { /* the pool tells by the address whose it is */
 
 c10::DataPtr from_pool(size_t size, c10::Device device) {
     void *p = pool.take(pool.context, size);
+    if (!p) {
+        make_room(size);
+        p = pool.take(pool.context, size);
+    }
     TORCH_CHECK_WITH(OutOfMemoryError, p, "holdfast: you tried to allocate ", size, " bytes");
     c10::profiledCPUMemoryReporter().New(p, size);
     return {p, p, &give_back, device};
@@ -79,7 +97,9 @@ struct HostAllocator final : c10::Allocator {
     c10::Allocator *own = c10::GetDefaultCPUAllocator();
 
     c10::DataPtr allocate(size_t size) override {
-        if (inside && pool.take && size >= pool.least) return from_pool(size, c10::kCPU);
+        /* Who watches torch's memory stands before this one, and takes its blocks for malloc's. */
+        const bool first = c10::GetCPUAllocator() == this;
+        if (inside && first && pool.take && size >= pool.least) return from_pool(size, c10::kCPU);
         return own->allocate(size);
     }
     c10::DeleterFnPtr raw_deleter() const override {
@@ -144,7 +164,6 @@ struct Pinned final : c10::Allocator {
 
 std::atomic<int> twin_wanted{0}; /* in all threads: memory is watched, or HOLDFAST_STRICT is set */
 std::atomic<int> strict_used{0}; /* somebody has said for a thread whether it is strict */
-std::atomic<void (*)()> arm_twin{nullptr};
 
 /* torch takes these along into the threads in which it computes gradients (strictness.py). */
 const std::string &STRICT = *new std::string("holdfast.strict");
@@ -157,8 +176,12 @@ bool twin_computes() {
     return Local::contains(STRICT) || (wanted && !Local::contains(LENIENT));
 }
 
-void ready_twin() { /* its handlers take a third of a second: they come when they are needed */
-    if (auto arm = arm_twin.load()) arm();
+/* Nobody but the twin has words for a device that is not there. */
+void check_place(const std::optional<c10::Device> &device) {
+    if (!device || device->index() <= 0 || device->type() != DEVICE.type()) return;
+    ready_twin();
+    at::_ops::empty_memory_format::redispatch(BY_TWIN, c10::SymIntArrayRef{}, std::nullopt,
+                                              std::nullopt, device, std::nullopt, std::nullopt);
 }
 
 /* ---- a call of a CPU kernel */
@@ -410,6 +433,7 @@ struct OnHost final : c10::OperatorKernel {
                 made.push_back(t ? std::optional<at::Tensor>(call.lower(*t)) : std::nullopt);
             value = std::move(made);
         } else if (value.isDevice()) {
+            check_place(value.toDevice());
             value = c10::Device(c10::kCPU);
         } else if (value.isGenerator()) {
             value = host_of(value.toGenerator());
@@ -499,8 +523,9 @@ struct OnHost final : c10::OperatorKernel {
 at::Tensor empty(c10::IntArrayRef size, std::optional<c10::ScalarType> dtype,
                  std::optional<c10::Layout> layout, std::optional<c10::Device> device,
                  std::optional<bool> pin, std::optional<c10::MemoryFormat> format) {
+    check_place(device);
     if (layout.value_or(c10::kStrided) != c10::kStrided || pin.value_or(false) ||
-        twin_wanted.load(std::memory_order_relaxed)) {
+        twin_computes()) {
         ready_twin();
         return at::_ops::empty_memory_format::redispatch(
             BY_TWIN, c10::fromIntArrayRefSlow(size), dtype, layout, device, pin, format);
@@ -513,8 +538,9 @@ at::Tensor empty(c10::IntArrayRef size, std::optional<c10::ScalarType> dtype,
 at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
                          std::optional<c10::ScalarType> dtype, std::optional<c10::Layout> layout,
                          std::optional<c10::Device> device, std::optional<bool> pin) {
+    check_place(device);
     if (layout.value_or(c10::kStrided) != c10::kStrided || pin.value_or(false) ||
-        twin_wanted.load(std::memory_order_relaxed)) {
+        twin_computes()) {
         ready_twin();
         return at::_ops::empty_strided::redispatch(BY_TWIN, c10::fromIntArrayRefSlow(size),
                                                    c10::fromIntArrayRefSlow(stride), dtype, layout,
@@ -559,7 +585,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     const at::Generator &getDefaultGenerator(c10::DeviceIndex) const override {
         return default_numbers();
     }
-    at::Generator getNewGenerator(c10::DeviceIndex) const override {
+    at::Generator getNewGenerator(c10::DeviceIndex index) const override {
+        check_place(c10::Device(DEVICE.type(), index));
         return at::make_generator<Numbers>(at::detail::createCPUGenerator());
     }
     c10::Device getDeviceFromPtr(void *) const override { return DEVICE; }
@@ -579,8 +606,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     }
 };
 
-/* Results that are not strided: the twin knows what to do with them. */
+/* Results that are not strided, and what the device refuses: the twin knows what to do with them. */
 bool is_twins(const std::string &name) {
+    if (name == "_pin_memory") return true;
     for (const char *part : {"sparse", "nested", "mkldnn", "quantized"})
         if (name.find(part) != std::string::npos) return true;
     return name.rfind("quantize", 0) == 0;
@@ -670,6 +698,7 @@ const char *hf_device_arm(void) {
 }
 
 void hf_device_twin(int wanted) { twin_wanted.store(wanted); }
+void hf_device_twin_ready(void) { arm_twin.store(nullptr, std::memory_order_release); }
 void hf_device_strict(void) { strict_used.store(1); }
 
 /* The generator of the device, for those who draw in Python. */

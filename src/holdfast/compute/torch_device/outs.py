@@ -1,0 +1,84 @@
+"""Which tensors an out= form may write into.
+
+Covers: the format that torch asks of a target, and targets that are arguments at the same time.
+Leaves to others: computing, resizing and writing (`handlers`).
+Promise: a target that torch refuses for its format is refused before anything is written; one that
+torch takes is taken.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from holdfast.base.errors import BadInput
+from holdfast.compute import dtype as formats
+from holdfast.compute.ops.table import Op
+from holdfast.compute.torch_device import resolve, storage
+from holdfast.compute.torch_device.errors import as_torch_has_it
+
+SAME, CASTABLE, ANY = "same", "castable", "any"
+
+# Pointwise ops take a target that holds the result; of these torch wants the very format.
+_SAME = frozenset(
+    (
+        *("abs", "bitwise_not", "ceil", "floor", "frac", "gelu", "hardshrink", "heaviside"),
+        *("isneginf", "isposinf", "neg", "round", "sgn", "sign", "signbit", "softplus"),
+        *("softshrink", "trunc", "where"),
+    )
+)
+# All others want the very format; of these torch is less strict.
+_CASTABLE = frozenset(
+    (
+        *("addr.out", "cat.out", "cholesky.out", "cholesky_inverse.out", "div.out_mode", "geqrf.a"),
+        *("linalg_eig.out", "linalg_householder_product.out", "linalg_lstsq.out", "max.unary_out"),
+        *("mean.out", "min.unary_out", "mvlgamma.out", "std.correction_out", "var.correction_out"),
+    )
+)
+_ANY = frozenset(("bernoulli", "cumprod", "cumsum", "nansum", "norm", "normal", "prod", "sum"))
+_ANY_ENDINGS = ("_backward", "_entropy", "_forward", "_loss")
+
+
+def demand(overload: Any, op: Op) -> str:
+    """What an out= overload asks of the format of its target: SAME, CASTABLE or ANY."""
+    base = overload._schema.name.removeprefix("aten::")
+    if op.rule.kind is not None:
+        return SAME if base in _SAME else CASTABLE
+    if base in _ANY or base.startswith("_fft") or base.endswith(_ANY_ENDINGS):
+        return ANY
+    return CASTABLE if resolve.name_of(overload) in _CASTABLE else SAME
+
+
+def check_format(op: Op, asked: str, args: Any, target: torch.Tensor, kind: Any) -> None:
+    """Raises Refused where a result of a format has no place in the target of an out= form."""
+    held = storage.numpy_format(target.dtype)
+    if op.name == "abs" and args[0].is_complex():  # torch is strict with real numbers alone
+        asked = CASTABLE
+    if asked == ANY or held == kind:
+        return
+    higher = formats.category(kind) > formats.category(held)
+    truth = op.schema.base in ("all", "any") and target.dtype is torch.uint8
+    if (asked == CASTABLE and not higher) or truth:
+        return
+    names = [str(storage.TO_TORCH[one]).removeprefix("torch.") for one in (kind, held)]
+    wrong = BadInput(
+        f"cannot compute {op.name} into a tensor: result type {names[0]} can't be cast to the "
+        f"desired output type {names[1]}",
+        expected="a tensor whose format holds the result"
+        if asked == CASTABLE
+        else f"a tensor of format {names[0]}",
+    )
+    raise as_torch_has_it(wrong)
+
+
+def check_shape(op: Op, target: torch.Tensor, args: Any, shape: tuple[int, ...]) -> None:
+    """Raises Refused for a pointwise op into an argument of its own that would have to grow."""
+    if tuple(target.shape) == shape or not any(one is target for one in args):
+        return
+    wrong = BadInput(
+        f"cannot compute {op.name} in place: output with shape {list(target.shape)} doesn't match "
+        f"the broadcast shape {list(shape)}",
+        expected="a tensor of the result's shape",
+    )
+    raise as_torch_has_it(wrong)
