@@ -10,6 +10,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_sharer
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -24,6 +25,13 @@ from tests.compute.torch_device import workers
 
 assert holdfast.torch
 DEVICE = "holdfast"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_threads_stay() -> Iterator[None]:
+    """What multiprocessing starts to send file descriptors, and would keep for good."""
+    yield
+    resource_sharer.stop(timeout=5)
 
 
 def numbers(count: int) -> torch.Tensor:
