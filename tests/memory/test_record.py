@@ -27,6 +27,14 @@ from holdfast.memory.torch_cuda_trace import merge
 torch = pytest.importorskip("torch")
 
 
+@pytest.fixture(autouse=True)
+def no_older_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hides the threads that earlier tests left for good: tqdm's monitor, torch's autograd."""
+    older = {*threading.enumerate()} - {threading.main_thread()}
+    listed = threading.enumerate
+    monkeypatch.setattr(threading, "enumerate", lambda: [t for t in listed() if t not in older])
+
+
 def blocks(recording: Recording, source: str) -> list[Lifetime]:
     places = [n for n, place in enumerate(recording.places_table) if place.source == source]
     return [life for life in recording.lifetimes() if life.place in places]
