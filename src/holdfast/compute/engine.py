@@ -115,6 +115,17 @@ def is_strict() -> bool:
     return _strict_by_setting() if _mode.strict is None else _mode.strict
 
 
+def count_fallback(engine: Engine, name: str) -> None:
+    """An op goes to the host: counted. Raises Unsupported where that is refused."""
+    if is_strict():
+        raise Unsupported(
+            f"engine {engine.name!r} has no kernel for {name}, and falling back is forbidden",
+            expected="a native kernel, or a decomposition into ops that have one",
+            hint="HOLDFAST_STRICT=0" if _mode.strict is None else "with strict(False): ...",
+        )
+    fallbacks[engine.name, name] += 1
+
+
 def run(op: Op, engine: Engine, args: Any, kwargs: Any) -> Any:
     """Compute an op on arrays of `engine`. Raises BadInput that names the op and the shapes."""
     kernel = engine.kernels.get(op.name)
@@ -195,13 +206,7 @@ def _without_kernel(op: Op, engine: Engine, args: Any, kwargs: Any) -> Any:
             f"engine {engine.name!r} has no kernel for {op.name} and the op has no decomposition",
             expected="an op that `holdfast.compute.ops.OPS` has a kernel or a decomposition for",
         )
-    if is_strict():
-        raise Unsupported(
-            f"engine {engine.name!r} has no kernel for {op.name}, and falling back is forbidden",
-            expected="a native kernel, or a decomposition into ops that have one",
-            hint="HOLDFAST_STRICT=0",
-        )
-    fallbacks[engine.name, op.name] += 1
+    count_fallback(engine, op.name)
     down = lambda v: each(v, engine.download)  # noqa: E731
     out = run(op, host, [down(a) for a in args], {k: down(v) for k, v in kwargs.items()})
     return each(out, engine.upload)

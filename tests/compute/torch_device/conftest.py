@@ -14,4 +14,4 @@ from holdfast.compute.torch_device import shim
 def python_device() -> None:
     """For a test of what the handlers in Python do and torch's own kernels do not."""
     if shim.is_loaded():
-        pytest.skip("with the C++ shim torch's own CPU kernels compute, choose and word errors")
+        pytest.skip("the C++ shim is loaded: torch's own kernels compute, choose and word errors")

@@ -426,7 +426,7 @@ def test_what_only_the_host_computes_is_refused_where_it_is_strict() -> None:
         "engine 'numpy' has no kernel for _convert_indices_from_coo_to_csr, and falling back is "
         "forbidden\n"
         "  expected: a native kernel, or a decomposition into ops that have one\n"
-        "  try: HOLDFAST_STRICT=0"
+        "  try: with strict(False): ..."
     )
 
 

@@ -166,6 +166,11 @@ def test_what_is_no_state_is_refused() -> None:
         "3 numbers of torch.float32 are no state of a generator\n"
         "  expected: 5056 numbers of torch.uint8: what get_rng_state() returned"
     )
+    with pytest.raises(Refused) as caught:
+        there.set_rng_state([1])
+    assert str(caught.value) == (
+        "a list is no state of a generator\n  expected: a tensor: what get_rng_state() returned"
+    )
 
 
 def test_what_is_no_seed_is_refused() -> None:

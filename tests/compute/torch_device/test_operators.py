@@ -331,7 +331,7 @@ def test_what_only_the_host_computes_is_counted_and_refused_where_it_is_strict()
         assert _said(lambda: torch.poisson(Place(DEVICE).ramp(2)), Unsupported) == (
             "engine 'numpy' has no kernel for poisson, and falling back is forbidden\n"
             "  expected: a native kernel, or a decomposition into ops that have one\n"
-            "  try: HOLDFAST_STRICT=0"
+            "  try: with strict(False): ..."
         )
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from holdfast.base.errors import Unsupported
 from holdfast.compute import engine as engines
 from holdfast.compute.torch_device import seeds, storage
 from holdfast.compute.torch_device.resolve import name_of
@@ -63,15 +62,7 @@ def decomposition(overload: Any) -> Callable[..., Any] | None:
 
 def on_host(overload: Any, args: Any, kwargs: Any) -> Any:
     """Compute by torch on the CPU over the device's memory: counted, refused where it is strict."""
-    name = name_of(overload)
-    engine = engines.ENGINES["numpy"]
-    if engines.is_strict():
-        raise Unsupported(
-            f"engine {engine.name!r} has no kernel for {name}, and falling back is forbidden",
-            expected="a native kernel, or a decomposition into ops that have one",
-            hint="HOLDFAST_STRICT=0",
-        )
-    engines.fallbacks[engine.name, name] += 1
+    engines.count_fallback(engines.ENGINES["numpy"], name_of(overload))
     return computed_by_torch(overload, args, kwargs)
 
 

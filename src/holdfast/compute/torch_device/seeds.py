@@ -68,6 +68,11 @@ def get_rng_state(device: Any = None) -> torch.Tensor:
 def set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
     """Go on from a state that `get_rng_state` or `torch.get_rng_state` returned. Raises Refused."""
     place(device)
+    if not isinstance(new_state, torch.Tensor):
+        raise Refused(
+            f"a {type(new_state).__name__} is no state of a generator",
+            expected="a tensor: what get_rng_state() returned",
+        )
     if new_state.dtype != torch.uint8 or new_state.numel() != _LAYOUT.itemsize:
         raise Refused(
             f"{new_state.numel()} numbers of {new_state.dtype} are no state of a generator",
