@@ -10,7 +10,17 @@ import importlib
 
 __version__ = "0.1.0"
 
-_SUBPACKAGES = ("base", "topology", "memory", "compute", "torch", "residency", "pipeline", "nodes")
+_SUBPACKAGES = (
+    "base",
+    "topology",
+    "memory",
+    "compute",
+    "torch",
+    "residency",
+    "xla",
+    "pipeline",
+    "nodes",
+)
 # The package-level functions of memory management, and where each comes from.
 _HOME = {
     "memory": (

@@ -1,0 +1,1 @@
+"""Models on XLA through torchax. So far: tiny models to try a port with (`tiny`)."""
