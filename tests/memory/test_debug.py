@@ -571,6 +571,23 @@ def test_frees_by_the_collector_in_the_middle_of_anything_are_safe(pool):
     assert pool.total_allocated == 0
 
 
+def test_what_is_given_back_while_all_guards_are_looked_at_is_no_overrun(pool, monkeypatch):
+    first, second = pool.allocate(700), pool.allocate(700)
+    records = debug.live_records()
+    monkeypatch.setattr(debug, "live_records", lambda: records)
+    pool.deallocate(first)  # between the list and the look
+    read = ctypes.string_at
+
+    def give_back_then_read(*place):
+        monkeypatch.undo()
+        pool.deallocate(second)  # between the look and the answer
+        return read(*place)
+
+    monkeypatch.setattr(ctypes, "string_at", give_back_then_read)
+    assert check_memory(raises=False) == []
+    assert check_memory(raises=False) == problems() == []
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_child_goes_on_debugging_even_when_a_lock_was_held(pool):
     block = pool.allocate(1000)

@@ -100,9 +100,10 @@ def check_memory(*, raises: bool = True) -> list[Misuse]:
     """Look at all guards and at the quarantine now.
 
     Raises the first problem found, the rest of them are in `problems()`; with `raises=False` they
-    are returned. What was damaged is mended, so that a problem is found once.
+    are returned. A problem is found once.
     """
-    found: list[Misuse] = [p for record in live_records() if (p := record.damage()) is not None]
+    looked = [record.damage_in_use() for record in live_records()]
+    found: list[Misuse] = [problem for problem in looked if problem is not None]
     found += _state.quarantine.check()
     if found and raises:
         _state.problems.extend(found[1:])

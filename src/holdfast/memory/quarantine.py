@@ -38,8 +38,8 @@ class Record:
     """What is known of one block. It is also what the block calls when its last reference goes."""
 
     __slots__ = (
-        *("address", "block", "end", "freed_stack", "giver", "number", "sealed", "size", "stack"),
-        *("tag", "thread", "time_ns", "watched"),
+        *("address", "block", "end", "freed_stack", "giver", "guard", "number", "sealed", "size"),
+        *("stack", "tag", "thread", "time_ns", "watched"),
     )
 
     def __init__(self, watched: Watched, giver: Any, address: int, size: int, end: int) -> None:
@@ -48,6 +48,7 @@ class Record:
         self.address = address
         self.size = size
         self.end = end  # of the guard; 0: there is none
+        self.guard = _GUARD_BYTES[: end - address - size] if end else b""  # as it was last seen
         self.number = next(watched.state.numbers)
         self.time_ns = monotonic_ns()
         self.thread = threading.get_ident()
@@ -59,7 +60,7 @@ class Record:
 
     def give(self, address: int) -> None:
         """The last reference to the block is gone. Never raises."""
-        if self.watched.live.get(address) is self:  # else it was given back by its address
+        if self._is_live():  # else it was given back by its address
             problem = self.watched.take_back(self)
             if problem is not None:
                 self.watched.state.report(problem)
@@ -97,19 +98,28 @@ class Record:
 
     def set_guard(self) -> None:
         """Write the guard behind the block."""
-        start = self.address + self.size
-        ctypes.memmove(start, _GUARD_BYTES, self.end - start)
+        ctypes.memmove(self.address + self.size, self.guard, len(self.guard))
 
     def damage(self) -> Overrun | None:
-        """The error for a guard that was written over; the guard is then whole again."""
-        if not self.end:
+        """The error for a guard that was written over, once. For a block nobody else gives back."""
+        found = ctypes.string_at(self.address + self.size, len(self.guard))
+        return None if found == self.guard else self._overrun(found)
+
+    def damage_in_use(self) -> Overrun | None:
+        """The same for a block that may be given back meanwhile: whoever does that looks too."""
+        block = self.block()  # held, so that the collector does not free it under our eyes
+        if block is None or not self._is_live():
             return None
-        start, length = self.address + self.size, self.end - self.address - self.size
-        found = ctypes.string_at(start, length)
-        if found == _GUARD_BYTES[:length]:
-            return None
-        at = next(i for i, byte in enumerate(found) if byte != _GUARD_BYTES[i])
-        self.set_guard()
+        found = ctypes.string_at(self.address + self.size, len(self.guard))
+        # Poison comes after it left the live ones: what was read of a live block is its guard.
+        return None if found == self.guard or not self._is_live() else self._overrun(found)
+
+    def _is_live(self) -> bool:
+        return self.watched.live.get(self.address) is self
+
+    def _overrun(self, found: bytes) -> Overrun:
+        at = next(i for i, byte in enumerate(found) if byte != self.guard[i])
+        self.guard = found  # so that it is told once; the memory itself may be another's by now
         return Overrun(
             f"somebody wrote past the end of {self.words()}: "
             f"the first changed byte is {at + 1} past its end{self.history()}",
