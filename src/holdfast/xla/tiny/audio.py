@@ -29,7 +29,6 @@ TINY: dict[str, Tiny] = {
             "timestep_r": values([0.75, 0.75]),
             "encoder_hidden_states": random(2, 7, 20),
             "context_latents": random(2, 21, 16),
-            "return_dict": False,
         },
     ),
     "diffusers:MiniMaxMusic3Transformer1DModel": Tiny(
@@ -47,7 +46,6 @@ TINY: dict[str, Tiny] = {
             "hidden_states": random(2, 8, 19),
             "timestep": values([0.25, 0.25]),
             "encoder_hidden_states": random(2, 19, 24),
-            "return_dict": False,
         },
     ),
     "diffusers:TransformerTemporalModel": Tiny(
@@ -61,7 +59,6 @@ TINY: dict[str, Tiny] = {
         inputs={
             "hidden_states": random(10, 16, 3, 7),
             "num_frames": 5,
-            "return_dict": False,
         },
     ),
 }

@@ -25,8 +25,6 @@ TINY: dict[str, Tiny] = {
             "mask": values(
                 [[[[float(5 <= x < 21 and y > 6) for x in range(40)] for y in range(24)]]]
             ),
-            "sample_posterior": False,
-            "return_dict": False,
         },
         notes={"mask": "one where the image is to be filled in, as inpainting gives it"},
     ),
@@ -44,7 +42,7 @@ TINY: dict[str, Tiny] = {
             "encoder_qkv_multiscales": ((), (), (5,)),
             "decoder_qkv_multiscales": ((), (), (5,)),
         },
-        inputs={"sample": random(1, 3, 24, 20), "return_dict": False},
+        inputs={"sample": random(1, 3, 24, 20)},
     ),
     "diffusers:AutoencoderKL": Tiny(
         config={
@@ -60,8 +58,6 @@ TINY: dict[str, Tiny] = {
         },
         inputs={
             "sample": random(2, 3, 24, 20),
-            "sample_posterior": False,
-            "return_dict": False,
         },
     ),
     "diffusers:AutoencoderKLAllegro": Tiny(
@@ -102,8 +98,6 @@ TINY: dict[str, Tiny] = {
         },
         inputs={
             "sample": random(1, 3, 17, 12, 20),
-            "sample_posterior": False,
-            "return_dict": False,
         },
         notes={
             "sample": "17 frames are two chunks each way, the second with the first one's cache"
@@ -127,8 +121,6 @@ TINY: dict[str, Tiny] = {
         },
         inputs={
             "sample": random(1, 3, 17, 24, 40),
-            "sample_posterior": False,
-            "return_dict": False,
         },
     ),
     "diffusers:AutoencoderKLFlux2": Tiny(
@@ -147,8 +139,6 @@ TINY: dict[str, Tiny] = {
         },
         inputs={
             "sample": random(1, 3, 24, 40),
-            "sample_posterior": False,
-            "return_dict": False,
         },
     ),
     "diffusers:AutoencoderKLHunyuanImage": Tiny(
@@ -163,8 +153,6 @@ TINY: dict[str, Tiny] = {
         },
         inputs={
             "sample": random(1, 3, 24, 20),
-            "sample_posterior": False,
-            "return_dict": False,
         },
     ),
     "diffusers:AutoencoderKLHunyuanImageRefiner": Tiny(
@@ -179,8 +167,6 @@ TINY: dict[str, Tiny] = {
         },
         inputs={
             "sample": random(1, 3, 1, 24, 20),
-            "sample_posterior": False,
-            "return_dict": False,
         },
         notes={"sample": "one frame: the refiner takes an image"},
     ),
@@ -199,8 +185,6 @@ TINY: dict[str, Tiny] = {
         },
         inputs={
             "sample": random(1, 3, 9, 12, 20),
-            "sample_posterior": False,
-            "return_dict": False,
         },
     ),
     "diffusers:AutoencoderKLHunyuanVideo15": Tiny(
@@ -215,8 +199,6 @@ TINY: dict[str, Tiny] = {
         },
         inputs={
             "sample": random(1, 3, 9, 24, 16),
-            "sample_posterior": False,
-            "return_dict": False,
         },
     ),
     "diffusers:AutoencoderKLKVAE": Tiny(
@@ -231,8 +213,6 @@ TINY: dict[str, Tiny] = {
         },
         inputs={
             "sample": random(1, 3, 24, 20),
-            "sample_posterior": False,
-            "return_dict": False,
         },
     ),
     "diffusers:AutoencoderKLKVAEVideo": Tiny(
@@ -247,8 +227,6 @@ TINY: dict[str, Tiny] = {
         },
         inputs={
             "sample": random(1, 3, 25, 12, 8),
-            "sample_posterior": False,
-            "return_dict": False,
         },
         notes={"sample": "25 frames are two segments, the second with the first one's cache"},
     ),
@@ -273,8 +251,6 @@ TINY: dict[str, Tiny] = {
         },
         inputs={
             "sample": random(1, 3, 9, 24, 16),
-            "sample_posterior": False,
-            "return_dict": False,
         },
     ),
     "diffusers:AutoencoderKLLTXVideo": Tiny(
@@ -299,8 +275,6 @@ TINY: dict[str, Tiny] = {
         inputs={
             "sample": random(1, 3, 9, 24, 16),
             "temb": values([0.05]),
-            "sample_posterior": False,
-            "return_dict": False,
         },
         notes={"temb": "the decode timestep of version 0.9.1 and later"},
     ),
@@ -325,8 +299,6 @@ TINY: dict[str, Tiny] = {
         },
         inputs={
             "sample": random(1, 3, 5, 12, 20),
-            "sample_posterior": False,
-            "return_dict": False,
         },
         notes={
             "sample": "5 frames are encoded in two chunks and decoded in three, with caches between"
@@ -349,8 +321,6 @@ TINY: dict[str, Tiny] = {
         },
         inputs={
             "sample": random(1, 3, 7, 8, 12),
-            "sample_posterior": False,
-            "return_dict": False,
         },
     ),
     "diffusers:AutoencoderKLQwenImage": Tiny(
@@ -367,8 +337,6 @@ TINY: dict[str, Tiny] = {
         },
         inputs={
             "sample": random(1, 3, 1, 24, 20),
-            "sample_posterior": False,
-            "return_dict": False,
         },
         notes={"sample": "one frame: the pipelines take images"},
     ),
@@ -384,8 +352,6 @@ TINY: dict[str, Tiny] = {
         },
         inputs={
             "sample": random(6, 3, 12, 20),
-            "sample_posterior": False,
-            "return_dict": False,
             "num_frames": 3,
         },
         notes={"sample": "two videos of three frames, frames laid along the batch"},
@@ -407,8 +373,6 @@ TINY: dict[str, Tiny] = {
         },
         inputs={
             "sample": random(1, 3, 9, 12, 20),
-            "sample_posterior": False,
-            "return_dict": False,
         },
         notes={
             "sample": "9 frames are three chunks each way, with the convolutions' caches between"
@@ -426,8 +390,6 @@ TINY: dict[str, Tiny] = {
         },
         inputs={
             "sample": random(1, 2, 520),
-            "sample_posterior": False,
-            "return_dict": False,
         },
     ),
     "diffusers:AutoencoderTiny": Tiny(
@@ -440,7 +402,7 @@ TINY: dict[str, Tiny] = {
             "num_encoder_blocks": (1, 2, 2),
             "num_decoder_blocks": (2, 2, 1),
         },
-        inputs={"sample": random(1, 3, 24, 20), "return_dict": False},
+        inputs={"sample": random(1, 3, 24, 20)},
         notes={"sample": "forward rounds the latents to bytes: a tie broken the other way shows"},
     ),
     "diffusers:ConsistencyDecoderVAE": Tiny(
@@ -464,8 +426,6 @@ TINY: dict[str, Tiny] = {
         },
         inputs={
             "sample": random(1, 3, 24, 20),
-            "sample_posterior": False,
-            "return_dict": False,
         },
         notes={
             "sample": "the decoder draws its own noise: two runs agree only with the same draws"
@@ -485,7 +445,7 @@ TINY: dict[str, Tiny] = {
             "norm_num_groups": 4,
             "vq_embed_dim": 4,
         },
-        inputs={"sample": random(1, 3, 24, 20), "return_dict": False},
+        inputs={"sample": random(1, 3, 24, 20)},
         notes={"sample": "forward takes the nearest code: a near tie broken the other way shows"},
     ),
 }

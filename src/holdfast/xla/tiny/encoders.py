@@ -31,7 +31,6 @@ TINY: dict[str, Tiny] = {
                 ]
             ),
             "output_hidden_states": True,
-            "return_dict": False,
         },
     ),
     "transformers:CLIPTextModelWithProjection": Tiny(
@@ -56,7 +55,6 @@ TINY: dict[str, Tiny] = {
                 ]
             ),
             "output_hidden_states": True,
-            "return_dict": False,
         },
     ),
     "transformers:T5EncoderModel": Tiny(
@@ -86,7 +84,6 @@ TINY: dict[str, Tiny] = {
                     [1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
                 ]
             ),
-            "return_dict": False,
         },
     ),
     "transformers:UMT5EncoderModel": Tiny(
@@ -116,7 +113,6 @@ TINY: dict[str, Tiny] = {
                     [1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0],
                 ]
             ),
-            "return_dict": False,
         },
     ),
 }

@@ -57,7 +57,6 @@ TINY: dict[str, Tiny] = {
             "encoder_hidden_states": random(2, 9, 24),
             "encoder_attention_mask": values([[1] * 9, [1] * 5 + [0] * 4]),
             "guidance": values([3500.0, 3500.0]),
-            "return_dict": False,
         },
     ),
     "diffusers:Ideogram4Transformer2DModel": Tiny(
@@ -83,7 +82,6 @@ TINY: dict[str, Tiny] = {
             ),
             "segment_ids": values([[1] * 22, [-1] * 3 + [1] * 19]),
             "indicator": values([[3] * 7 + [2] * 15, [0] * 3 + [3] * 4 + [2] * 15]),
-            "return_dict": False,
         },
     ),
     "diffusers:Krea2Transformer2DModel": Tiny(
@@ -110,7 +108,6 @@ TINY: dict[str, Tiny] = {
             "timestep": values([0.75, 0.75]),
             "position_ids": values([[0, 0, 0]] * 9 + _grid(5, 7)),
             "encoder_attention_mask": values([[True] * 9, [True] * 6 + [False] * 3]),
-            "return_dict": False,
         },
     ),
     "diffusers:LongCatImageTransformer2DModel": Tiny(
@@ -131,7 +128,6 @@ TINY: dict[str, Tiny] = {
             "timestep": values([0.5]),
             "img_ids": values(_grid(5, 7, 1.0, 11.0)),
             "txt_ids": values(_line(11, 0.0)),
-            "return_dict": False,
         },
     ),
     "diffusers:Lumina2Transformer2DModel": Tiny(
@@ -154,7 +150,6 @@ TINY: dict[str, Tiny] = {
             "timestep": values([0.25, 0.25]),
             "encoder_hidden_states": random(2, 11, 20),
             "encoder_attention_mask": values([[1] * 11, [1] * 6 + [0] * 5]),
-            "return_dict": False,
         },
     ),
     "diffusers:NucleusMoEImageTransformer2DModel": Tiny(
@@ -179,7 +174,6 @@ TINY: dict[str, Tiny] = {
             "encoder_hidden_states": random(2, 9, 24),
             "encoder_hidden_states_mask": values([[True] * 9, [True] * 5 + [False] * 4]),
             "timestep": values([0.75, 0.75]),
-            "return_dict": False,
         },
     ),
     "diffusers:OmniGenTransformer2DModel": Tiny(
@@ -221,7 +215,6 @@ TINY: dict[str, Tiny] = {
                 ]
             ),
             "position_ids": values([list(range(27)), [0] * 8 + list(range(19))]),
-            "return_dict": False,
         },
     ),
     "diffusers:OvisImageTransformer2DModel": Tiny(
@@ -242,7 +235,6 @@ TINY: dict[str, Tiny] = {
             "timestep": values([0.5]),
             "img_ids": values(_grid(5, 7, 0.0)),
             "txt_ids": values(_line(11, 0.0)),
-            "return_dict": False,
         },
     ),
     "diffusers:PRXTransformer2DModel": Tiny(
@@ -261,7 +253,6 @@ TINY: dict[str, Tiny] = {
             "timestep": values([0.5, 0.5]),
             "encoder_hidden_states": random(2, 11, 20),
             "attention_mask": values([[True] * 11, [True] * 4 + [False] * 7]),
-            "return_dict": False,
         },
     ),
     "diffusers:PixArtTransformer2DModel": Tiny(
@@ -286,7 +277,6 @@ TINY: dict[str, Tiny] = {
                 "aspect_ratio": values([[0.6], [0.6]]),
             },
             "encoder_attention_mask": values([[1] * 11, [1] * 4 + [0] * 7]),
-            "return_dict": False,
         },
     ),
     "diffusers:QwenImage21Transformer2DModel": Tiny(
@@ -308,7 +298,6 @@ TINY: dict[str, Tiny] = {
             "img_shapes": [[(1, 4, 6), (1, 6, 10)], [(1, 4, 6), (1, 6, 10)]],
             "img_mask": values([[False] * 3 + [True] * 6 + [False] * 4 + [True] * 15] * 2),
             "encoder_hidden_states_mask": values([[True] * 13, [True] * 11 + [False] * 2]),
-            "return_dict": False,
         },
     ),
     "diffusers:QwenImageTransformer2DModel": Tiny(
@@ -328,7 +317,6 @@ TINY: dict[str, Tiny] = {
             "encoder_hidden_states_mask": values([[1] * 11, [1] * 6 + [0] * 5]),
             "timestep": values([0.75, 0.75]),
             "img_shapes": [[(1, 5, 7)], [(1, 5, 7)]],
-            "return_dict": False,
         },
     ),
     "diffusers:SD3Transformer2DModel": Tiny(
@@ -352,7 +340,6 @@ TINY: dict[str, Tiny] = {
             "encoder_hidden_states": random(2, 11, 20),
             "pooled_projections": random(2, 24),
             "timestep": values([750.0, 750.0]),
-            "return_dict": False,
         },
     ),
     "diffusers:SanaTransformer2DModel": Tiny(
@@ -375,7 +362,6 @@ TINY: dict[str, Tiny] = {
             "encoder_hidden_states": random(2, 11, 20),
             "timestep": values([750.0, 750.0]),
             "encoder_attention_mask": values([[1] * 11, [1] * 4 + [0] * 7]),
-            "return_dict": False,
         },
     ),
     "diffusers:Transformer2DModel": Tiny(
@@ -390,7 +376,6 @@ TINY: dict[str, Tiny] = {
         inputs={
             "hidden_states": random(2, 48, 5, 7),
             "encoder_hidden_states": random(2, 11, 20),
-            "return_dict": False,
         },
     ),
     "diffusers:ZImageTransformer2DModel": Tiny(
@@ -411,7 +396,6 @@ TINY: dict[str, Tiny] = {
             "x": [random(4, 1, 6, 10), random(4, 1, 6, 10)],
             "t": values([0.25, 0.25]),
             "cap_feats": [random(37, 20), random(7, 20)],
-            "return_dict": False,
         },
     ),
 }

@@ -27,7 +27,6 @@ TINY: dict[str, Tiny] = {
             "hidden_states": random(2, 4, 8, 10),
             "encoder_hidden_states": random(2, 7, 20),
             "timestep": values([0.35, 0.35]),
-            "return_dict": False,
         },
     ),
     "diffusers:BriaFibo2Transformer2DModel": Tiny(
@@ -54,7 +53,6 @@ TINY: dict[str, Tiny] = {
             "timestep": values([0.7, 0.7]),
             "encoder_hidden_states": random(2, 3, 11, 20),
             "encoder_attention_mask": values([[True] * 11, [True] * 5 + [False] * 6]),
-            "return_dict": False,
         },
         notes={"encoder_attention_mask": "its row sums set the number of gist tokens, a shape"},
     ),
@@ -83,7 +81,6 @@ TINY: dict[str, Tiny] = {
                     [[[[True] * 4 + [False] * 3 + [True] * 15]], [[[True] * 22]]]
                 ),
             },
-            "return_dict": False,
         },
     ),
     "diffusers:BriaTransformer2DModel": Tiny(
@@ -104,7 +101,6 @@ TINY: dict[str, Tiny] = {
             "timestep": values([640.0, 640.0]),
             "img_ids": values([[0.0, float(y), float(x)] for y in range(3) for x in range(5)]),
             "txt_ids": values([[0.0, 0.0, 0.0]] * 7),
-            "return_dict": False,
         },
     ),
     "diffusers:ChromaTransformer2DModel": Tiny(
@@ -128,7 +124,6 @@ TINY: dict[str, Tiny] = {
             "img_ids": values([[0.0, float(y), float(x)] for y in range(3) for x in range(5)]),
             "txt_ids": values([[0.0, 0.0, 0.0]] * 7),
             "attention_mask": values([[1.0] * 22, [1.0] * 4 + [0.0] * 3 + [1.0] * 15]),
-            "return_dict": False,
         },
         notes={"attention_mask": "ones and zeros of the model's own type, as in the pipeline"},
     ),
@@ -153,7 +148,6 @@ TINY: dict[str, Tiny] = {
             "original_size": values([[96.0, 160.0]] * 2),
             "target_size": values([[96.0, 160.0]] * 2),
             "crop_coords": values([[0.0, 0.0]] * 2),
-            "return_dict": False,
         },
     ),
     "diffusers:CogView4Transformer2DModel": Tiny(
@@ -178,7 +172,6 @@ TINY: dict[str, Tiny] = {
             "original_size": values([[96.0, 160.0]] * 2),
             "target_size": values([[96.0, 160.0]] * 2),
             "crop_coords": values([[0.0, 0.0]] * 2),
-            "return_dict": False,
         },
     ),
     "diffusers:DiTTransformer2DModel": Tiny(
@@ -197,7 +190,6 @@ TINY: dict[str, Tiny] = {
             "hidden_states": random(2, 4, 10, 10),
             "timestep": values([481, 481]),
             "class_labels": values([3, 10]),
-            "return_dict": False,
         },
         notes={"class_labels": "10 is the class of no class, of a table of 11"},
     ),
@@ -217,7 +209,6 @@ TINY: dict[str, Tiny] = {
             "hidden_states": random(2, 24, 3, 5),
             "encoder_hidden_states": random(2, 7, 20),
             "encoder_attention_mask": values([[True] * 7, [True] * 4 + [False] * 3]),
-            "return_dict": False,
         },
     ),
     "diffusers:ErnieImageTransformer2DModel": Tiny(
@@ -237,7 +228,6 @@ TINY: dict[str, Tiny] = {
             "timestep": values([640.0, 640.0]),
             "text_bth": random(2, 7, 20),
             "text_lens": values([7, 4]),
-            "return_dict": False,
         },
     ),
     "diffusers:Flux2Transformer2DModel": Tiny(
@@ -260,7 +250,6 @@ TINY: dict[str, Tiny] = {
             "img_ids": values([[[0, y, x, 0] for y in range(3) for x in range(5)]] * 2),
             "txt_ids": values([[[0, 0, 0, token] for token in range(7)]] * 2),
             "guidance": values([3.5, 3.5]),
-            "return_dict": False,
         },
     ),
     "diffusers:Flux3Transformer2DModel": Tiny(
@@ -285,7 +274,6 @@ TINY: dict[str, Tiny] = {
             "image_cond_ids": values(
                 [[0.0, y / 2, x / 2, -1.0] for y in range(2) for x in range(3)]
             ),
-            "return_dict": False,
         },
     ),
     "diffusers:FluxTransformer2DModel": Tiny(
@@ -309,7 +297,6 @@ TINY: dict[str, Tiny] = {
             "img_ids": values([[0.0, float(y), float(x)] for y in range(3) for x in range(5)]),
             "txt_ids": values([[0.0, 0.0, 0.0]] * 7),
             "guidance": values([3.5, 3.5]),
-            "return_dict": False,
         },
     ),
     "diffusers:GlmImageTransformer2DModel": Tiny(
@@ -333,7 +320,6 @@ TINY: dict[str, Tiny] = {
             "timestep": values([480.0, 480.0]),
             "target_size": values([[96.0, 160.0]] * 2),
             "crop_coords": values([[0.0, 0.0]] * 2),
-            "return_dict": False,
         },
         notes={"prior_token_drop": "the pipeline keeps the prior for a prompt, drops it for none"},
     ),
@@ -360,7 +346,6 @@ TINY: dict[str, Tiny] = {
             "encoder_hidden_states_t5": random(2, 5, 20),
             "encoder_hidden_states_llama3": random(3, 2, 7, 12),
             "pooled_embeds": random(2, 28),
-            "return_dict": False,
         },
         notes={"hidden_states": "not square, so padded to max_resolution, with a mask"},
     ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,12 +36,22 @@ class Made:
     seed: int
 
     def inputs(self) -> dict[str, Any]:
-        """New tensors each time, because some models write into what they are given."""
+        """New tensors each time, because some models write into what they are given.
+
+        Where it can be said, the answer is asked for as a tuple.
+        """
         with _seeded(self.seed):
-            return {key: _tensors(value) for key, value in self.tiny.inputs.items()}
+            made = {key: _tensors(value) for key, value in self.tiny.inputs.items()}
+        if "return_dict" in inspect.signature(self._method).parameters:
+            made["return_dict"] = False
+        return made
 
     def __call__(self, **inputs: Any) -> Any:
-        return getattr(self.module, self.tiny.method)(**inputs)
+        return self._method(**inputs)
+
+    @property
+    def _method(self) -> Any:
+        return getattr(self.module, self.tiny.method)
 
 
 @functools.cache

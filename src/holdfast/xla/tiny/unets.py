@@ -34,7 +34,6 @@ TINY: dict[str, Tiny] = {
             "encoder_hidden_states": random(2, 7, 28),
             "encoder_attention_mask": values([[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0]]),
             "added_cond_kwargs": {"time_ids": values([[96.0, 64.0], [96.0, 64.0]])},
-            "return_dict": False,
         },
     ),
     "diffusers:I2VGenXLUNet": Tiny(
@@ -56,7 +55,6 @@ TINY: dict[str, Tiny] = {
             "image_latents": random(1, 4, 3, 8, 12),
             "image_embeddings": random(1, 16),
             "encoder_hidden_states": random(1, 7, 16),
-            "return_dict": False,
         },
     ),
     "diffusers:Kandinsky3UNet": Tiny(
@@ -77,7 +75,6 @@ TINY: dict[str, Tiny] = {
             "encoder_attention_mask": values(
                 [[1, 1, 1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 0, 0, 0, 0, 0, 0]]
             ),
-            "return_dict": False,
         },
     ),
     "diffusers:StableCascadeUNet": Tiny(
@@ -111,7 +108,6 @@ TINY: dict[str, Tiny] = {
             "clip_text": random(1, 7, 20),
             "clip_img": random(1, 1, 10),
             "effnet": random(1, 6, 7, 5),
-            "return_dict": False,
         },
     ),
     "diffusers:UNet1DModel": Tiny(
@@ -127,7 +123,6 @@ TINY: dict[str, Tiny] = {
         inputs={
             "sample": random(2, 2, 96),
             "timestep": values([0.6]),
-            "return_dict": False,
         },
     ),
     "diffusers:UNet2DConditionModel": Tiny(
@@ -157,7 +152,6 @@ TINY: dict[str, Tiny] = {
                     [[96.0, 160.0, 0.0, 0.0, 96.0, 160.0], [96.0, 160.0, 8.0, 4.0, 96.0, 160.0]]
                 ),
             },
-            "return_dict": False,
         },
     ),
     "diffusers:UNet2DModel": Tiny(
@@ -178,7 +172,6 @@ TINY: dict[str, Tiny] = {
         inputs={
             "sample": random(2, 3, 20, 12),
             "timestep": values([640]),
-            "return_dict": False,
         },
     ),
     "diffusers:UNet3DConditionModel": Tiny(
@@ -197,7 +190,6 @@ TINY: dict[str, Tiny] = {
             "sample": random(1, 4, 5, 12, 9),
             "timestep": values([981]),
             "encoder_hidden_states": random(1, 7, 20),
-            "return_dict": False,
         },
         notes={"sample": "9 columns are not halved evenly: the upsampling is given its sizes"},
     ),
@@ -223,7 +215,6 @@ TINY: dict[str, Tiny] = {
             "sample": random(1, 4, 5, 8, 12),
             "timestep": values([981]),
             "encoder_hidden_states": random(5, 7, 20),
-            "return_dict": False,
         },
     ),
     "diffusers:UNetSpatioTemporalConditionModel": Tiny(
@@ -245,7 +236,6 @@ TINY: dict[str, Tiny] = {
             "timestep": values([1.64]),
             "encoder_hidden_states": random(2, 1, 20),
             "added_time_ids": values([[6.0, 127.0, 0.02], [6.0, 127.0, 0.02]]),
-            "return_dict": False,
         },
         notes={"timestep": "norms have 32 groups: with 32 channels alone it would have no effect"},
     ),

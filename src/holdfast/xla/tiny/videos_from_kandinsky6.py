@@ -21,6 +21,19 @@ class Forget:
 
 LENS = (0.0, 0.0, 0.0, 1.0, 4.0, 4.0, 2.5, 1.5)  # a pose's last row, then fx, fy, cx, cy
 
+WAN = {
+    "patch_size": (1, 2, 2),
+    "num_attention_heads": 4,
+    "attention_head_dim": 12,
+    "in_channels": 4,
+    "out_channels": 4,
+    "text_dim": 20,
+    "freq_dim": 16,
+    "ffn_dim": 72,
+    "num_layers": 2,
+    "rope_max_seq_len": 32,
+}
+
 TINY: dict[str, Tiny] = {
     "diffusers:Kandinsky6SRTransformer3DModel": Tiny(
         config={
@@ -40,7 +53,6 @@ TINY: dict[str, Tiny] = {
         inputs={
             "hidden_states": random(1, 3, 8, 16, 9),
             "timestep": values([637.0]),
-            "return_dict": False,
         },
         notes={"hidden_states": "flex attention run eagerly ignores the block mask: it is dense"},
     ),
@@ -86,7 +98,6 @@ TINY: dict[str, Tiny] = {
                 ]
             ),
             "visual_token_type_ids": values([[0, 0, 1], [0, 0, 1]]),
-            "return_dict": False,
         },
     ),
     "diffusers:LTX2VideoTransformer3DModel": Tiny(
@@ -130,7 +141,6 @@ TINY: dict[str, Tiny] = {
             "fps": 24.0,
             "audio_num_frames": 11,
             "use_cross_timestep": True,
-            "return_dict": False,
         },
     ),
     "diffusers:LTXVideoTransformer3DModel": Tiny(
@@ -159,7 +169,6 @@ TINY: dict[str, Tiny] = {
             "height": 3,
             "width": 5,
             "rope_interpolation_scale": (0.32, 32, 32),
-            "return_dict": False,
         },
     ),
     "diffusers:LatteTransformer3DModel": Tiny(
@@ -186,7 +195,6 @@ TINY: dict[str, Tiny] = {
             "timestep": values([637, 637]),
             "encoder_hidden_states": random(2, 7, 20),
             "enable_temporal_attentions": True,
-            "return_dict": False,
         },
     ),
     "diffusers:MiniMaxH3Transformer3DModel": Tiny(
@@ -222,7 +230,6 @@ TINY: dict[str, Tiny] = {
             "video_indices": values([4, 5, 9, 10, 11, 12, 13, 14]),
             "audio_indices": values([6, 7, 8]),
             "text_indices": values([0, 1, 2, 3]),
-            "return_dict": False,
         },
     ),
     "diffusers:MochiTransformer3DModel": Tiny(
@@ -248,7 +255,6 @@ TINY: dict[str, Tiny] = {
                     [True, True, True, False, False, False, False],
                 ]
             ),
-            "return_dict": False,
         },
     ),
     "diffusers:MotifVideoTransformer3DModel": Tiny(
@@ -275,7 +281,6 @@ TINY: dict[str, Tiny] = {
             "encoder_hidden_states": random(1, 7, 20),
             "encoder_attention_mask": values([[1, 1, 1, 1, 1, 0, 0]]),
             "image_embeds": random(1, 5, 12),
-            "return_dict": False,
         },
     ),
     "diffusers:SanaVideoTransformer3DModel": Tiny(
@@ -299,7 +304,6 @@ TINY: dict[str, Tiny] = {
             "encoder_hidden_states": random(2, 7, 20),
             "timestep": values([637.0, 637.0]),
             "encoder_attention_mask": values([[1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1, 1]]),
-            "return_dict": False,
         },
     ),
     "diffusers:SanaWMLTX2RefinerTransformer3DModel": Tiny(
@@ -326,7 +330,6 @@ TINY: dict[str, Tiny] = {
             "timestep": values([[0.0] * 15 + [637.0] * 30]),
             "video_rotary_emb": (random(1, 4, 45, 6), random(1, 4, 45, 6)),
             "encoder_attention_mask": values([[0, 0, 1, 1, 1, 1, 1]]),
-            "return_dict": False,
         },
         notes={"kv_cache": "left out: plain attention over the block, no sliding window"},
     ),
@@ -360,22 +363,12 @@ TINY: dict[str, Tiny] = {
                 ]
             ),
             "chunk_plucker": random(1, 6, 3, 3, 5),
-            "return_dict": False,
         },
         notes={"hidden_states": "the softmax blocks attend in bfloat16, whatever the weights are"},
     ),
     "diffusers:SkyReelsV2Transformer3DModel": Tiny(
         config={
-            "patch_size": (1, 2, 2),
-            "num_attention_heads": 4,
-            "attention_head_dim": 12,
-            "in_channels": 4,
-            "out_channels": 4,
-            "text_dim": 20,
-            "freq_dim": 16,
-            "ffn_dim": 72,
-            "num_layers": 2,
-            "rope_max_seq_len": 32,
+            **WAN,
             "inject_sample_info": True,
             "num_frame_per_block": 2,
         },
@@ -385,7 +378,6 @@ TINY: dict[str, Tiny] = {
             "encoder_hidden_states": random(1, 7, 20),
             "enable_diffusion_forcing": True,
             "fps": [1],
-            "return_dict": False,
         },
     ),
     "diffusers:WanAnimate2Transformer3DModel": Tiny(
@@ -412,7 +404,6 @@ TINY: dict[str, Tiny] = {
             "seq_len": 45,
             "encoder_hidden_states_image": random(1, 5, 1280),
             "offset_grid_sizes": values([[3, 3, 5]]),
-            "return_dict": False,
         },
         notes={
             "kv_cache": "the reference pass, which only writes it; the other needs flex attention",
@@ -421,19 +412,12 @@ TINY: dict[str, Tiny] = {
     ),
     "diffusers:WanAnimateTransformer3DModel": Tiny(
         config={
-            "patch_size": (1, 2, 2),
-            "num_attention_heads": 4,
-            "attention_head_dim": 12,
+            **WAN,
             "in_channels": 12,
             "latent_channels": 4,
-            "out_channels": 4,
-            "text_dim": 20,
-            "freq_dim": 16,
-            "ffn_dim": 72,
             "num_layers": 4,
             "image_dim": 20,
             "added_kv_proj_dim": 48,
-            "rope_max_seq_len": 32,
             "motion_encoder_channel_sizes": {"4": 12, "8": 10, "16": 8},
             "motion_encoder_size": 16,
             "motion_style_dim": 14,
@@ -451,42 +435,21 @@ TINY: dict[str, Tiny] = {
             "encoder_hidden_states_image": random(1, 5, 20),
             "pose_hidden_states": random(1, 4, 2, 6, 10),
             "face_pixel_values": random(1, 3, 5, 16, 16),
-            "return_dict": False,
         },
         notes={"encoder_hidden_states": "512 text tokens are written into the attention"},
     ),
     "diffusers:WanTransformer3DModel": Tiny(
-        config={
-            "patch_size": (1, 2, 2),
-            "num_attention_heads": 4,
-            "attention_head_dim": 12,
-            "in_channels": 4,
-            "out_channels": 4,
-            "text_dim": 20,
-            "freq_dim": 16,
-            "ffn_dim": 72,
-            "num_layers": 2,
-            "rope_max_seq_len": 32,
-        },
+        config=WAN,
         inputs={
             "hidden_states": random(2, 4, 3, 6, 10),
             "timestep": values([637, 637]),
             "encoder_hidden_states": random(2, 7, 20),
-            "return_dict": False,
         },
     ),
     "diffusers:WanVACETransformer3DModel": Tiny(
         config={
-            "patch_size": (1, 2, 2),
-            "num_attention_heads": 4,
-            "attention_head_dim": 12,
-            "in_channels": 4,
-            "out_channels": 4,
-            "text_dim": 20,
-            "freq_dim": 16,
-            "ffn_dim": 72,
+            **WAN,
             "num_layers": 3,
-            "rope_max_seq_len": 32,
             "vace_layers": [0, 2],
             "vace_in_channels": 10,
         },
@@ -496,7 +459,6 @@ TINY: dict[str, Tiny] = {
             "encoder_hidden_states": random(1, 7, 20),
             "control_hidden_states": random(1, 10, 3, 6, 10),
             "control_hidden_states_scale": values([1.0, 0.5]),
-            "return_dict": False,
         },
     ),
 }

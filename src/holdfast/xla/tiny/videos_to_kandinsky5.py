@@ -9,6 +9,17 @@ from __future__ import annotations
 
 from holdfast.xla.tiny.spec import Tiny, full, random, values
 
+JOY_IMAGE_EDIT = {
+    "patch_size": [1, 2, 2],
+    "in_channels": 4,
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "text_dim": 20,
+    "mlp_width_ratio": 2.0,
+    "num_layers": 2,
+    "rope_dim_list": [4, 6, 6],
+}
+
 TINY: dict[str, Tiny] = {
     "diffusers:AllegroTransformer3DModel": Tiny(
         config={
@@ -42,7 +53,6 @@ TINY: dict[str, Tiny] = {
                     values([[w for _ in range(6) for w in range(5)]]),
                 ),
             ),
-            "return_dict": False,
         },
     ),
     "diffusers:AnyFlowFARTransformer3DModel": Tiny(
@@ -77,7 +87,6 @@ TINY: dict[str, Tiny] = {
                 },
             ],
             "kv_cache_flag": {"is_cache_step": False, "num_cached_chunks": 3},
-            "return_dict": False,
         },
         notes={
             "kv_cache_flag": "forward writes two more keys into it: a fresh dict for every call",
@@ -102,7 +111,6 @@ TINY: dict[str, Tiny] = {
             "timestep": full(2, 3, value=750.0),
             "r_timestep": full(2, 3, value=500.0),
             "encoder_hidden_states": random(2, 9, 32),
-            "return_dict": False,
         },
     ),
     "diffusers:ChronoEditTransformer3DModel": Tiny(
@@ -126,7 +134,6 @@ TINY: dict[str, Tiny] = {
             "timestep": values([750]),
             "encoder_hidden_states": random(1, 512, 32),
             "encoder_hidden_states_image": random(1, 5, 20),
-            "return_dict": False,
         },
         notes={
             "hidden_states": "two frames: the positions that skip ahead in time",
@@ -154,7 +161,6 @@ TINY: dict[str, Tiny] = {
             "encoder_hidden_states": random(2, 7, 20),
             "timestep": values([801, 801]),
             "image_rotary_emb": (random(45, 16), random(45, 16)),
-            "return_dict": False,
         },
     ),
     "diffusers:ConsisIDTransformer3DModel": Tiny(
@@ -195,7 +201,6 @@ TINY: dict[str, Tiny] = {
             "image_rotary_emb": (random(45, 16), random(45, 16)),
             "id_cond": random(2, 20),
             "id_vit_hidden": [random(2, 11, 16), random(2, 11, 16)],
-            "return_dict": False,
         },
     ),
     "diffusers:CosmosTransformer3DModel": Tiny(
@@ -222,7 +227,6 @@ TINY: dict[str, Tiny] = {
             "encoder_hidden_states": random(1, 9, 28),
             "fps": 16,
             "condition_mask": values([[[[[float(t == 0)] * 10] * 6 for t in range(3)]]]),
-            "return_dict": False,
         },
         notes={
             "padding_mask": "left out (concat_padding_mask=False): resizing it needs torchvision",
@@ -248,7 +252,6 @@ TINY: dict[str, Tiny] = {
             "timestep": values([801.0, 801.0]),
             "encoder_hidden_states": random(2, 7, 20),
             "inpaint_latents": random(2, 5, 3, 6, 10),
-            "return_dict": False,
         },
     ),
     "diffusers:HeliosTransformer3DModel": Tiny(
@@ -276,7 +279,6 @@ TINY: dict[str, Tiny] = {
             "latents_history_short": random(1, 4, 2, 6, 10),
             "latents_history_mid": random(1, 4, 2, 6, 10),
             "latents_history_long": random(1, 4, 5, 6, 10),
-            "return_dict": False,
         },
     ),
     "diffusers:HunyuanVideo15Transformer3DModel": Tiny(
@@ -306,7 +308,6 @@ TINY: dict[str, Tiny] = {
             "encoder_hidden_states_2": random(2, 5, 12),
             "encoder_attention_mask_2": values([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]]),
             "image_embeds": random(2, 3, 28),
-            "return_dict": False,
         },
         notes={
             "encoder_hidden_states_2": "its projection is 2048 wide in the class: 4.3M parameters",
@@ -347,7 +348,6 @@ TINY: dict[str, Tiny] = {
             "indices_latents_history_2x": values([11, 12]),
             "latents_history_4x": random(1, 4, 5, 6, 10),
             "indices_latents_history_4x": values([13, 14, 15, 16, 17]),
-            "return_dict": False,
         },
         notes={
             "encoder_attention_mask": "a batch of one is cut to its length: shapes follow from it",
@@ -377,45 +377,24 @@ TINY: dict[str, Tiny] = {
             "encoder_attention_mask": values([[1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 0, 0, 0, 0]]),
             "pooled_projections": random(2, 12),
             "guidance": values([6000.0, 6000.0]),
-            "return_dict": False,
         },
     ),
     "diffusers:JoyImageEditPlusTransformer3DModel": Tiny(
-        config={
-            "patch_size": [1, 2, 2],
-            "in_channels": 4,
-            "hidden_size": 32,
-            "num_attention_heads": 2,
-            "text_dim": 20,
-            "mlp_width_ratio": 2.0,
-            "num_layers": 2,
-            "rope_dim_list": [4, 6, 6],
-        },
+        config=JOY_IMAGE_EDIT,
         inputs={
             "hidden_states": random(2, 27, 4, 1, 2, 2),
             "timestep": values([750.0, 750.0]),
             "encoder_hidden_states": random(2, 7, 20),
             "encoder_hidden_states_mask": values([[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0, 0]]),
             "shape_list": [[(1, 3, 5), (1, 3, 4)], [(1, 3, 5), (1, 2, 3)]],
-            "return_dict": False,
         },
     ),
     "diffusers:JoyImageEditTransformer3DModel": Tiny(
-        config={
-            "patch_size": [1, 2, 2],
-            "in_channels": 4,
-            "hidden_size": 32,
-            "num_attention_heads": 2,
-            "text_dim": 20,
-            "mlp_width_ratio": 2.0,
-            "num_layers": 2,
-            "rope_dim_list": [4, 6, 6],
-        },
+        config=JOY_IMAGE_EDIT,
         inputs={
             "hidden_states": random(2, 2, 4, 1, 6, 10),
             "timestep": values([750.0, 750.0]),
             "encoder_hidden_states": random(2, 7, 20),
-            "return_dict": False,
         },
     ),
     "diffusers:Kandinsky5Transformer3DModel": Tiny(
@@ -441,7 +420,6 @@ TINY: dict[str, Tiny] = {
             "visual_rope_pos": [values([0, 1, 2]), values([0, 1, 2]), values([0, 1, 2, 3, 4])],
             "text_rope_pos": values([0, 1, 2, 3, 4, 5, 6]),
             "scale_factor": (1.0, 2.0, 2.0),
-            "return_dict": False,
         },
         notes={
             "visual_rope_pos": "rotation rounds queries and keys to bfloat16 whatever the weights",
