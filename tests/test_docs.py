@@ -233,6 +233,39 @@ def test_the_figures_of_residency_come_from_their_run() -> None:
     assert run["lost"] == []
 
 
+def test_what_fit_says_is_within_a_tenth_of_what_was_measured() -> None:
+    import json
+
+    text = " ".join((ROOT / "docs/residency.md").read_text().split())
+    run = json.loads((ROOT / "benchmarks/results/residency-fit-h200.json").read_text())
+    step = {(row["system"], row["keep"]): row["step_ms"] for row in run["measured"]["rows"]}
+    processes = [run, *run["again"]]
+    off: dict[tuple[str, float], list[float]] = {}
+    said: dict[tuple[str, float], float] = {}  # by the first process
+    for cell in (cell for process in processes for cell in process["cells"]):
+        keep = round(cell["keep_bytes"] / run["weight_bytes"], 2)
+        key = ("ours-packed" if cell["packed"] else "ours", keep)
+        said.setdefault(key, cell["step_ms"])
+        off.setdefault(key, []).append(100 * (cell["step_ms"] / step[key] - 1))
+    assert len(off) == 8
+    assert all(row["same_output"] for row in run["measured"]["rows"])
+    worst = max(abs(one) for found in off.values() for one in found)
+    assert worst < 10
+    assert f"no answer was more than {worst:.1f} % off" in text
+    for keep in (0, 0.25, 0.5, 0.75):
+        figures = [
+            f"{step[system, keep]:.0f} | {said[system, keep]:.0f} | {off[system, keep][0]:+.1f} %"
+            for system in ("ours", "ours-packed")
+        ]
+        assert f"| {keep:.0%} | {' | '.join(figures)} |" in text
+    cold = [process["cold_s"] for process in processes]
+    assert f"The first answer took {min(cold):.1f} to {max(cold):.1f} seconds" in text
+    took = [cell["took_s"] for process in processes for cell in process["cells"]]
+    took += [process["cached_s"] for process in processes]
+    quick = f"{sum(one < 1 for one in took)} of {len(took)} of them under one second"
+    assert f"took {min(took):.1f} to {max(took):.1f} seconds, {quick}." in text
+
+
 TORCH_DEVICE = ROOT / "docs/torch-device.md"
 
 

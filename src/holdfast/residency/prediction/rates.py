@@ -10,13 +10,16 @@ be written, are no error.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import gc
 import hashlib
 import json
 import platform
+import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -172,7 +175,8 @@ def measured(profile: Profile, carrier: Carrier) -> Times:
     twice only. Raises torch's or our own error for a full device.
     """
     try:
-        return _measured(profile, carrier)
+        with _collecting_later():
+            return _measured(profile, carrier)
     finally:
         carrier.tidy()
 
@@ -201,12 +205,33 @@ def _measured(profile: Profile, carrier: Carrier) -> Times:
     run(1)  # kernels are loaded
     times = run(2)
     if sum(times.layers_ms) <= _WHOLE_MS:
-        # A device that has just begun to work is faster than it can be for long; one that waits
-        # for the host is slower than it is, so the host gets a start as long as a pass.
+        # A device that waits for the host seems slower than it is: the host gets a start as long as
+        # a pass. One pass may still be held up, so there are several.
         ahead_ms = 2 * sum(times.layers_ms)
-        run(float("inf"), ahead_ms)
-        times = run(float("inf"), ahead_ms)
+        times = _usual([run(float("inf"), ahead_ms) for _ in range(_REPEATS)])
     return times
+
+
+@contextlib.contextmanager
+def _collecting_later() -> Iterator[None]:
+    """Inside, Python does not look for garbage: a layer would seem to take that long."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _usual(passes: Sequence[Times]) -> Times:
+    """For each layer the middle one of its times."""
+    layers = zip(*(times.layers_ms for times in passes), strict=True)
+    return dataclasses.replace(
+        passes[-1],
+        layers_ms=tuple(statistics.median(layer) for layer in layers),
+        before_ms=statistics.median(times.before_ms for times in passes),
+    )
 
 
 def _keep_busy(device: torch.device, ms: float) -> None:

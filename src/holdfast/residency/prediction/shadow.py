@@ -32,6 +32,9 @@ _HOOKS = (
 _PLAIN = (int, float, bool, str, type(None), torch.dtype)
 # Numbers that tell one layer from the next and change nothing of what it computes.
 _PLACES = ("layer_idx", "block_idx")
+# diffusers' list of what nobody chose, in the order of a set: another one in every process.
+_NOTES = ("_use_default_values",)
+_UNSEEN = frozenset((*_PLACES, *_NOTES, *_HOOKS, "_parameters", "_buffers", "_modules"))
 
 
 def shadow(module: nn.Module, make: Make) -> nn.Module:
@@ -189,7 +192,7 @@ def _plain_fields(thing: Any, deep: bool) -> list[Any]:
     """Its fields that are numbers and words; of other objects in it, their class and their own."""
     fields: list[Any] = []
     for name, value in vars(thing).items():
-        if name in _PLACES or name in _HOOKS or name in ("_parameters", "_buffers", "_modules"):
+        if name in _UNSEEN:
             continue
         if isinstance(value, _PLAIN) or (
             isinstance(value, tuple | list) and all(isinstance(v, _PLAIN) for v in value)
