@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import shutil
 from collections.abc import Callable
@@ -206,6 +207,25 @@ def test_packed_sizes_are_those_of_packing() -> None:
         sampled = Packing.of(schemes, torch.bfloat16, raw[:50_000]).payload_bytes(part)
         assert sampled == pytest.approx(packed[0].nbytes, rel=0.02)
     assert Packing.of(("flat",), torch.float32).payload_bytes(part) is None
+
+
+def test_no_garbage_is_looked_for_while_an_answer_is_made() -> None:
+    """In a process with large libraries that takes longer than the answer."""
+    looking: list[bool] = []
+
+    class Noting(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            looking.append(gc.isenabled())
+            if input.shape[0] == 2:
+                raise ValueError("two is too few")
+            return super().forward(input)
+
+    asked(Noting(4, 4), Call("forward", {"input": torch.empty(3, 4)}), device(), None)
+    assert gc.isenabled()
+    with pytest.raises(BadInput):
+        asked(Noting(4, 4), Call("forward", {"input": torch.empty(2, 4)}), device(), None)
+    assert gc.isenabled()
+    assert looking == [False, False]
 
 
 # ---- files

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast.base.errors import OutOfMemory
 from holdfast.base.units import format_bytes
 from holdfast.residency import plan as planning
-from holdfast.residency.plan import Plan, Problem, Rates, Use, Weight
+from holdfast.residency.plan import Plan, Problem, Rates, Use, Weight, course, making
 from holdfast.residency.ring import ALIGNMENT, Slot, aligned
 
 MB = 1 << 20
@@ -233,6 +233,83 @@ def test_the_smallest_allowance_works_and_what_cannot_work_does_not(problem: Pro
         f"  expected: at least {format_bytes(least)}: its largest layer and what always stays\n"
         "  try: a larger budget, smaller pictures, or fewer of them at once"
     )
+
+
+def plainly_smallest(problem: Problem, keep_bytes: int | None) -> int:
+    """The definition: halve until a plan can no longer be made, each from the very beginning."""
+    fine = replace(problem, chunk_bytes=1)
+    once = planning.course_of(fine)
+    whole = planning.resident(once).device_bytes
+    low, high = 0, 2 * sum(c.raw_bytes + c.payload_bytes for c in once.chunks) + ALIGNMENT
+    if keep_bytes is None or whole <= keep_bytes:
+        high = min(high, whole)
+    while high - low > ALIGNMENT:
+        middle = (low + high) // 2
+        plans = (
+            planning.streaming(planning.course_of(fine), middle, ring, packed, keep_bytes)
+            for ring in planning.rings_of(once)
+            for packed in (False, True)
+        )
+        low, high = (low, middle) if any(plans) else (middle, high)
+    return high
+
+
+@given(problems(), st.none() | st.floats(0, 1))
+@settings(max_examples=40)
+def test_the_smallest_allowance_is_that_of_plans_made_one_by_one(
+    problem: Problem, keep: float | None
+) -> None:
+    keep_bytes = None if keep is None else int(keep * total(problem))
+    assert planning.smallest_bytes(problem, keep_bytes) == plainly_smallest(problem, keep_bytes)
+
+
+@given(problems(), st.lists(st.tuples(budgets, st.booleans()), min_size=2, max_size=6))
+def test_what_plans_share_changes_none_of_them(
+    problem: Problem, asked: list[tuple[float, bool]]
+) -> None:
+    shared = planning.course_of(problem)
+    for share, packed in asked:
+        allowance = int(share * total(problem))
+        for ring in planning.rings_of(shared):
+            alone = planning.course_of(problem)
+            spans = course._spans(alone, ring // 4)
+            assert shared.stays(ring).spans == tuple(s for s in spans if s[0] not in alone.pinned)
+            plan = planning.streaming(shared, allowance, ring, packed, None)
+            assert plan == planning.streaming(alone, allowance, ring, packed, None)
+            works = making._works(alone, allowance, ring, packed, None)
+            assert works == (plan is not None)
+
+
+@given(problems(), budgets)
+def test_a_pass_takes_as_long_as_its_events_one_by_one(problem: Problem, share: float) -> None:
+    plan, _ = made(problem, share)
+    assert plan.step_ms == plainly_simulated(problem, plan)
+
+
+def plainly_simulated(problem: Problem, plan: Plan) -> float:
+    """Every visit is looked at in every use."""
+    rates = problem.rates
+    freed = [float("-inf")] * len(plan.visits)
+    link = now = begun = 0.0
+    if not plan.visits:
+        return problem.compute_ms
+    for _ in range(2):
+        begun = now
+        for number, use in enumerate(problem.uses):
+            for i, visit in enumerate(plan.visits):
+                chunk = plan.chunks[visit.chunk]
+                if visit.first == number and visit.slot is not None:
+                    link = max([link, *(freed[k] for k in visit.slot.after)])
+                    link = link + chunk.payload_bytes / rates.link_gb_s / 1e6 + rates.copy_ms
+                    now = max(now, link)
+                if visit.first == number and visit.decoded is not None:
+                    now += chunk.raw_bytes / rates.decode_gb_s / 1e6 + rates.copy_ms
+                    freed[i] = now
+            now += use.compute_ms
+            for i, visit in enumerate(plan.visits):
+                if visit.last == number and visit.decoded is None:
+                    freed[i] = now
+    return now - begun
 
 
 @given(problems(), budgets, st.floats(0, 1))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import collections
 import gc
 import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import diffusers
 import pytest
 import torch
 import transformers
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from holdfast.base.errors import BadInput, Unsupported
 from holdfast.residency.carriers.plain import Plain
@@ -23,6 +25,7 @@ from holdfast.residency.prediction.profile import Profile, profile
 from holdfast.residency.prediction.rates import measured, times_of
 from holdfast.residency.prediction.shadow import built, digests, on_meta, random_inputs, shadow
 from holdfast.residency.prediction.shapes import Call, Size, example, parse_size
+from holdfast.residency.prediction.tape import tensors_in
 
 MODELS = Path(__file__).parents[2] / "src" / "holdfast" / "pipeline" / "models"
 CPU = torch.device("cpu")
@@ -281,6 +284,27 @@ def test_wrong_inputs_are_told() -> None:
 )
 def test_sizes_are_read(shape: Any, size: Size | None) -> None:
     assert parse_size(shape) == size
+
+
+class Pair(NamedTuple):
+    one: Any
+    two: Any
+
+
+def test_tensors_are_found_in_the_order_of_torch() -> None:
+    a, b, c, d = (torch.empty(i) for i in range(4))
+    weight = nn.Parameter(a)
+    trees: list[Any] = [
+        a,
+        None,
+        (a, [b, (c,), 3], {"z": d, "a": weight}, "word", torch.float32, a.shape),
+        {"y": Pair(b, [a, a]), "x": collections.OrderedDict(q=c, p=(d, None))},
+        [Pair({}, ()), slice(1), torch.device("cpu"), torch.strided, collections.deque([a, b])],
+        transformers.modeling_outputs.BaseModelOutput(last_hidden_state=a, attentions=(b, c)),
+    ]
+    for tree in trees:
+        leaves = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+        assert [id(tensor) for tensor in tensors_in(tree)] == [id(leaf) for leaf in leaves]
 
 
 @pytest.mark.parametrize("shape", ["", "1024", "0x8", (1,), (1.5, 2), (True, 2), 1024, "1x2x3"])

@@ -35,15 +35,18 @@ def lay_out(stays: Sequence[tuple[int, int, int]], ring_bytes: int) -> list[Slot
 
     Stays come in the order in which they are filled, which is that of their first uses.
     """
-    offsets = _offsets(stays, ring_bytes)
+    offsets = find_offsets(stays, ring_bytes)
     if offsets is None:
         return None
     sizes = [size for size, _, _ in stays]
     return [Slot(offsets[i], sizes[i], _predecessors(i, offsets, sizes)) for i in range(len(stays))]
 
 
-def _offsets(stays: Sequence[tuple[int, int, int]], ring_bytes: int) -> list[int] | None:
-    """First fit behind the latest stay, past stays that are still open; each pass begins at 0."""
+def find_offsets(stays: Sequence[tuple[int, int, int]], ring_bytes: int) -> list[int] | None:
+    """Where each stay begins, or None if they do not fit: what `lay_out` finds first.
+
+    First fit behind the latest stay, past stays that are still open; each pass begins at 0.
+    """
     offsets: list[int] = []
     recent: list[int] = []  # stays that may still be open
     head = 0

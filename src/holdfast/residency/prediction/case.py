@@ -165,8 +165,9 @@ def around(case: Case, problem: plan.Problem, made: plan.Plan, budget: int) -> d
         return {}
     step = min(_STEP_BYTES, _round(case.weight_bytes // 8), _round(budget // 2))
     now_ms = made.step_ms + case.before_ms
-    more = _change(case, problem, made, budget + step)
-    less = _change(case, problem, made, budget - step)
+    course = plan.course_of(problem)
+    more = _change(case, course, made, budget + step)
+    less = _change(case, course, made, budget - step)
     # Other plans may be as good by chance; more room is never worse.
     return {
         "more": dataclasses.replace(more, step_ms=min(more.step_ms or now_ms, now_ms)),
@@ -182,25 +183,24 @@ def _round(count: int) -> int:
     return next((n * power for n in (5, 2, 1) if n * power <= count), 1)
 
 
-def _change(case: Case, problem: plan.Problem, made: plan.Plan, budget: int) -> Change:
+def _change(case: Case, course: plan.Course, made: plan.Plan, budget: int) -> Change:
     """The plan of another budget, with rings about as large."""
     allowed = case.allowance(budget)
-    chunks = plan._chunks(problem)
-    whole = plan._resident(problem, chunks)
+    whole = plan.resident(course)
     if whole.device_bytes <= allowed:
         return Change(budget, whole.step_ms + case.before_ms)
-    rings = plan._rings(problem, chunks)
+    rings = plan.rings_of(course)
     wanted = made.ring_bytes or rings[len(rings) // 2]
     ring = min(rings, key=lambda size: abs(size - wanted))
     found = [
         streaming.step_ms + case.before_ms
-        for packed in plan._packing(chunks)
-        if (streaming := plan._streaming(problem, chunks, allowed, ring, packed, None))
+        for packed in plan.packing(course.chunks)
+        if (streaming := plan.streaming(course, allowed, ring, packed, None))
     ]
     if found:
         return Change(budget, min(found))
     try:
-        exact = plan.make(problem, allowed)
+        exact = plan.make(course.problem, allowed)
     except OutOfMemory:
         return Change(budget, None)
     return Change(budget, exact.step_ms + case.before_ms)

@@ -30,7 +30,12 @@ from holdfast.residency.prediction.guesses import guessed_elements
 from holdfast.residency.prediction.networks import Network, dtype_of, networks_at
 from holdfast.residency.prediction.packable import Packing
 from holdfast.residency.prediction.profile import Part, Profile, profile
-from holdfast.residency.prediction.rates import device_name, facts_of, times_of
+from holdfast.residency.prediction.rates import (
+    collecting_later,
+    device_name,
+    facts_of,
+    times_of,
+)
 from holdfast.residency.prediction.shapes import Call, example, parse_size
 
 
@@ -137,6 +142,7 @@ def _scale(networks: Sequence[Network]) -> int | None:
 # ---- networks
 
 
+@collecting_later()
 def _of_module(ask: Ask, module: nn.Module, inputs: dict[str, Any] | None, entry: str) -> Fit:
     if managed_of(module) is not None:
         raise BadInput(
@@ -153,6 +159,7 @@ def _of_module(ask: Ask, module: nn.Module, inputs: dict[str, Any] | None, entry
     return _answer(ask, name, None, profile(module, call, changed), wanted, stored, None)
 
 
+@collecting_later()
 def _of_network(
     ask: Ask, network: Network, inputs: dict[str, Any] | None, entry: str, scale: int | None
 ) -> Fit:

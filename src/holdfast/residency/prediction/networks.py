@@ -157,7 +157,7 @@ def _components(folder: Path) -> Iterator[Network]:
 def _one(folder: Path, name: str) -> Network:
     config = read_json_object(folder / "config.json")
     class_name, library = _class_of(config)
-    return Network(name, class_name, library, config, _weights(folder))
+    return Network(name, class_name, library, config, weights_in(folder))
 
 
 def _class_of(config: Mapping[str, Any]) -> tuple[str | None, str]:
@@ -167,7 +167,7 @@ def _class_of(config: Mapping[str, Any]) -> tuple[str | None, str]:
     return (str(named[0]) if isinstance(named, list) and named else None), "transformers"
 
 
-def _weights(folder: Path) -> tuple[Path, ...]:
+def weights_in(folder: Path) -> tuple[Path, ...]:
     """Its safetensors files; where there are variants of the same, the plain one."""
     files = sorted(folder.glob("*.safetensors"))
     variants = [file for file in files if file.name.endswith(".fp16.safetensors")]

@@ -79,17 +79,18 @@ def profile(
     Raises BadInput with torch's reason if the call fails, Unsupported if it depends on values.
     """
     double = shadow(module, on_meta(dtype_of))
-    found = _owned(double if dtype_of is not None else module, module)
+    originals, doubles = list(owners(module)), list(owners(double))
+    wholes = [path for path, _, whole in originals if whole]
+    found = _owned(doubles if dtype_of is not None else originals, wholes)
     known = digests(double)
     inputs = _on_meta(call.inputs)
     tape = _Tape(found, [path for path, own in found.own.items() if own])
     weight_of = {
-        id(tensor): found.place[f"{path}.{name}" if path else name]
-        for path, part, whole in owners(double)
+        id(tensor): found.place[full]
+        for path, part, whole in doubles
         for name, tensor, _ in own_tensors(part, whole)
-        if (f"{path}.{name}" if path else name) in found.place
+        if (full := f"{path}.{name}" if path else name) in found.place
     }
-    wholes = [path for path, _, whole in owners(module) if whole]
     alike = tuple((p, d) for p, d in repeated(double, known) if not _is_inside(p, wholes))
     _run(double, Call(call.entry, inputs, call.size), tape, weight_of, alike)
     given = {
@@ -187,15 +188,14 @@ class _Owned:
     place: dict[str, int]
 
 
-def _owned(module: nn.Module, original: nn.Module) -> _Owned:
-    """As `weights.find`, also for tensors that have no address."""
-    wholes = {path for path, _, whole in owners(original) if whole}
+def _owned(parts: Sequence[tuple[str, nn.Module, bool]], wholes: Sequence[str]) -> _Owned:
+    """As `weights.find`, also for tensors that have no address; `wholes` are compiled."""
     members: dict[int, Member] = {}
     of: dict[str, list[int]] = {}
     keys: dict[str, int] = {}
     places: dict[int, int] = {}  # storage -> an address of its own
     end = 0
-    for path, part, _ in owners(module):
+    for path, part, _ in parts:
         if any(path.startswith(f"{whole}.") or not whole for whole in wholes if whole != path):
             continue  # counts as its compiled owner's
         for name, tensor, is_buffer in own_tensors(part, path in wholes):

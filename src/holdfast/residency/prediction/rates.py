@@ -175,7 +175,7 @@ def measured(profile: Profile, carrier: Carrier) -> Times:
     twice only. Raises torch's or our own error for a full device.
     """
     try:
-        with _collecting_later():
+        with collecting_later():
             return _measured(profile, carrier)
     finally:
         carrier.tidy()
@@ -213,8 +213,12 @@ def _measured(profile: Profile, carrier: Carrier) -> Times:
 
 
 @contextlib.contextmanager
-def _collecting_later() -> Iterator[None]:
-    """Inside, Python does not look for garbage: a layer would seem to take that long."""
+def collecting_later() -> Iterator[None]:
+    """Inside, Python does not look for garbage.
+
+    With large libraries loaded that takes longer than an answer, and a layer that is being timed
+    would seem to take that long.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

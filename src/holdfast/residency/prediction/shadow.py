@@ -59,6 +59,7 @@ class _Doubles:
         fields = dict(old.__dict__)
         fields.pop("forward", None)  # somebody's wrapper, which holds the original
         fields.pop("_compiled_call_impl", None)
+        fields.pop("_output_capturing_hooks_installed", None)  # of transformers; hooks are gone
         fields.update((name, OrderedDict()) for name in _HOOKS if name in fields)
         for name, value in fields.items():
             if isinstance(value, torch.Tensor):

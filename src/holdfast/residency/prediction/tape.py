@@ -26,6 +26,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflat
 Spec = tuple[tuple[int, ...], torch.dtype]
 
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device)
+_LEAVES = frozenset((*_PLAIN, torch.Size, torch.layout, torch.memory_format, type))
 _MATRICES = ("mm", "addmm", "bmm", "baddbmm")
 ATTENTION = "attention"
 
@@ -309,8 +310,8 @@ class Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        outputs = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
+        inputs = tensors_in(*args, kwargs)
+        outputs = tensors_in(result)
         given = {x.untyped_storage()._cdata for x in inputs}
         fresh = [s for x in outputs if (s := x.untyped_storage())._cdata not in given]
         for storage in fresh:
@@ -342,6 +343,25 @@ class Watch(TorchDispatchMode):
             self.quiet -= 1
 
 
+def tensors_in(*trees: Any) -> list[torch.Tensor]:
+    """The tensors among the leaves of trees, in torch's order.
+
+    Most trees are a few tensors and numbers, which torch's own walk takes much longer for.
+    """
+    found: list[torch.Tensor] = []
+    for tree in trees:
+        kind = type(tree)
+        if isinstance(tree, torch.Tensor):
+            found.append(tree)
+        elif kind is tuple or kind is list:
+            found += tensors_in(*tree)
+        elif kind is dict:
+            found += tensors_in(*tree.values())
+        elif kind not in _LEAVES:
+            found += [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    return found
+
+
 def _spec(tensor: torch.Tensor) -> Spec:
     return tuple(tensor.shape), tensor.dtype
 
@@ -360,9 +380,9 @@ class Functions(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name not in ("__get__", "__set__"):  # looking at a shape is no use
-            for leaf in tree_leaves((args, kwargs)):
-                if isinstance(leaf, torch.Tensor) and id(leaf) in self._weight_of:
-                    self._taken(self._weight_of[id(leaf)])
+            for tensor in tensors_in(*args, kwargs):
+                if id(tensor) in self._weight_of:
+                    self._taken(self._weight_of[id(tensor)])
         if name == "scaled_dot_product_attention":
             return self._attention(func, *args, **kwargs)
         return func(*args, **kwargs)

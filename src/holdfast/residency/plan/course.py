@@ -1,0 +1,172 @@
+"""What all plans of a problem share, found once.
+
+Covers: weights in chunks, where each chunk is in use, the clock of a pass, the sizes of the rings.
+Leaves to others: what stays beside a ring and what has which place in it (making).
+Promise: only reads the problem. A course remembers what was asked of it; that changes no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.residency.plan.model import Chunk, Plan, Problem
+from holdfast.residency.ring import aligned, find_offsets
+
+RING_BYTES = tuple(size << 20 for size in (64, 128, 256, 384, 512, 768, 1024))
+_GAPS = 4  # of chunks that do not fit together in a ring without any
+_RING_TIMES = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # of what one layer needs
+
+Span = tuple[int, int, int]  # chunk, first use, last use
+
+
+@dataclass(frozen=True, slots=True)
+class Stays:
+    """Where chunks that are not pinned are in use, and the ring that decoding all of them takes."""
+
+    spans: tuple[Span, ...]
+    decoded_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A problem with its chunks: what all plans for it share, found once."""
+
+    problem: Problem
+    chunks: tuple[Chunk, ...]
+    uses: tuple[tuple[int, ...], ...]  # the chunks of each use
+    pinned: frozenset[int]
+    held_bytes: int  # of pinned chunks
+    recurring: bool  # whether a chunk that is not pinned has several uses
+    clock: tuple[float, ...]  # the beginning of each use, and the end of the last
+    compute_ms: float
+    _stays: dict[int, Stays] = field(default_factory=dict, compare=False, repr=False)
+    made: dict[Any, Plan | None] = field(default_factory=dict, compare=False, repr=False)
+
+    def stays(self, ring_bytes: int) -> Stays:
+        """Those with a ring of that size, which decides what uses are near each other."""
+        near = ring_bytes // 4 if self.recurring else 0
+        if near not in self._stays:
+            spans = tuple(s for s in _spans(self, near) if s[0] not in self.pinned)
+            self._stays[near] = Stays(spans, _decoded_ring(self, spans))
+        return self._stays[near]
+
+
+def course_of(problem: Problem) -> Course:
+    """The course of a problem, with nothing remembered yet."""
+    chunks = _chunks(problem)
+    home = {weight: i for i, chunk in enumerate(chunks) for weight in chunk.weights}
+    uses = tuple(tuple(dict.fromkeys(home[w] for w in use.weights)) for use in problem.uses)
+    pinned = frozenset(
+        i for i, chunk in enumerate(chunks) if not problem.pinned.isdisjoint(chunk.weights)
+    )
+    moving = [i for use in uses for i in use if i not in pinned]
+    return Course(
+        problem=problem,
+        chunks=chunks,
+        uses=uses,
+        pinned=pinned,
+        held_bytes=sum(chunks[i].kept_bytes for i in pinned),
+        recurring=len(moving) > len(set(moving)),
+        clock=tuple(_clock(problem)),
+        compute_ms=problem.compute_ms,
+    )
+
+
+def _clock(problem: Problem) -> Iterator[float]:
+    """The time at the beginning of each use, and at the end of the last."""
+    now = 0.0
+    yield now
+    for use in problem.uses:
+        now += use.compute_ms
+        yield now
+
+
+# ---- chunks and where they are in use
+
+
+def _chunks(problem: Problem) -> tuple[Chunk, ...]:
+    """Weights in the order of their first use, grouped; those used several times stand alone."""
+    times: dict[int, int] = {}
+    for use in problem.uses:
+        for index in dict.fromkeys(use.weights):
+            times[index] = times.get(index, 0) + 1
+    groups: list[list[int]] = []
+    group: list[int] = []
+    size = 0
+    for index in times:
+        weight = problem.weights[index]
+        if times[index] > 1 or index in problem.pinned:
+            groups.append([index])
+            continue
+        mixed = bool(group) and problem.weights[group[0]].packed != weight.packed
+        if not group or mixed or size + weight.raw_bytes > problem.chunk_bytes:
+            group = []
+            groups.append(group)
+            size = 0
+        group.append(index)
+        size += weight.raw_bytes
+    return tuple(_chunk(problem, group) for group in groups)
+
+
+def _chunk(problem: Problem, group: Sequence[int]) -> Chunk:
+    raw = payload = 0
+    raw_offsets: list[int] = []
+    payload_offsets: list[int] = []
+    for index in group:
+        raw_offsets.append(raw)
+        payload_offsets.append(payload)
+        raw += aligned(problem.weights[index].raw_bytes)
+        payload += aligned(problem.weights[index].payload_bytes)
+    packed = problem.weights[group[0]].packed
+    return Chunk(tuple(group), tuple(raw_offsets), tuple(payload_offsets), raw, payload, packed)
+
+
+def _spans(course: Course, near: int) -> list[Span]:
+    """(chunk, first use, last use), in order; uses with less than `near` bytes between are one."""
+    spans: list[Span] = []
+    last: dict[int, int] = {}  # chunk -> its latest span
+    seen_bytes = 0  # of chunks begun so far
+    at: dict[int, int] = {}
+    for number, use in enumerate(course.uses):
+        for index in use:
+            span = last.get(index)
+            if span is not None and seen_bytes - at[index] <= near:
+                spans[span] = (index, spans[span][1], number)
+            else:
+                last[index] = len(spans)
+                spans.append((index, number, number))
+                seen_bytes += course.chunks[index].raw_bytes
+            at[index] = seen_bytes
+    return spans
+
+
+# ---- sizes of rings
+
+
+def rings_of(course: Course) -> list[int]:
+    """Sizes of the ring worth trying, from what the hungriest layer needs."""
+    needs = [
+        sum(course.chunks[i].payload_bytes for i in use if i not in course.pinned)
+        for use in course.uses
+    ]
+    least = max(needs, default=0)
+    scaled = [aligned(int(least * times)) for times in _RING_TIMES]
+    return sorted({*scaled, *(size for size in RING_BYTES if size > least * 1.1)})
+
+
+def _decoded_ring(course: Course, spans: Sequence[Span]) -> int:
+    """What is in use at once, as packed chunks are decoded when their first layer begins.
+
+    Where that leaves gaps which are too small, there is room for some chunks more.
+    """
+    chunks = course.chunks
+    stays = [(chunks[c].raw_bytes, first, last) for c, first, last in spans if chunks[c].packed]
+    open_bytes = [0] * (len(course.uses) + 1)
+    for size, first, last in stays:
+        for number in range(first, last + 1):
+            open_bytes[number] += size
+    largest = max((size for size, _, _ in stays), default=0)
+    sizes = (max(open_bytes) + more * largest for more in range(_GAPS))
+    return next((size for size in sizes if find_offsets(stays, size) is not None), sum(open_bytes))
