@@ -5,6 +5,9 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 GUEST  := .cache/guest
 OUT    := out
+# Two processes; tests of one file stay together, as they share models that take long to load. Tests
+# that start JAX come apart: its threads and processes that fork do not go together.
+TWO    := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-all quick check format bench clean
@@ -17,10 +20,12 @@ run: $(VENV)/.run ## set up, then draw a picture with the built-in model on what
 	@$(BIN)/holdfast run tiny-flux --prompt "a handwritten seven" --seed 6 --out $(OUT)/seven.png
 
 test: $(VENV)/.dev $(VENV)/.system $(GUEST)/vmlinuz ## set up, then run every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(TWO) -m "not xla"
+	$(BIN)/python -m pytest $(TWO) -m xla
 
 test-all: $(VENV)/.dev $(VENV)/.system $(GUEST)/vmlinuz ## every test, and torch's whole databases on the device
-	HOLDFAST_TEST_ALL=1 $(BIN)/python -m pytest
+	HOLDFAST_TEST_ALL=1 $(BIN)/python -m pytest $(TWO) -m "not xla"
+	HOLDFAST_TEST_ALL=1 $(BIN)/python -m pytest $(TWO) -m xla
 
 quick: $(VENV)/.dev ## the tests a developer runs all the time
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m "not slow and not numa" -x -q -n auto \

@@ -3,6 +3,7 @@ is shared.
 
 Torch gets one thread, here and in the processes that tests start: the models are small, threads of
 several processes on few cores wait for each other, and their number changes the last bit of sums.
+JAX gets eight virtual devices, and a cache of its own for what it compiles.
 """
 
 from __future__ import annotations
@@ -19,9 +20,14 @@ from hypothesis import HealthCheck, settings
 from holdfast.base.config import PREFIX, Config
 from holdfast.topology import amx
 
-BUILD_DIR = Path(__file__).parents[1] / ".cache" / "build"
+CACHE = Path(__file__).parents[1] / ".cache"
+BUILD_DIR = CACHE / "build"
 
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported
+# Read when jax is imported or starts.
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE / "jax")
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 # Tests are about the Python device, whether the shim was built or not; its own tests turn it on.
 # HOLDFAST_TORCH_SHIM=on has every test of the device run with it (`tests.compute.torch_device`).
 SHIM = os.environ.setdefault("HOLDFAST_TORCH_SHIM", "off")
@@ -34,6 +40,14 @@ settings.load_profile("patient")  # `make quick` asks for its own
 amx.keep_from_crashing()  # has to come before the first product, whichever test makes it
 # What was started in the background ignores Ctrl-C, and so would every process that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that start JAX in their process: `make test` runs them apart from those that fork."""
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        if "xla" in file or file.endswith("test_port.py"):
+            item.add_marker(pytest.mark.xla)
 
 
 def pytest_collection_finish() -> None:

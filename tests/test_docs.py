@@ -194,6 +194,39 @@ def test_the_figures_of_computing_come_from_their_runs() -> None:
     ) in text
 
 
+def test_the_figures_of_xla_come_from_their_runs() -> None:
+    import json
+
+    text = " ".join((ROOT / "docs/xla.md").read_text().split())
+    figures = json.loads((ROOT / "benchmarks/results/xla-h200.json").read_text())
+    rows = {(row["subject"], row["system"]): row["value"] for row in figures["rows"]}
+    flux = figures["figures"]["flux"]
+    compiled = flux["compile"][0]["median_ms"]
+    for name, label in (
+        ("eager", "torch eager"),
+        ("compile", "torch.compile"),
+        ("unrolled", "Holdfast on XLA"),
+        ("scan", "the same with scanned blocks"),
+        ("xla", "the same with XLA's own attention"),
+    ):
+        took = flux[name][0]["median_ms"]
+        assert f"| {label} | {took:.1f} | {took / compiled:.3f} |" in text
+    cold = [flux[name][0]["trace_s"] + flux[name][0]["compile_s"] for name in ("unrolled", "scan")]
+    assert f"a cold start takes {cold[0]:.0f} s instead of {cold[1]:.0f}." in text
+    ours, torch = (rows["attention, 4608", one] for one in ("Holdfast", "torch SDPA"))
+    assert f"takes {ours:.3f} ms where torch takes {torch:.3f} (cuDNN" in text
+    wan = json.loads((ROOT / "benchmarks/results/xla-cpu.json").read_text())["figures"]["compile"]
+    first = {
+        name: wan[f"{name}, first process"]["first_s"] for name in ("scan", "unrolled", "torchax")
+    }
+    assert (
+        f"{first['scan']:.1f} s scanned and {first['unrolled']:.1f} s unrolled, plain torchax "
+        f"{first['torchax']:.1f} s"
+    ) in text
+    second = [wan[f"{name}, second process"]["first_s"] for name in first]
+    assert f"process {second[0]:.2f}, {second[1]:.1f} and {second[2]:.1f} s." in text
+
+
 def test_the_figures_of_residency_come_from_their_run() -> None:
     import json
 

@@ -119,6 +119,19 @@ def test_a_package_that_breaks_in_any_other_way_is_a_missing_dependency_too(
     assert caught.value.__cause__ is not None
 
 
+def test_what_says_itself_what_is_missing_is_not_wrapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = (
+        "from holdfast.base.errors import MissingDependency\n"
+        "raise MissingDependency('this needs that', hint='pip install that')\n"
+    )
+    vendor(tmp_path, monkeypatch, says_so_itself=source)
+    with pytest.raises(MissingDependency) as caught:
+        Registry("shape", {"one": Entry("says_so_itself", extra="opencl")})["one"]
+    assert str(caught.value) == "this needs that\n  try: pip install that"
+
+
 def test_our_own_module_that_a_package_does_not_suit_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -146,6 +146,12 @@ def test_without_the_extra_the_command_says_what_to_install() -> None:
         (["run", "tiny-flux", "--fps", "99999999999"], "frames a second\n  expected: 1 to 240"),
         (["run", "tiny-flux", "--fps", "0"], "cannot write 0 frames a second"),
         (["run", "tiny-flux", "--timeline", "."], "cannot write '.': it is a folder"),
+        (
+            ["run", "tiny-flux", "--hosts", "127.0.0.1:1234,0/2"],
+            "cannot draw together with other hosts on device 'auto'\n"
+            "  expected: --device xla, for all stages or for some\n"
+            "  try: --device xla, or neither --hosts nor HOLDFAST_HOSTS to draw alone\n",
+        ),
         (["run", "tiny-flux", "--out", "x.bmp"], "cannot write"),
         (["run", "tiny-flux", "--out", "no/such/folder/x.png"], "cannot write"),
         (["run", "tiny-flux", "--timeline", "no/such/t.html"], "cannot write 'no/such/t.html'"),

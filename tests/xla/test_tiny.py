@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 diffusers = pytest.importorskip("diffusers")
 
-from holdfast.base.errors import NotFound  # noqa: E402
+from holdfast.base.errors import BadInput, NotFound  # noqa: E402
 from holdfast.xla import tiny  # noqa: E402
 
 MOST_WEIGHTS = 5_000_000  # sizes of thousands are fixed in the source of a few classes
@@ -73,5 +73,14 @@ def test_a_class_without_an_entry_is_an_error_that_says_what_to_write() -> None:
         tiny.class_of("diffusers:NoSuchModel")
     assert str(caught.value) == (
         "diffusers has no class NoSuchModel\n"
+        "  expected: library:ClassName, for example diffusers:FluxTransformer2DModel"
+    )
+
+
+def test_a_name_without_a_library_cannot_be_read() -> None:
+    with pytest.raises(BadInput) as caught:
+        tiny.class_of("Flux")
+    assert str(caught.value) == (
+        "cannot read the class 'Flux'\n"
         "  expected: library:ClassName, for example diffusers:FluxTransformer2DModel"
     )

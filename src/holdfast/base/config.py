@@ -77,6 +77,10 @@ class Config:
         "whether the torch device uses its C++ shim: auto (once it was built), on or off (compute)",
         default="auto",
     )
+    hosts: str | None = about(
+        'several processes as one: "auto", or HOST:PORT,INDEX/COUNT; alone when not set (xla)',
+        default=None,
+    )
     debug: bool = about("show Python tracebacks for errors (command line)", default=False)
 
     @classmethod

@@ -77,10 +77,10 @@ class Registry(Mapping[str, T], Generic[T]):
         module_name, _, attribute = entry.target.partition(":")
         try:
             module = self._import(module_name, entry)
+        except (HoldfastError, MemoryError):
+            raise  # it says what is missing, and what to try
         except ImportError as exc:
             raise self._missing(name, entry, exc) from exc
-        except (HoldfastError, MemoryError):
-            raise
         except Exception as exc:
             if entry.extra is None or is_interrupt(exc):
                 raise

@@ -50,7 +50,7 @@ EXTRAS = (
     Extra("opencl", "OpenCL devices of any vendor", "pyopencl", "pyopencl", "opencl"),
     Extra("nvml", "NVIDIA memory and NVLink", "nvidia-ml-py", "pynvml", "nvml"),
     Extra("plot", "pictures of memory over time", "matplotlib", "matplotlib"),
-    Extra("xla", "the xla layer, which is to come", "jax", "jax", to_come=True),
+    Extra("xla", "`--device xla` and `holdfast port`: TPUs through JAX", "torchax", "jax"),
     Extra("dashboard", "the dashboard layer, which is to come", "textual", "textual", to_come=True),
 )
 

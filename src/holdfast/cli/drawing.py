@@ -29,7 +29,7 @@ def add_placing(parser: argparse.ArgumentParser) -> None:
         "--device",
         metavar="NAME",
         default="auto",
-        help="cpu, cuda, cuda:1, xpu, mps, holdfast, simulated, auto, or one for each stage: "
+        help="cpu, cuda, cuda:1, xpu, mps, xla, holdfast, simulated, auto, or one for each stage: "
         "text=cpu,denoise=cuda",
     )
     add(

@@ -36,6 +36,7 @@ COMMANDS: Registry[ModuleType] = Registry(
         "device": Entry(
             "holdfast.cli.device", "show what Holdfast's torch device computes", "torch,compute"
         ),
+        "port": Entry("holdfast.cli.port", "models on XLA: write a port, check one, list them"),
         "doctor": Entry("holdfast.cli.doctor", "check what Holdfast can use here, what to install"),
     },
 )
@@ -48,6 +49,7 @@ examples:
   holdfast topo --svg machine.svg   the same as a picture
   holdfast mem record train.py      where its memory goes
   holdfast svm demo                 memory placed by topology, moved and freed
+  holdfast port check WanTransformer3DModel
   holdfast doctor                   what is missing, and how to get it
 """
 

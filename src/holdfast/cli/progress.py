@@ -13,10 +13,11 @@ _NAMES = {"load": "load", "text": "read prompt", "denoise": "denoise", "decode":
 
 
 @contextlib.contextmanager
-def shown() -> Iterator[Listener]:
+def shown(wanted: bool = True) -> Iterator[Listener]:
     """A listener that shows a bar for each stage, with the time left, on standard error.
 
-    Where that is no terminal nothing is shown. The bars are gone when the block is left.
+    Where that is no terminal, or not wanted, nothing is shown. The bars are gone when the block is
+    left.
     """
     from rich.console import Console
     from rich.markup import escape
@@ -40,7 +41,7 @@ def shown() -> Iterator[Listener]:
         TextColumn("{task.fields[label]}", table_column=Column(no_wrap=True)),
     ]
     with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
+        *columns, console=console, transient=True, disable=not (wanted and console.is_terminal)
     ) as bars:
         tasks: dict[str, Any] = {}
 

@@ -11,17 +11,21 @@ holdfast run ~/models/FLUX.1-dev --prompt "a lighthouse" --device cuda --precisi
 holdfast run ~/models/FLUX.1-dev --prompt "a lighthouse" --budget 6GB
 holdfast run flux1-dev.safetensors --config ~/models/FLUX.1-dev --prompt "a lighthouse"
 holdfast run tiny-flux --device text=cpu,denoise=cuda --timeline run.html --json
+holdfast run ~/models/FLUX.1-dev --prompt "a lighthouse" --device xla --hosts auto
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from holdfast.base.config import Config, variable_for
 from holdfast.base.errors import BadInput
+from holdfast.base.registry import Entry, Registry
 from holdfast.base.units import format_bytes
 from holdfast.cli.drawing import DRAWING, add_drawing, add_placing
 from holdfast.cli.files import write_text
@@ -33,6 +37,11 @@ from holdfast.pipeline.sources import Source, built_in
 from holdfast.pipeline.timeline import Timeline
 from holdfast.pipeline.timeline_page import render
 
+# Loaded when it is asked for; the extra is told where it is missing.
+_PARTS: Registry[Any] = Registry(
+    "option", {"--hosts": Entry("holdfast.xla.hosts", extra="run,xla")}
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `holdfast run`."""
@@ -43,18 +52,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_drawing(parser)
     add("--seed", metavar="N", help="same seed, same picture (default: random, and told)")
     add_placing(parser)
+    add("--hosts", metavar="WHO", help="draw together on XLA: auto, or HOST:PORT,INDEX/COUNT")
     add("--timeline", metavar="FILE", help="write an HTML page of stages and memory over time")
     add("--json", action="store_true", help="print JSON: settings, times, memory, the file")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw, save, tell."""
+    """Draw, save, tell; of several hosts that draw together, the first one does."""
+    if Config.load(hosts=args.hosts).hosts is None:
+        return _run(args)
+    if "xla" not in args.device:
+        raise BadInput(
+            f"cannot draw together with other hosts on device {args.device!r}",
+            expected="--device xla, for all stages or for some",
+            hint=f"--device xla, or neither --hosts nor {variable_for('hosts')} to draw alone",
+        )
+    hosts = _PARTS["--hosts"]
+    with hosts.joined(args.hosts) as here:
+        if args.seed is None:
+            args.seed = str(hosts.agreed(secrets.randbits(32)))
+        return _run(args, tells=here.is_first)
+
+
+def _run(args: argparse.Namespace, tells: bool = True) -> int:
     target = None if args.out is None else Path(args.out).expanduser()
     page = None if args.timeline is None else Path(args.timeline).expanduser()
     _refuse_early(args, target, page)
     timeline = Timeline()
-    with shown() as show, timeline:
+    with shown(tells) as show, timeline:
         pipe, result, weights = _draw(args, target, timeline, show)
+    if not tells:
+        return 0
     path = target or _free_name(pipe, result)
     result.save(path, args.fps)
     if page is not None:

@@ -65,7 +65,8 @@ class _Assembly:
         dtype = next(self._placement.dtypes[name] for name in names if name in self._configs)
         with understood(source):
             build = getattr(family, stage)
-            return build(Parts(parts, device, dtype, self._configs, source.options))
+            built = build(Parts(parts, device, dtype, self._configs, source.options))
+        return device.sampled(built) if stage == "denoise" else built
 
     def _component(self, stage: str, name: str) -> Any:
         """A component where it runs."""

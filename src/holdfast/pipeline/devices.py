@@ -20,6 +20,7 @@ from holdfast.topology import Topology
 if TYPE_CHECKING:
     import torch
 
+    from holdfast.pipeline.stages import DenoiseStage
     from holdfast.residency.carriers.carrier import Carrier
 
 
@@ -34,6 +35,11 @@ class Device(Protocol):
     @property
     def streams(self) -> str:
         """Whether weights can pass through: "no", "yes" where they are too large, or "always"."""
+        ...
+
+    @property
+    def preparation(self) -> str | None:
+        """What may take long before a stage's first answer, such as compiling; else None."""
         ...
 
     def carrier(self) -> Carrier:
@@ -61,6 +67,10 @@ class Device(Protocol):
 
     def place(self, module: torch.nn.Module) -> torch.nn.Module:
         """Bring a module here."""
+        ...
+
+    def sampled(self, denoise: DenoiseStage) -> DenoiseStage:
+        """The denoise stage of a family, with a loop of the device's own where it has one."""
         ...
 
     def put(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -104,6 +114,11 @@ DEVICES: Registry[Callable[[int | None], Device]] = Registry(
             "holdfast.pipeline.holdfast_device:Holdfast",
             "Holdfast's own torch device: no driver, NumPy computes",
             "compute",
+        ),
+        "xla": Entry(
+            "holdfast.pipeline.xla_device:Xla",
+            "TPUs, GPUs and CPUs through JAX, weights split over all of them",
+            "xla",
         ),
         "simulated": Entry(
             "holdfast.pipeline.simulated_device:Simulated",

@@ -89,7 +89,7 @@ class Run:
         from holdfast.pipeline.memory_errors import translated
 
         device = self._pipe.devices[stage]
-        self._tell(Event(stage, 0, total))
+        self._tell(Event(stage, 0, total, device.preparation))
         self._watch = self._watched(stage)
         start = self._mark = time.perf_counter()
         with self._explained(stage), translated(f"running {stage!r}", device.name):

@@ -27,6 +27,7 @@ class TorchDevice:
     kind = ""
     automatic = "fp32"
     streams = "no"
+    preparation: str | None = None
 
     def __init__(self, index: int | None = None) -> None:
         self.index = index
@@ -50,6 +51,10 @@ class TorchDevice:
     def place(self, module: torch.nn.Module) -> torch.nn.Module:
         """Bring a module here."""
         return module.to(self._torch)
+
+    def sampled(self, denoise: Any) -> Any:
+        """The denoise stage: its own loop is the right one here."""
+        return denoise
 
     def put(self, tensor: torch.Tensor) -> torch.Tensor:
         """Bring a tensor here."""

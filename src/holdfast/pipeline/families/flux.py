@@ -101,8 +101,41 @@ class Denoise:
             step_done(done)
         return self._device.fetch(latents)
 
+    @property
+    def network(self) -> Any:
+        """The one that is called first."""
+        return self._transformer
+
+    def work(
+        self,
+        conditioning: Mapping[str, torch.Tensor],
+        latents: torch.Tensor,
+        settings: Settings,
+    ) -> dict[str, Any]:
+        """The same run for a device that has its own loop: what `xla.stages.Denoising` takes."""
+        text = {name: tensor.to(self._dtype) for name, tensor in conditioning.items()}
+        sigmas, shift = self._noise_levels(self._scheduler.config, latents, settings.steps)
+        given = {} if sigmas is None else {"sigmas": sigmas}
+        return {
+            "latents": latents,
+            "scheduler": self._scheduler,
+            "steps": settings.steps if sigmas is None else None,
+            "options": {"mu": shift} | given,
+            "texts": tuple(_texts(text)),
+            "fixed": self._fixed_inputs(text["tokens"], settings),
+            "guidance": settings.guidance,
+            "time_scale": 1e-3,
+        }
+
     def _timesteps(self, scheduler: Any, latents: torch.Tensor, steps: int) -> torch.Tensor:
-        config = scheduler.config
+        sigmas, shift = self._noise_levels(scheduler.config, latents, steps)
+        where = self._device.put(latents[:1, :1]).device
+        retrieve_timesteps(scheduler, steps, where, sigmas=sigmas, mu=shift)
+        scheduler.set_begin_index(0)
+        return scheduler.timesteps
+
+    def _noise_levels(self, config: Any, latents: torch.Tensor, steps: int) -> tuple[Any, float]:
+        """Where they are not the scheduler's own, and how they are shifted for many tokens."""
         shift = calculate_shift(
             latents.shape[1],
             config.get("base_image_seq_len", 256),
@@ -110,11 +143,8 @@ class Denoise:
             config.get("base_shift", 0.5),
             config.get("max_shift", 1.15),
         )
-        sigmas: Any = None if config.get("use_flow_sigmas") else np.linspace(1.0, 1 / steps, steps)
-        where = self._device.put(latents[:1, :1]).device
-        retrieve_timesteps(scheduler, steps, where, sigmas=sigmas, mu=shift)
-        scheduler.set_begin_index(0)
-        return scheduler.timesteps
+        sigmas = None if config.get("use_flow_sigmas") else np.linspace(1.0, 1 / steps, steps)
+        return sigmas, shift
 
     def _fixed_inputs(self, tokens: torch.Tensor, settings: Settings) -> dict[str, Any]:
         """What stays the same in every step."""

@@ -107,6 +107,38 @@ class Denoise:
             step_done(done)
         return self._device.fetch(latents)
 
+    @property
+    def network(self) -> Any:
+        """The one that is called first."""
+        return self._unet
+
+    def work(
+        self,
+        conditioning: Mapping[str, torch.Tensor],
+        latents: torch.Tensor,
+        settings: Settings,
+    ) -> dict[str, Any]:
+        """The same run for a device that has its own loop: what `xla.stages.Denoising` takes."""
+        scheduler = type(self._scheduler).from_config(self._scheduler.config)
+        scheduler.set_timesteps(settings.steps)
+        tokens, added = self._inputs(conditioning, settings)
+        texts = tuple(
+            {
+                "encoder_hidden_states": tokens[i : i + 1],
+                "added_cond_kwargs": {name: one[i : i + 1] for name, one in added.items()},
+            }
+            for i in reversed(range(len(tokens)))  # the prompt, then the negative one
+        )
+        return {
+            "latents": latents * scheduler.init_noise_sigma,
+            "scheduler": self._scheduler,
+            "steps": settings.steps,
+            "texts": texts,
+            "fixed": {"return_dict": False},
+            "guidance": settings.guidance,
+            "latents_name": "sample",
+        }
+
     def _inputs(
         self, conditioning: Mapping[str, torch.Tensor], settings: Settings
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

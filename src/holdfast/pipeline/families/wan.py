@@ -96,6 +96,35 @@ class Denoise:
             step_done(done)
         return self._device.fetch(latents)
 
+    @property
+    def network(self) -> Any:
+        """The one that is called first."""
+        return self._strong
+
+    def work(
+        self,
+        conditioning: Mapping[str, torch.Tensor],
+        latents: torch.Tensor,
+        settings: Settings,
+    ) -> dict[str, Any]:
+        """The same run for a device that has its own loop: what `xla.stages.Denoising` takes."""
+        tokens = [conditioning[n] for n in ("tokens", "negative_tokens") if n in conditioning]
+        found = {
+            "latents": latents,
+            "scheduler": self._scheduler,
+            "steps": settings.steps,
+            "texts": tuple({"encoder_hidden_states": one.to(self._dtype)} for one in tokens),
+            "fixed": {"return_dict": False},
+            "guidance": settings.guidance,
+            "dtype": self._dtype,
+        }
+        if self._boundary is not None:
+            border = self._boundary * self._scheduler.config.num_train_timesteps
+            found |= {"weak": self._weak, "boundary": border}
+        if self._moment_per_token:
+            found["moment"] = "per token"
+        return found
+
     def _model(self, timestep: torch.Tensor, train_timesteps: int) -> Any:
         if self._boundary is None or timestep >= self._boundary * train_timesteps:
             return self._strong

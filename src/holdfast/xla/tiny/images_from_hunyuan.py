@@ -151,6 +151,10 @@ TINY: dict[str, Tiny] = {
             "encoder_hidden_states": random(2, 11, 20),
             "encoder_attention_mask": values([[1] * 11, [1] * 6 + [0] * 5]),
         },
+        notes={
+            "encoder_attention_mask": "its row sums are the lengths of the sequences, a shape",
+        },
+        static=("encoder_attention_mask",),
     ),
     "diffusers:NucleusMoEImageTransformer2DModel": Tiny(
         config={
@@ -216,6 +220,10 @@ TINY: dict[str, Tiny] = {
             ),
             "position_ids": values([list(range(27)), [0] * 8 + list(range(19))]),
         },
+        notes={
+            "position_ids": "the largest one decides which table of frequencies is taken",
+        },
+        static=("position_ids",),
     ),
     "diffusers:OvisImageTransformer2DModel": Tiny(
         config={
@@ -299,6 +307,10 @@ TINY: dict[str, Tiny] = {
             "img_mask": values([[False] * 3 + [True] * 6 + [False] * 4 + [True] * 15] * 2),
             "encoder_hidden_states_mask": values([[True] * 13, [True] * 11 + [False] * 2]),
         },
+        notes={
+            "img_mask": "where images go among the tokens: repeated, it is as long as all of them",
+        },
+        static=("img_mask",),
     ),
     "diffusers:QwenImageTransformer2DModel": Tiny(
         config={

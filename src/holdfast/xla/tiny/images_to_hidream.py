@@ -55,6 +55,7 @@ TINY: dict[str, Tiny] = {
             "encoder_attention_mask": values([[True] * 11, [True] * 5 + [False] * 6]),
         },
         notes={"encoder_attention_mask": "its row sums set the number of gist tokens, a shape"},
+        static=("encoder_attention_mask",),
     ),
     "diffusers:BriaFiboTransformer2DModel": Tiny(
         config={
@@ -321,7 +322,10 @@ TINY: dict[str, Tiny] = {
             "target_size": values([[96.0, 160.0]] * 2),
             "crop_coords": values([[0.0, 0.0]] * 2),
         },
-        notes={"prior_token_drop": "the pipeline keeps the prior for a prompt, drops it for none"},
+        notes={
+            "prior_token_drop": "kept for a prompt, dropped for none; it is an index by mask",
+        },
+        static=("prior_token_drop",),
     ),
     "diffusers:HiDreamImageTransformer2DModel": Tiny(
         config={

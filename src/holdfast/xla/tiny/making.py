@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from holdfast.base.errors import MissingDependency, NotFound
-from holdfast.xla.tiny.spec import Full, Random, Tiny, Values, Whole
+from holdfast.base.errors import BadInput, MissingDependency, NotFound
+from holdfast.xla.tiny.spec import Draws, Full, Random, Tiny, Values, Whole
 
 _FILES = (
     *("audio", "autoencoders", "encoders", "images_from_hunyuan", "images_to_hidream", "unets"),
@@ -81,17 +81,23 @@ def make(name: str, seed: int = 0) -> Made:
 
 
 def class_of(name: str) -> Any:
-    """The class behind `library:ClassName`. Raises NotFound, MissingDependency."""
+    """The class behind `library:ClassName`. Raises BadInput, NotFound, MissingDependency."""
     library, _, cls = name.partition(":")
+    if not library or not cls:
+        raise BadInput(
+            f"cannot read the class {name!r}",
+            expected="library:ClassName, for example diffusers:FluxTransformer2DModel",
+        )
     try:
         found = getattr(importlib.import_module(library), cls, None)
     except ImportError as exc:
+        extra = "holdfast[run]" if library in ("diffusers", "transformers") else library
         raise MissingDependency(
-            f"{name} needs {library}: {exc}", hint="pip install 'holdfast[run]'"
+            f"{name} needs {library}: {exc}", hint=f"pip install '{extra}'"
         ) from exc
     if found is None:
         raise NotFound(
-            f"{library} has no class {cls or '(none given)'}",
+            f"{library} has no class {cls}",
             expected="library:ClassName, for example diffusers:FluxTransformer2DModel",
         )
     return found
@@ -119,6 +125,8 @@ def _tensors(value: Any) -> Any:
             return torch.full(shape, constant)
         case Values(numbers):
             return torch.tensor(numbers)
+        case Draws(seed):
+            return torch.Generator().manual_seed(seed)
         case dict():
             return {key: _tensors(one) for key, one in value.items()}
         case list() | tuple():

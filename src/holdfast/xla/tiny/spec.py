@@ -43,6 +43,13 @@ class Values:
     values: Any
 
 
+@dataclass(frozen=True)
+class Draws:
+    """A generator of the CPU: what a model draws for itself is the same each time."""
+
+    seed: int = 0
+
+
 def random(*shape: int) -> Random:
     return Random(shape)
 
@@ -72,3 +79,6 @@ class Tiny:
     inputs: Mapping[str, Any]  # values, the words above, and lists, tuples and dicts of them
     method: str = "forward"
     notes: Mapping[str, str] = field(default_factory=dict)  # what is odd about it, by input
+    static: tuple[str, ...] = ()  # inputs that shapes or branches depend on: constants on XLA
+    bound: float = 1e-4  # how far XLA may be from torch in float32; notes say why it is another
+    apart: float = 1e-5  # how far several devices may be from one

@@ -256,6 +256,10 @@ TINY: dict[str, Tiny] = {
                 ]
             ),
         },
+        notes={
+            "encoder_attention_mask": "only the tokens it keeps are attended to: a shape",
+        },
+        static=("encoder_attention_mask",),
     ),
     "diffusers:MotifVideoTransformer3DModel": Tiny(
         config={
@@ -365,6 +369,7 @@ TINY: dict[str, Tiny] = {
             "chunk_plucker": random(1, 6, 3, 3, 5),
         },
         notes={"hidden_states": "the softmax blocks attend in bfloat16, whatever the weights are"},
+        bound=1e-3,
     ),
     "diffusers:SkyReelsV2Transformer3DModel": Tiny(
         config={
@@ -408,7 +413,9 @@ TINY: dict[str, Tiny] = {
         notes={
             "kv_cache": "the reference pass, which only writes it; the other needs flex attention",
             "encoder_hidden_states_image": "1280 is written into the class, 1.6 million parameters",
+            "offset_grid_sizes": "where rotary positions begin, read as numbers",
         },
+        static=("offset_grid_sizes",),
     ),
     "diffusers:WanAnimateTransformer3DModel": Tiny(
         config={

@@ -311,7 +311,10 @@ TINY: dict[str, Tiny] = {
         },
         notes={
             "encoder_hidden_states_2": "its projection is 2048 wide in the class: 4.3M parameters",
+            "encoder_attention_mask": "tokens are sorted by the masks, those kept first: shapes",
+            "image_embeds": "all zeros means no image: a branch",
         },
+        static=("encoder_attention_mask", "encoder_attention_mask_2", "image_embeds"),
     ),
     "diffusers:HunyuanVideoFramepackTransformer3DModel": Tiny(
         config={
@@ -352,6 +355,7 @@ TINY: dict[str, Tiny] = {
         notes={
             "encoder_attention_mask": "a batch of one is cut to its length: shapes follow from it",
         },
+        static=("encoder_attention_mask",),
     ),
     "diffusers:HunyuanVideoTransformer3DModel": Tiny(
         config={

@@ -1,0 +1,243 @@
+"""Ports: models made to run on XLA, which is TPU, GPU and CPU through JAX, split over all devices.
+
+`new` writes a folder for ComfyUI with its nodes. `check` makes a tiny random model of a class, runs
+it in torch and on XLA, on one device and on several, and compares. `list` shows what is there.
+Exit status: 0 all is well, 1 the check has found a problem, 2 bad input.
+
+examples:
+holdfast port new Wan21 --class diffusers:WanTransformer3DModel --out ComfyUI/custom_nodes
+holdfast port check diffusers:FluxTransformer2DModel
+holdfast port check WanTransformer3DModel --devices 4 --dtype f32 --json
+holdfast port list                  the ports that come with Holdfast
+holdfast port list --classes        the classes that can be checked
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.base.errors import BadInput
+from holdfast.base.registry import Entry, Registry
+from holdfast.base.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from holdfast.xla.check import Checked
+    from holdfast.xla.scaffold import Pack
+
+# What each action needs is loaded when it is called; the extra is told where it is missing.
+_PARTS: Registry[Any] = Registry(
+    "command",
+    {
+        "port new": Entry("holdfast.xla.scaffold", extra="run,xla"),
+        "port check": Entry("holdfast.xla.check", extra="run,xla"),
+        "port list": Entry("holdfast.xla.port", extra="run,xla"),
+        "port list --classes": Entry("holdfast.xla.tiny", extra="run,xla"),
+        "quiet": Entry("holdfast.pipeline.quiet", extra="run,xla"),
+        "class": Entry("holdfast.xla.scaffold.classes", extra="run,xla"),
+    },
+)
+MOST_DEVICES = 512
+_FLAG = "--xla_force_host_platform_device_count"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `holdfast port` and of what it can do."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
+    _new_arguments(actions.add_parser("new", help="write a port and its nodes for ComfyUI"))
+    _check_arguments(actions.add_parser("check", help="compare a class on torch and on XLA"))
+    _list_arguments(actions.add_parser("list", help="the ports that are there"))
+    parser.set_defaults(port_help=parser.format_help)
+
+
+def _new_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Write a folder ComfyUI-NAME-TPU: a port, its ComfyUI nodes and a test of them. "
+        "For example: holdfast port new Wan21 --out ComfyUI/custom_nodes"
+    )
+    add = parser.add_argument
+    add("name", metavar="NAME", help="letters, digits, - and _")
+    add("--class", dest="cls", metavar="CLASS", help="such as diffusers:WanTransformer3DModel")
+    add("--out", metavar="DIR", help="where to, such as ComfyUI/custom_nodes (default: here)")
+    add(
+        "--force", action="store_true", help="replace the files of an earlier one, leave all others"
+    )
+    add("--json", action="store_true", help="print JSON instead of text")
+
+
+def _check_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Run a tiny random model of a class in torch and on XLA, and compare. "
+        "For example: holdfast port check WanTransformer3DModel"
+    )
+    add = parser.add_argument
+    add("cls", metavar="CLASS", help="ClassName or library:ClassName")
+    add(
+        "--devices",
+        metavar="N",
+        type=int,
+        default=8,
+        help="split over so many; virtual ones where there is no such accelerator (default 8)",
+    )
+    add("--dtype", metavar="TYPE", help="f32 or bf16 alone (default both; f32 is also split)")
+    add("--json", action="store_true", help="print JSON instead of a table")
+
+
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Show the ports that come with Holdfast. For example: holdfast port list"
+    add = parser.add_argument
+    add("--classes", action="store_true", help="the classes that `port check` has tiny models of")
+    add("--json", action="store_true", help="print JSON instead of text")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what was asked for; without an action, tell what there is."""
+    if args.action is None:
+        print(args.port_help(), end="")
+        return 0
+    return {"new": _new, "check": _check, "list": _list}[args.action](args)
+
+
+# ---- new
+
+
+def _new(args: argparse.Namespace) -> int:
+    out = None if args.out is None else Path(args.out)
+    pack = _PARTS["port new"].new(args.name, args.cls, out, args.force)
+    if args.json:
+        found = dataclasses.asdict(pack) | {"folder": str(pack.folder), "next": _next(pack)}
+        print(json.dumps(found, indent=2))
+    else:
+        commands = [f"  {command}" for command in _next(pack)]
+        print("\n".join([*_tree(pack), "", *_remark(pack), "", "next:", *commands]))
+    return 0
+
+
+def _tree(pack: Pack) -> list[str]:
+    *before, last = pack.files
+    return [str(pack.folder), *(f"├── {file}" for file in before), f"└── {last}"]
+
+
+def _remark(pack: Pack) -> list[str]:
+    reasons = {
+        "given": "",
+        "guessed": ": its name fits best (--class names another)",
+        "none fits": ": no name fits, so this is an example (--class names the right one)",
+    }
+    return [f"class {pack.cls}{reasons[pack.chosen]}", f"nodes {', '.join(pack.nodes)}"]
+
+
+def _next(pack: Pack) -> list[str]:
+    """What to do now: check the class, have ComfyUI find the pack, draw."""
+    folder = shlex.quote(str(pack.folder))
+    start = f"cd {shlex.quote(str(pack.folder.parent.parent))} && python main.py"
+    return [
+        f"holdfast port check {pack.cls}",
+        start if pack.in_comfyui else f"ln -s {folder} COMFYUI/custom_nodes/",
+        f"python {folder}/test_comfyui_api.py --url http://127.0.0.1:8188",
+    ]
+
+
+# ---- check
+
+
+def _check(args: argparse.Namespace) -> int:
+    if not 1 <= args.devices <= MOST_DEVICES:
+        raise BadInput(
+            f"cannot check on {args.devices} devices", expected=f"from 1 to {MOST_DEVICES}"
+        )
+    if args.dtype not in (None, "f32", "bf16"):
+        raise BadInput(f"cannot check {args.dtype!r}", expected="--dtype f32 or --dtype bf16")
+    ask_for_devices(args.devices)
+    check = _PARTS["port check"]
+    with _PARTS["quiet"].quiet():
+        name = _PARTS["class"].resolve(args.cls)
+        found = check.check(name, args.devices, (args.dtype,) if args.dtype else check.DTYPES)
+    if args.json:
+        print(json.dumps(_document(found), indent=2))
+    else:
+        print(_table(found))
+    return 0 if found.ok else 1
+
+
+def ask_for_devices(count: int) -> None:
+    """Have JAX make so many virtual devices of the CPU, unless somebody has asked for others.
+
+    Heard only before JAX starts. An accelerator is used all the same.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    if _FLAG not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {_FLAG}={count}".strip()
+
+
+def _document(found: Checked) -> dict[str, Any]:
+    """An error that is infinite or no number is null: JSON has neither, and `problems` tells."""
+    document = dataclasses.asdict(found)
+    for key, value in document.items():
+        if isinstance(value, float) and not abs(value) < float("inf"):
+            document[key] = None
+    return document | {"ok": found.ok, "problems": list(found.problems)}
+
+
+def _table(found: Checked) -> str:
+    moved = ", ".join(f"{number} {kind}" for kind, number in found.collectives.items())
+    rows = {
+        "f32, XLA to torch": _error(found.error_f32),
+        f"f32, {found.devices} devices to one": _error(found.error_sharded),
+        "bf16, XLA to torch in f32": _error(found.error_bf16),
+        "bf16, torch to torch in f32": _error(found.torch_bf16_error),
+        "tiny weights on each device": _share(found.bytes_per_device, found.ideal_bytes),
+        "full size in bf16, each device": _share(
+            found.full_bytes_per_device, found.full_ideal_bytes
+        ),
+        "between devices": moved or ("nothing" if found.error_sharded is not None else None),
+        "time": format_seconds(found.seconds),
+    }
+    width = max(map(len, rows))
+    lines = [f"{name.ljust(width)}  {value}" for name, value in rows.items() if value is not None]
+    problems = [f"PROBLEM: {problem}" for problem in found.problems]
+    return "\n".join([found.name, *(f"  {line}" for line in lines), *(problems or ["ok"])])
+
+
+def _error(value: float | None) -> str | None:
+    return None if value is None else f"{value:.1e}"
+
+
+def _share(held: int | None, ideal: int | None) -> str | None:
+    if not held or not ideal:
+        return None
+    return f"{format_bytes(held)}, ideal {format_bytes(ideal)} ({held / ideal:.3f} x)"
+
+
+# ---- list
+
+
+def _list(args: argparse.Namespace) -> int:
+    rows = _classes() if args.classes else _ports()
+    if args.json:
+        print(json.dumps(rows, indent=2))
+        return 0
+    widths = [max(map(len, column)) for column in zip(*(row.values() for row in rows), strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row.values(), widths, strict=True))
+        print("  ".join(cells).rstrip())
+    if not args.classes:
+        print("more: holdfast port new NAME (holdfast port list --classes: what can be tried)")
+    return 0
+
+
+def _classes() -> list[dict[str, str]]:
+    return [{"name": name} for name in sorted(_PARTS["port list --classes"].tiny_models())]
+
+
+def _ports() -> list[dict[str, str]]:
+    ports = _PARTS["port list"].PORTS
+    return [
+        {"name": name, "class": ports[name].network, "about": ports.entry(name).summary}
+        for name in ports
+    ]

@@ -1,0 +1,123 @@
+"""Import torchax where a plain import fails.
+
+Covers: overloads that torch 2.13 no longer has, the name of the device, the mends.
+Promise: torch is as it was once the import is over; a failed import leaves nothing half done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from holdfast.base.errors import MissingDependency
+
+# What names an overload that torch may have dropped, and is imported when first used otherwise.
+_FILES = ("ops.jaten", "ops.jtorch", "ops.jc10d", "ops.jtorchvision_nms", "decompositions")
+_UNNAMED = "privateuseone"
+_lock = threading.RLock()
+
+
+class Dropped:
+    """Stands for an overload that torch no longer has, while torchax writes its tables."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def torchax() -> Any:
+    """The module, with the mends. Raises MissingDependency."""
+    with _lock:
+        return _imported()
+
+
+def device_name() -> str:
+    """What torch calls the device of torchax's tensors in this process."""
+    torchax()
+    return torch._C._get_privateuse1_backend_name()
+
+
+@functools.cache
+def _imported() -> Any:
+    before = set(sys.modules)
+    try:
+        with tolerant():
+            made = importlib.import_module("torchax")
+            for name in _FILES:
+                importlib.import_module(f"torchax.{name}")
+    except (ImportError, AttributeError) as exc:
+        for name in {one for one in sys.modules if one.partition(".")[0] == "torchax"} - before:
+            del sys.modules[name]
+        raise MissingDependency(
+            f"XLA needs jax and torchax: {exc}",
+            expected="jax and a torchax that imports with this torch",
+            hint="pip install 'holdfast[xla]'",
+        ) from exc
+    _forget_dropped(made)
+    importlib.import_module("holdfast.xla.compat.tensors").mend()
+    importlib.import_module("holdfast.xla.compat.flex").detour()
+    importlib.import_module("holdfast.xla.compat.vmap").detour()
+    return made
+
+
+@contextlib.contextmanager
+def tolerant() -> Iterator[list[Dropped]]:
+    """Overloads that are missing are stood for; a device that has a name keeps it."""
+    missing: list[Dropped] = []
+    packet: Any = torch._ops.OpOverloadPacket
+    utils: Any = torch.utils
+    find, rename, register = (
+        packet.__getattr__,
+        utils.rename_privateuse1_backend,
+        torch._register_device_module,
+    )
+
+    def found(self: Any, key: str) -> Any:
+        try:
+            return find(self, key)
+        except AttributeError:
+            if key.startswith("__"):
+                raise
+            missing.append(Dropped(f"{self}.{key}"))
+            return missing[-1]
+
+    def renamed(name: str) -> None:
+        if torch._C._get_privateuse1_backend_name() in (_UNNAMED, name):
+            rename(name)
+
+    def registered(name: str, module: Any) -> None:
+        if torch._C._get_privateuse1_backend_name() == name and not hasattr(torch, name):
+            register(name, module)
+
+    _set(packet, renamed, registered, found)
+    try:
+        yield missing
+    finally:
+        _set(packet, rename, register, find)
+
+
+def _set(packet: Any, rename: Any, register: Any, find: Any) -> None:
+    packet.__getattr__ = find
+    utils: Any = torch.utils
+    utils.rename_privateuse1_backend = rename
+    torch._register_device_module = register
+
+
+def _forget_dropped(made: Any) -> None:
+    """No table keeps an overload that does not exist."""
+    registry = importlib.import_module("torchax.ops.ops_registry")
+    decompositions = importlib.import_module("torchax.decompositions")
+    tables = (
+        registry.all_aten_ops,
+        registry.all_torch_functions,
+        decompositions.DECOMPOSITIONS,
+    )
+    for table in tables:
+        for key in [key for key in table if isinstance(key, Dropped)]:
+            del table[key]
