@@ -120,6 +120,7 @@ def test_inputs_may_be_nested() -> None:
     assert same(call({}, {"parts": parts}), X * 3)
 
 
+@pytest.mark.slow
 def test_a_model_that_answers_with_a_dict_gives_one() -> None:
     made = tiny.make("transformers:CLIPTextModelWithProjection")
     call = Call(made.module)
@@ -192,6 +193,7 @@ NAMES = (
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_models_of_diffusers_answer_as_before(name: str) -> None:
     made = tiny.make(name)
     before = on_torch(made)

@@ -42,6 +42,7 @@ def test_torchax_alone_still_does_not_import() -> None:
 @pytest.mark.parametrize(
     ("loads", "name"), [pytest.param("0", "jax", marks=pytest.mark.slow), ("1", "holdfast")]
 )
+@pytest.mark.slow
 def test_it_imports_with_and_without_a_name_for_the_device(loads: str, name: str) -> None:
     found = process(
         f"""
@@ -79,6 +80,7 @@ def test_it_imports_with_and_without_a_name_for_the_device(loads: str, name: str
     assert found.stdout == ("no such device\n" if name == "holdfast" else "jax:0\n")
 
 
+@pytest.mark.slow
 def test_a_missing_torchax_is_an_error_that_says_what_to_install() -> None:
     found = process(
         """

@@ -153,6 +153,7 @@ def furthest(found: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.abs(found - wanted).max() / np.abs(wanted).max())
 
 
+@pytest.mark.slow
 def test_two_processes_multiply_as_one_does(tmp_path: Path) -> None:
     assert furthest(drawn(CHAIN, "chain", tmp_path), alone(CHAIN, "chain")) < 1e-5
 
@@ -172,6 +173,7 @@ def test_two_processes_run_flux_as_one_does(tmp_path: Path) -> None:
         pytest.param(1, "sys.exit(4)", 4, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_a_process_that_fails_takes_the_others_with_it_in_seconds(
     who: int, how: str, status: int
 ) -> None:
@@ -186,6 +188,7 @@ def test_a_process_that_fails_takes_the_others_with_it_in_seconds(
         assert "ValueError: lost" in ended[who][2]
 
 
+@pytest.mark.slow
 def test_a_script_that_only_joins_and_fails_is_gone_as_fast() -> None:
     script = (
         "here = hosts.join(sys.argv[1], timeout_s=40)\n"

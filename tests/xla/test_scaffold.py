@@ -337,6 +337,7 @@ def in_python(folder: Path, program: str) -> Any:
 
 
 @pytest.mark.parametrize(("model", "cls"), [("Wan21", WAN), ("Qwen.Image", QWEN)])
+@pytest.mark.slow
 def test_a_pack_is_imported_as_comfyui_does_it(model: str, cls: str, tmp_path: Path) -> None:
     out = tmp_path / "custom.nodes"  # ComfyUI writes _x_ for the dots of a path
     out.mkdir()
@@ -368,6 +369,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_the_rules_of_a_pack_are_those_that_a_model_is_split_by(tmp_path: Path) -> None:
     assert in_python(new("Wan21", WAN, tmp_path).folder, RULES) == [True, True]
 

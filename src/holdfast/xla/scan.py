@@ -18,6 +18,7 @@ from torch import nn
 
 from holdfast.base.errors import BadInput
 from holdfast.residency.prediction.shadow import digests, shadow
+from holdfast.xla.compat.environment import Tensor
 
 # A list of blocks by its path, and the arguments that go from one block to the next, in the order
 # in which a block returns them.
@@ -85,7 +86,6 @@ class Scanned(nn.Module):
         block = self.__dict__["_block"]
         given = inspect.signature(block.forward).bind(*args, **kwargs)
         environment = self._environment
-        from holdfast.xla.compat.environment import Tensor
 
         def one(carry: tuple[jax.Array, ...], weights: Mapping[str, jax.Array]) -> Any:
             for name, value in zip(self._carried, carry, strict=True):
@@ -101,8 +101,6 @@ class Scanned(nn.Module):
         return answer if len(answer) > 1 else answer[0]
 
     def _with(self, weights: Mapping[str, jax.Array]) -> Callable[..., Any]:
-        from holdfast.xla.compat.environment import Tensor
-
         def tensor(_: str, old: Any) -> Any:
             name = self._names.get(id(old))
             return old if name is None else Tensor(weights[name], self._environment)
