@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
 from holdfast.pipeline import Pipeline
-
-TRAINING = Path(__file__).parents[2] / "training"
-NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-
-
-@pytest.fixture(scope="module")
-def judge() -> ModuleType:
-    sys.path.insert(0, str(TRAINING))
-    try:
-        import judge
-    finally:
-        sys.path.remove(str(TRAINING))
-    return judge
+from tests.pipeline.pictures import NAMES
 
 
 @pytest.fixture(scope="module")

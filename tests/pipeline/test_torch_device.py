@@ -18,20 +18,9 @@ from holdfast.cli.main import main
 from holdfast.compute import engine
 from holdfast.pipeline import Pipeline
 from holdfast.pipeline.devices import open_device, share
+from tests.pipeline.pictures import NAMES, furthest
 
-TRAINING = Path(__file__).parents[2] / "training"
-NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 QUICK: dict[str, Any] = {"steps": 2, "height": 64, "width": 64, "seed": 1}
-
-
-@pytest.fixture(scope="module")
-def judge() -> ModuleType:
-    sys.path.insert(0, str(TRAINING))
-    try:
-        import judge
-    finally:
-        sys.path.remove(str(TRAINING))
-    return judge
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +31,6 @@ def ours() -> Pipeline:
 @pytest.fixture(scope="module")
 def theirs() -> Pipeline:
     return Pipeline.load("tiny-flux", device="cpu")
-
-
-def furthest(one: np.ndarray, other: np.ndarray) -> int:
-    """The largest difference of two pictures, in 255ths."""
-    return int(np.abs(one.astype(int) - other.astype(int)).max())
 
 
 @pytest.mark.slow

@@ -5,14 +5,12 @@ from __future__ import annotations
 import gc
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import jax
-import numpy as np
 import pytest
 
 from holdfast.base.errors import Unsupported
@@ -22,22 +20,11 @@ from holdfast.pipeline.devices import open_device, share
 from holdfast.xla.holders import holder
 from holdfast.xla.sharding import bytes_on
 from tests.pipeline import random_models
+from tests.pipeline.pictures import NAMES, furthest
 
-TRAINING = Path(__file__).parents[2] / "training"
-NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 QUICK: dict[str, Any] = {"steps": 2, "height": 64, "width": 64, "seed": 1}
 
 pytestmark = pytest.mark.slow  # compiling takes seconds
-
-
-@pytest.fixture(scope="module")
-def judge() -> ModuleType:
-    sys.path.insert(0, str(TRAINING))
-    try:
-        import judge
-    finally:
-        sys.path.remove(str(TRAINING))
-    return judge
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +35,6 @@ def theirs() -> Pipeline:
 @pytest.fixture(scope="module")
 def eight() -> Pipeline:
     return Pipeline.load("tiny-flux", device="xla")
-
-
-def furthest(one: np.ndarray, other: np.ndarray) -> int:
-    """The largest difference of two pictures, in 255ths."""
-    return int(np.abs(one.astype(int) - other.astype(int)).max())
 
 
 @pytest.mark.parametrize("device", ["xla:0", "xla"])
