@@ -199,7 +199,6 @@ def test_the_figures_of_xla_come_from_their_runs() -> None:
 
     text = " ".join((ROOT / "docs/xla.md").read_text().split())
     figures = json.loads((ROOT / "benchmarks/results/xla-h200.json").read_text())
-    rows = {(row["subject"], row["system"]): row["value"] for row in figures["rows"]}
     flux = figures["figures"]["flux"]
     compiled = flux["compile"][0]["median_ms"]
     for name, label in (
@@ -213,8 +212,6 @@ def test_the_figures_of_xla_come_from_their_runs() -> None:
         assert f"| {label} | {took:.1f} | {took / compiled:.3f} |" in text
     cold = [flux[name][0]["trace_s"] + flux[name][0]["compile_s"] for name in ("unrolled", "scan")]
     assert f"a cold start takes {cold[0]:.0f} s instead of {cold[1]:.0f}." in text
-    ours, torch = (rows["attention, 4608", one] for one in ("Holdfast", "torch SDPA"))
-    assert f"takes {ours:.3f} ms where torch takes {torch:.3f} (cuDNN" in text
     wan = json.loads((ROOT / "benchmarks/results/xla-cpu.json").read_text())["figures"]["compile"]
     first = {
         name: wan[f"{name}, first process"]["first_s"] for name in ("scan", "unrolled", "torchax")
@@ -225,6 +222,38 @@ def test_the_figures_of_xla_come_from_their_runs() -> None:
     ) in text
     second = [wan[f"{name}, second process"]["first_s"] for name in first]
     assert f"process {second[0]:.2f}, {second[1]:.1f} and {second[2]:.1f} s." in text
+
+
+def test_attention_on_xla_reaches_what_its_page_says_of_torchs_speed() -> None:
+    import json
+
+    text = " ".join((ROOT / "docs/xla.md").read_text().split())
+    run = json.loads((ROOT / "benchmarks/results/xla-h200.json").read_text())
+    found = run["figures"]["attention"]
+    for label, kind, peer in (
+        ("kernels, by the device's clock", "device_ms", "torch"),
+        ("57 in one program, as in a step of FLUX.1", "chained_ms", "torch"),
+        ("the same, torch's in a CUDA graph", "chained_ms", "graph"),
+        ("57 calls, then a wait", "row_ms", "torch"),
+        ("ten calls, then a wait", "median_ms", "torch"),
+    ):
+        ours, theirs = (found["4608"][name][kind] for name in ("ours", peer))
+        assert theirs / ours >= 0.95 or kind == "median_ms"  # which scatters
+        assert f"| {label} | {ours:.3f} | {theirs:.3f} | {theirs / ours:.3f} |" in text
+    speed = {
+        (name, kind): one["torch"][kind] / one["ours"][kind]
+        for name, one in found.items()
+        for kind in ("median_ms", "chained_ms")
+    }
+    tens = [speed[name, "median_ms"] for name in ("4592", "4608", "5000")]
+    assert f"Ten calls and a wait reach {min(tens):.2f} to {max(tens):.2f}, by the length" in text
+    turned, chained = (
+        speed["4608, heads first in memory", kind] for kind in ("median_ms", "chained_ms")
+    )
+    assert f"such calls reach {turned:.2f}, as arrays" in text
+    assert f"and {chained:.2f} in one program" in text
+    masked = [found["4608, 400 keys masked"][name]["median_ms"] for name in ("ours", "torch")]
+    assert f"ten calls take {masked[0]:.3f} ms each and torch's {masked[1]:.3f}." in text
 
 
 def test_the_figures_of_residency_come_from_their_run() -> None:
@@ -272,7 +301,7 @@ def test_what_fit_says_is_within_a_tenth_of_what_was_measured() -> None:
     text = " ".join((ROOT / "docs/residency.md").read_text().split())
     run = json.loads((ROOT / "benchmarks/results/residency-fit-h200.json").read_text())
     step = {(row["system"], row["keep"]): row["step_ms"] for row in run["measured"]["rows"]}
-    processes = [run, *run["again"]]
+    processes = [run, *run["again"], run["from_disk"]]
     off: dict[tuple[str, float], list[float]] = {}
     said: dict[tuple[str, float], float] = {}  # by the first process
     for cell in (cell for process in processes for cell in process["cells"]):
@@ -291,12 +320,14 @@ def test_what_fit_says_is_within_a_tenth_of_what_was_measured() -> None:
             for system in ("ours", "ours-packed")
         ]
         assert f"| {keep:.0%} | {' | '.join(figures)} |" in text
-    cold = [process["cold_s"] for process in processes]
-    assert f"The first answer took {min(cold):.1f} to {max(cold):.1f} seconds" in text
-    took = [cell["took_s"] for process in processes for cell in process["cells"]]
+    assert f"The first answer took {run['cold_s']:.1f} seconds on a machine" in text
+    assert [f"and {one['cold_s']:.1f} in a later process" in text for one in run["again"]] == [True]
+    took = [run["from_disk"]["cold_s"]]
+    took += [cell["took_s"] for process in processes for cell in process["cells"]]
     took += [process["cached_s"] for process in processes]
-    quick = f"{sum(one < 1 for one in took)} of {len(took)} of them under one second"
-    assert f"took {min(took):.1f} to {max(took):.1f} seconds, {quick}." in text
+    assert max(took) < 1
+    assert f"The {len(took)} other answers, the first one of a process that finds" in text
+    assert f"took {min(took):.1f} to {max(took):.1f} seconds." in text
 
 
 TORCH_DEVICE = ROOT / "docs/torch-device.md"

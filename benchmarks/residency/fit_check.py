@@ -5,6 +5,8 @@
 The module has no weights (it is built on meta). `cold` is the first question in a new process with
 an empty cache: layers are timed on the device. Each cell is asked twice after that, with what is on
 disk by then. Compare `step_ms` with the measured steps of the same share kept, packed and not.
+The published file has three processes: one with an empty --cache, one that finds what it left there
+(`from_disk`), and after the steps were `measured` one with an empty cache `again`.
 With --device simulated it is a trial without a GPU; --size makes it a small one.
 """
 
