@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from holdfast.base.errors import NotFound, OutOfMemory
-from holdfast.residency.carriers import CARRIERS, carrier_for
+from holdfast.residency.carriers import CARRIERS, carrier_for, measure
 from holdfast.residency.carriers.plain import Plain
 from holdfast.residency.carriers.simulated import Simulated
 from holdfast.residency.packing.pack import pack
@@ -146,6 +146,18 @@ def test_figures_make_sense(carrier: Any) -> None:
     assert rates.link_gb_s > 0
     assert rates.decode_gb_s > 0
     assert carrier.rates() is rates
+
+
+def test_the_decoder_is_only_tried_where_something_is_packed(monkeypatch):
+    tried = []
+    monkeypatch.setattr(measure, "_decode_gb_s", lambda *_: tried.append(1) or 7.0)
+    carrier = carrier_for("cpu")
+    link = carrier.rates(packed=False)
+    assert not tried
+    assert carrier.rates(packed=False) is link
+    assert carrier.rates().decode_gb_s == 7.0
+    assert carrier.rates(packed=False) is carrier.rates()
+    assert len(tried) == 1
 
 
 def test_a_limit_can_be_set_and_lifted(carrier: Any) -> None:

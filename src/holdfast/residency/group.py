@@ -31,6 +31,7 @@ class Group:
         self._asked: tuple[float, int] | None = None  # when, and what the device has in all
         self._unsettled = False  # whether a new budget waits for the end of a pass
         self.budget_bytes = budget_bytes
+        self.weights_bytes: int | None = None  # what each member's weights may take at most
 
     def join(self, member: State) -> None:
         """One member more; with the first, the limit of the device."""
@@ -49,6 +50,15 @@ class Group:
         self._unsettled = True
         if not shrinks:
             self.carrier.limit(budget_bytes)
+        self.settle()
+
+    def grant(self, weights_bytes: int | None) -> None:
+        """What the weights of each member may take at most, for hosts that share out a device.
+
+        The budget, where there is one, holds beside it. From the next pass on, as with a budget.
+        """
+        self.weights_bytes = weights_bytes
+        self._unsettled = True
         self.settle()
 
     def settle(self) -> None:

@@ -21,6 +21,7 @@ from holdfast.residency.interrupt import throw_exception_if_processing_interrupt
 from holdfast.residency.packing.pack import decoder, pack
 from holdfast.residency.passes import Passes
 from holdfast.residency.retry import Before
+from holdfast.residency.staging import Staging
 from holdfast.residency.weights import Stretch, find, owners, take_over
 
 
@@ -33,7 +34,7 @@ class Managed(Passes):
             return
         if not self._stretches:
             self._stretches, self._own = find(self.module)
-        packer = self._packer if self.packed else None
+        packer = functools.partial(self._packer, Staging(self.carrier)) if self.packed else None
         if self.packed:
             decoder(self.carrier.device)  # tried and built now, not in the middle of a pass
         with torch.no_grad():
@@ -59,12 +60,12 @@ class Managed(Passes):
         if self.progress is not None:
             self.progress(done, total)
 
-    def _packer(self, raw: torch.Tensor, kind: str) -> Any:
+    def _packer(self, staging: Staging, raw: torch.Tensor, kind: str) -> Any:
         """Packs on the device where that is another place: it is faster by far.
 
         The payload is left there, and goes straight into its slab.
         """
-        return pack(raw.to(self.carrier.device), kind)
+        return pack(staging.over(raw), kind)
 
     def _unpacked(self, stretch: Stretch) -> torch.Tensor:
         """The raw bytes of a packed stretch, through the device where it has room."""
@@ -94,6 +95,10 @@ class Managed(Passes):
         self._weight_of = {}
         self.carrier.tidy()
         outside.take_back(self.module)
+        self._part()
+
+    def _part(self) -> None:
+        """Nothing of the module leads here any more, and nothing here to its weights."""
         for entry, before in self._replaced.items():
             self.module.__dict__.pop(entry, None)
             if before is not None:
@@ -101,7 +106,18 @@ class Managed(Passes):
         self.group.leave(self)
         outside.detach(self)
         self._replaced, self._orders, self._own, self._stretches = {}, {}, {}, []
+        self._before = Before(self.module, [])
+        self.when_left = None
         self._taken = False
+
+    def abandon(self) -> None:
+        """Let a module go that nobody will run again: its weights are dropped, not copied back."""
+        self._leaving = True
+        self.let_go("the module is gone")
+        self._unhook()
+        self._weight_of = {}
+        outside.take_back(self.module)
+        self._part()
 
     def suspend(self) -> None:
         """Give the weights memory of their own until the next call takes them over anew."""

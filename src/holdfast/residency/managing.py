@@ -28,6 +28,7 @@ def manage(
     pack: bool | str = "auto",
     group: Group | None = None,
     entries: Sequence[str] = ENTRIES,
+    bring_inputs: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Managed:
     """Run `module` on `device` with at most `budget` of its memory, activations included.
@@ -39,8 +40,9 @@ def manage(
     The first pass finds the order of the weights; from the second on, those that do not fit come
     over the link while the layers before them compute. `pack` sends bf16 and fp16 weights packed
     without loss: "auto" does where not everything fits. `keep_bytes` says how much of the weights
-    stays, whatever the budget. `group` shares one budget among several modules. `progress` is
-    called with bytes done and in all while weights are prepared.
+    stays, whatever the budget. `group` shares one budget among several modules. Inputs on the host
+    are brought to the device, unless `bring_inputs` is False. `progress` is called with bytes done
+    and in all while weights are prepared.
     Raises BadInput, OutOfMemory, or whatever `progress` raises; the module is whole then.
     """
     refuse_nonsense(module)
@@ -56,7 +58,14 @@ def manage(
     if group is None:
         limit = None if budget is None else parse_bytes(budget)
         group = Group(carrier_for(device), limit)
-    managed = Managed(module, group, keep_bytes=keep_bytes, entries=entries, progress=progress)
+    managed = Managed(
+        module,
+        group,
+        keep_bytes=keep_bytes,
+        entries=entries,
+        bring_inputs=bring_inputs,
+        progress=progress,
+    )
     managed.packed = _worth_packing(managed, group) if pack == "auto" else bool(pack)
     try:
         group.join(managed)
@@ -99,4 +108,6 @@ def _worth_packing(managed: Managed, group: Group) -> bool:
     """Whether something will have to be streamed."""
     total = sum(p.numel() * p.element_size() for p in managed.module.parameters())
     room = group.room_bytes if managed.keep_bytes is None else managed.keep_bytes
+    if group.weights_bytes is not None:
+        room = min(room, group.weights_bytes)
     return total > room

@@ -140,6 +140,8 @@ def _moved(managed: Managed, part: nn.Module, function: Any, recurse: bool = Tru
     if all(probe.dtype == dtype for dtype, probe in probes.items()):
         if any(probe.device.type == "cpu" for probe in probes.values()):
             managed.let_go("it was moved to the CPU")
+            if managed.when_left is not None:
+                managed.when_left()
         return part
     managed.suspend()
     return type(part)._apply(part, lambda tensor: function(tensor).to(tensor.device), recurse)

@@ -56,7 +56,7 @@ class Passes(Layers):
     def _at_device(self, inputs: Any) -> Any:
         """Inputs with those on the host brought over: asked where it is, a module may say there."""
         device = self.carrier.device
-        if device.type == "cpu":
+        if device.type == "cpu" or not self._bring_inputs:
             return inputs
         return tree_map(
             lambda x: x.to(device) if isinstance(x, torch.Tensor) and x.device.type == "cpu" else x,
@@ -210,7 +210,7 @@ class Passes(Layers):
         return plan.Problem(
             weights,
             order.uses,
-            self.carrier.rates(),
+            self.carrier.rates(packed=any(weight.packed for weight in weights)),
             frozenset(staying),
             min(plan.CHUNK_BYTES, self.weight_bytes // 64),
         )

@@ -73,6 +73,7 @@ class State:
         keep_bytes: int | None = None,
         packed: bool = False,
         entries: Sequence[str] = ENTRIES,
+        bring_inputs: bool = True,
         progress: Progress | None = None,
     ) -> None:
         self.module = module
@@ -82,6 +83,8 @@ class State:
         self.keep_bytes = keep_bytes
         self.packed = packed
         self.progress = progress
+        self.when_left: Callable[[], None] | None = None  # called when others move it to the CPU
+        self._bring_inputs = bring_inputs
         self.name = type(module).__name__
         self._entries = tuple(e for e in entries if callable(getattr(module, e, None)))
         self._orders: dict[str, Order] = {}
@@ -210,6 +213,8 @@ class State:
     def allowance(self) -> int:
         """What the budget leaves for weights, with what the last passes computed."""
         room = self.group.room_bytes - self._others_peak - self._reserve
+        if self.group.weights_bytes is not None:
+            room = min(room, self.group.weights_bytes)
         return room if self.keep_bytes is None else min(room, self.keep_bytes + (1 << 30))
 
     @property

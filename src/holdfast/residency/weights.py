@@ -347,6 +347,9 @@ def take_over(
         payloads = [_payload(stretch, packer) for stretch in group]
         sizes = [aligned(payload.numel()) for _, payload in payloads]
         memory = slab(sum(sizes), node=node)
+        from_device = any(payload.device.type != "cpu" for _, payload in payloads)
+        if pinned and from_device:
+            pin(memory.zero_())  # first: from the device it is ten times as fast then
         offset = 0
         for stretch, (layout, payload), size in zip(group, payloads, sizes, strict=True):
             host = memory[offset : offset + payload.numel()]
@@ -356,7 +359,7 @@ def take_over(
             offset += size
             done += stretch.raw_bytes
         del payloads
-        if pinned:
+        if pinned and not from_device:
             pin(memory)
         if progress is not None:
             progress(done, total)

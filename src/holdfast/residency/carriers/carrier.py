@@ -129,6 +129,6 @@ class Carrier(Protocol):
         """Give cached memory back to the device."""
         ...
 
-    def rates(self) -> Rates:
-        """How fast it is: measured, and kept for the next time."""
+    def rates(self, packed: bool = True) -> Rates:
+        """How fast it is: measured, and kept for the next time; without `packed` the link alone."""
         ...

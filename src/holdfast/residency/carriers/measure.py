@@ -22,13 +22,16 @@ _REPEATS = 3
 _AT_ONCE = 4
 
 
-def measured_rates(carrier: Carrier) -> Rates:
-    """Link and decoder, from samples of 64 MB, or less on a full device. Raises OutOfMemory."""
+def measured_rates(carrier: Carrier, packed: bool = True) -> Rates:
+    """Link and, with `packed`, decoder, from samples of 64 MB, or less on a full device.
+
+    Raises OutOfMemory. To try the decoder can take seconds, as its kernels may have to be built.
+    """
     for nbytes in _SAMPLES_BYTES[:-1]:
         with contextlib.suppress(OutOfMemory, torch.OutOfMemoryError):
-            return _rates(carrier, nbytes)
+            return _rates(carrier, nbytes, packed)
     try:
-        return _rates(carrier, _SAMPLES_BYTES[-1])
+        return _rates(carrier, _SAMPLES_BYTES[-1], packed)
     except torch.OutOfMemoryError as exc:
         raise OutOfMemory(
             f"cannot find out how fast {carrier.name} is: it has no room for a sample",
@@ -37,11 +40,13 @@ def measured_rates(carrier: Carrier) -> Rates:
         ) from exc
 
 
-def _rates(carrier: Carrier, nbytes: int) -> Rates:
+def _rates(carrier: Carrier, nbytes: int, packed: bool) -> Rates:
     host = slab(nbytes, pinned=carrier.pinned)
     target = carrier.empty(nbytes)
     copies = [(target, host)] * _AT_ONCE
     link = _gb_s(carrier, copies, lambda after: carrier.copy(copies, after), nbytes)
+    if not packed:
+        return Rates(link_gb_s=link)
     return Rates(link_gb_s=link, decode_gb_s=_decode_gb_s(carrier, copies) or link * 4)
 
 

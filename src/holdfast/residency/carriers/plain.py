@@ -30,7 +30,7 @@ class Plain:
         self.device = torch.device(name)
         self.name = name
         self._api: Any = torch.mps if self.device.type == "mps" else None
-        self._rates: Rates | None = None
+        self._rates: dict[bool, Rates] = {}  # by whether the decoder was measured
         self.log: Journal | None = None
         self.peak_bytes = 0
 
@@ -140,8 +140,9 @@ class Plain:
         if self._api is not None:
             self._api.empty_cache()
 
-    def rates(self) -> Rates:
+    def rates(self, packed: bool = True) -> Rates:
         """Measured once."""
-        if self._rates is None:
-            self._rates = measured_rates(self)
-        return self._rates
+        found = self._rates.get(True) or self._rates.get(packed)
+        if found is None:
+            found = self._rates[packed] = measured_rates(self, packed)
+        return found

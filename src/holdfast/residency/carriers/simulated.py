@@ -303,7 +303,7 @@ class Simulated:
     def tidy(self) -> None:
         """It has no cache."""
 
-    def rates(self) -> Rates:
+    def rates(self, packed: bool = True) -> Rates:
         """Those it was made with."""
         return self._rates
 

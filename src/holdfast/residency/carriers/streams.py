@@ -42,7 +42,7 @@ class Streams:
         self._send = sender() if device.type == "cuda" else None
         self.log: Journal | None = None
         self._outside: int | None = None
-        self._rates: Rates | None = None
+        self._rates: dict[bool, Rates] = {}  # by whether the decoder was measured
         self._limited = False
         self.peak_bytes = 0
 
@@ -206,11 +206,12 @@ class Streams:
         """Give torch's cache back."""
         self._api.empty_cache()
 
-    def rates(self) -> Rates:
+    def rates(self, packed: bool = True) -> Rates:
         """Measured once for each device and process."""
-        if self._rates is None:
-            self._rates = measured_rates(self)
-        return self._rates
+        found = self._rates.get(True) or self._rates.get(packed)
+        if found is None:
+            found = self._rates[packed] = measured_rates(self, packed)
+        return found
 
 
 class _Replay:
