@@ -65,6 +65,9 @@ class DenoiseStage(Protocol):
     ) -> torch.Tensor:
         """Latents without noise, on the CPU; `step_done(n)` is called when n steps are over.
 
+        Where `step_done` has a method `latents`, that is called before, with a function that gives
+        the latents of the step on the CPU.
+
         `generator` is the one that made the noise, for schedulers that add more of it.
         """
         ...

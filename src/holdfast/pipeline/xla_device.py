@@ -24,7 +24,7 @@ from holdfast.topology.amx import keep_from_crashing
 from holdfast.xla.errors import explained, translated
 from holdfast.xla.mesh import make_mesh
 from holdfast.xla.port import PORTS, Port
-from holdfast.xla.stages import Denoising, OnXla, per_token, sample
+from holdfast.xla.stages import Denoising, OnXla, Told, per_token, sample
 
 _MOMENTS = {"per token": per_token}
 
@@ -157,18 +157,25 @@ class Sampled:
         work = self._denoise.work(conditioning, latents, settings)
         if "moment" in work:
             work["moment"] = _MOMENTS[work["moment"]]
-        begun: list[int] = []
-
-        def told(done: int) -> None:
-            begun.append(done)
-            step_done(done)
-
+        heard = _Heard(step_done)
         try:
-            return sample(self.network, Denoising(**work), told)
+            return sample(self.network, Denoising(**work), heard)
         except Unsupported:
-            if begun:
+            if heard.begun:
                 raise
             return self._denoise(conditioning, latents, settings, generator, step_done)
+
+
+class _Heard(Told):
+    """Knows whether a step is over."""
+
+    def __init__(self, step_done: Callable[[int], None]) -> None:
+        super().__init__(step_done, lambda latents: latents)
+        self.begun = False
+
+    def __call__(self, done: int) -> None:
+        self.begun = True
+        super().__call__(done)
 
 
 def port_of(module: torch.nn.Module) -> Port:

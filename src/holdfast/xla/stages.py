@@ -105,6 +105,22 @@ def per_token(moment: jax.Array, latents: jax.Array) -> jax.Array:
     return jnp.full((1, tokens), moment, jnp.float32)
 
 
+class Told:
+    """Passes steps on, and latents to who has an ear for them, as `turned` makes them."""
+
+    def __init__(self, step_done: Callable[[int], None], turned: Callable[[Any], Any]) -> None:
+        self._step_done, self._turned = step_done, turned
+
+    def __call__(self, done: int) -> None:
+        self._step_done(done)
+
+    def latents(self, get: Callable[[], Any]) -> None:
+        """Before the step is told; nothing is fetched unless somebody wants it."""
+        listen = getattr(self._step_done, "latents", None)
+        if listen is not None:
+            listen(lambda: self._turned(get()))
+
+
 def sample(network: OnXla, work: Denoising, step_done: Callable[[int], None]) -> torch.Tensor:
     """Latents without noise.
 
@@ -117,6 +133,7 @@ def sample(network: OnXla, work: Denoising, step_done: Callable[[int], None]) ->
     if switch < len(table):
         networks.append((work.weak or network, switch, len(table)))
     state: Any = None
+    told = Told(step_done, lambda latents: to_torch(whole(latents)).to(work.latents.dtype))
     for one, begin, end in networks:
         placed = one.placed
         with translated(f"sampling with {type(placed.module).__name__}", placed.report):
@@ -124,7 +141,7 @@ def sample(network: OnXla, work: Denoising, step_done: Callable[[int], None]) ->
             arguments, constants = _split(placed, work)
             step = _step(one, work, constants, (state, table.row(0), arguments))
             state = Sampler(step).advance(
-                placed.weights, state, table, arguments, step_done, begin=begin, end=end
+                placed.weights, state, table, arguments, told, begin=begin, end=end
             )
     return to_torch(whole(state[0])).to(work.latents.dtype)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,14 @@ def side_by_side(model: Any, *calls: Mapping[str, Any]) -> list[torch.Tensor]:
     """
     found = together(model, [((), call) for call in calls])
     return [outputs[0] for outputs in found]
+
+
+def tell(step_done: Callable[[int], None], done: int, latents: Callable[[], torch.Tensor]) -> None:
+    """A step is over: first its latents, to who has an ear for them (`step_done.latents`)."""
+    listen = getattr(step_done, "latents", None)
+    if listen is not None:
+        listen(latents)
+    step_done(done)
 
 
 def too_long(tokenizer: Any, length: int, prompt: str) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ Written after diffusers' FluxPipeline, whose pieces it uses; a test holds the tw
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from holdfast.pipeline.families.common import (
     autoencoder_scale,
     latents_to_frames,
     side_by_side,
+    tell,
     too_long,
 )
 from holdfast.pipeline.settings import Limits, Settings
@@ -98,7 +100,7 @@ class Denoise:
             if away:
                 flow = away[0] + settings.guidance * (flow - away[0])
             latents = scheduler.step(flow, timestep, latents, return_dict=False)[0]
-            step_done(done)
+            tell(step_done, done, partial(self._device.fetch, latents))
         return self._device.fetch(latents)
 
     @property

@@ -7,6 +7,7 @@ token its own moment. Written after diffusers' WanPipeline; a test holds the two
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +16,7 @@ from diffusers.pipelines.wan.pipeline_wan import WanPipeline
 from diffusers.utils.torch_utils import randn_tensor
 from diffusers.video_processor import VideoProcessor
 
-from holdfast.pipeline.families.common import Diffusers, side_by_side, to_bytes, too_long
+from holdfast.pipeline.families.common import Diffusers, side_by_side, tell, to_bytes, too_long
 from holdfast.pipeline.settings import Limits, Settings
 from holdfast.pipeline.stages import Parts
 
@@ -93,7 +94,7 @@ class Denoise:
             if away:
                 flow = away[0] + settings.guidance * (flow - away[0])
             latents = scheduler.step(flow, timestep, latents, return_dict=False)[0]
-            step_done(done)
+            tell(step_done, done, partial(self._device.fetch, latents))
         return self._device.fetch(latents)
 
     @property

@@ -64,7 +64,7 @@ class Sampler:
             state = step(weights, state, table.row(i), conditioning)
             if step_done is not None:
                 jax.block_until_ready(state)
-                step_done(i + 1)
+                _tell(step_done, i + 1, state[0])
         return state
 
     def _ready(self, state: State) -> Callable[..., State]:
@@ -75,6 +75,14 @@ class Sampler:
         if key not in self._compiled:
             self._compiled[key] = _compiled(self._step, places)
         return self._compiled[key]
+
+
+def _tell(step_done: StepDone, done: int, latents: jax.Array) -> None:
+    """First the latents, to who has an ear for them; they are used up by the next step."""
+    listen = getattr(step_done, "latents", None)
+    if listen is not None:
+        listen(lambda: latents)
+    step_done(done)
 
 
 def run(
