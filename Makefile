@@ -4,13 +4,15 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 GUEST  := .cache/guest
+COMFYUI := .cache/comfyui
 OUT    := out
 # Two processes; tests of one file stay together, as they share models that take long to load. Tests
-# that start JAX come apart: its threads and processes that fork do not go together.
+# that start JAX come apart: its threads and processes that fork do not go together. Tests of the real
+# ComfyUI come last, in one process, as they share one server.
 TWO    := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all quick check format bench clean
+.PHONY: help run test test-all quick check format bench clean comfyui
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,16 +21,18 @@ run: $(VENV)/.run ## set up, then draw a picture with the built-in model on what
 	@mkdir -p $(OUT)
 	@$(BIN)/holdfast run tiny-flux --prompt "a handwritten seven" --seed 6 --out $(OUT)/seven.png
 
-test: $(VENV)/.dev $(VENV)/.system $(GUEST)/vmlinuz ## set up, then run every test
-	$(BIN)/python -m pytest $(TWO) -m "not xla"
-	$(BIN)/python -m pytest $(TWO) -m xla
+test: $(VENV)/.dev $(VENV)/.system $(GUEST)/vmlinuz comfyui ## set up, then run every test
+	$(BIN)/python -m pytest $(TWO) -m "not xla and not comfyui"
+	$(BIN)/python -m pytest $(TWO) -m "xla and not comfyui"
+	$(BIN)/python -m pytest -m comfyui tests/comfyui
 
-test-all: $(VENV)/.dev $(VENV)/.system $(GUEST)/vmlinuz ## every test, and torch's whole databases on the device
-	HOLDFAST_TEST_ALL=1 $(BIN)/python -m pytest $(TWO) -m "not xla"
-	HOLDFAST_TEST_ALL=1 $(BIN)/python -m pytest $(TWO) -m xla
+test-all: $(VENV)/.dev $(VENV)/.system $(GUEST)/vmlinuz comfyui ## every test, and torch's whole databases on the device
+	HOLDFAST_TEST_ALL=1 $(BIN)/python -m pytest $(TWO) -m "not xla and not comfyui"
+	HOLDFAST_TEST_ALL=1 $(BIN)/python -m pytest $(TWO) -m "xla and not comfyui"
+	HOLDFAST_TEST_ALL=1 $(BIN)/python -m pytest -m comfyui tests/comfyui
 
 quick: $(VENV)/.dev ## the tests a developer runs all the time
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m "not slow and not numa" -x -q -n auto \
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m "not slow and not numa and not comfyui" -x -q -n auto \
 		--dist worksteal --hypothesis-profile quick
 
 check: $(VENV)/.dev ## lint, format, types, layers
@@ -78,3 +82,8 @@ $(VENV)/.system: tools/debian_packages.sh | $(VENV)/.core
 
 $(GUEST)/vmlinuz: | $(VENV)/.system
 	@tools/guest_kernel.sh $(GUEST) || echo "set-up: the tests that boot a guest will be skipped"
+
+# Not named after a file: the script itself knows whether all that it pins is there, and is then quick.
+comfyui: $(VENV)/.dev
+	@PYTHON=$(BIN)/python tools/comfyui.sh $(COMFYUI) \
+		|| echo "set-up: the tests that start ComfyUI will be skipped"

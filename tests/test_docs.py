@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -293,6 +294,53 @@ def test_the_figures_of_residency_come_from_their_run() -> None:
     assert [f["system"] for f in run["rows"] if not f["same_output"]] == ["compiled"]  # as it says
     assert len(ours) == 14
     assert run["lost"] == []
+
+
+def test_the_figures_of_comfyui_come_from_their_run() -> None:
+    import json
+
+    found = json.loads((ROOT / "benchmarks/results/comfyui-h200.json").read_text())
+    quarter, half = found["measured"]
+    assert (quarter["share"], half["share"]) == (0.25, 0.5)
+
+    def ms(row: dict[str, Any], way: str) -> float:
+        return row["ways"][way]["next"]["step_s"] * 1000
+
+    whole = ms(found["complete"], "comfyui")
+    table = [
+        f"| ComfyUI's lowvram | {ms(quarter, 'comfyui'):.0f} | {ms(half, 'comfyui'):.0f} | "
+        f"{whole:.0f} |",
+        f"| Stream Model | {ms(quarter, 'holdfast, packed'):.0f} | "
+        f"{ms(half, 'holdfast, packed'):.0f} | |",
+        f"| Stream Model, not packed | {ms(quarter, 'holdfast'):.0f} | "
+        f"{ms(half, 'holdfast'):.0f} | |",
+    ]
+    page = (ROOT / "docs/comfyui.md").read_text()
+    for line in table:
+        assert line in (ROOT / "README.md").read_text()
+        assert line in page
+    for row in (quarter, half):
+        for way, figures in row["ways"].items():
+            assert figures["same_image"]
+            assert way == "comfyui" or ms(row, way) < ms(row, "comfyui")
+    text = " ".join(page.split())
+    first = [
+        row["ways"][way]["first"]["whole_s"]
+        for row in (quarter, half)
+        for way in ("comfyui", "holdfast, packed", "holdfast")
+    ]
+    assert (
+        f"The first picture of 20 steps takes {first[0]:.1f} and {first[3]:.1f} s in ComfyUI's own "
+        f"way, {first[1]:.1f} and {first[4]:.1f} s packed, {first[2]:.1f} and {first[5]:.1f} s "
+        "not packed"
+    ) in text
+    less = [
+        1 - row["predicted"]["step_s"] * 1000 / ms(row, "holdfast, packed")
+        for row in (quarter, half)
+    ]
+    assert (
+        f"said {less[0] * 100:.0f} % and {less[1] * 100:.0f} % less than was then measured" in text
+    )
 
 
 def test_what_fit_says_is_within_a_tenth_of_what_was_measured() -> None:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Put the peers of bench_residency.py into one archive, for a machine that can install nothing.
+# Put the peers of bench_residency.py and bench_comfyui.py into one archive, for a machine that can install nothing.
 #
 #   benchmarks/residency/bundle.sh [FOLDER]        makes FOLDER/peers.tgz (default .carry)
 #
@@ -20,6 +20,8 @@ set -- \
     mmgp==3.8.2 optimum-quanto==0.2.7 ninja==1.13.2 \
     comfy-aimdo==0.6.0 \
     einops==0.8.2 "nvidia-ml-py==$(installed nvidia-ml-py)" "psutil==$(installed psutil)"
+# ComfyUI's samplers (bench_comfyui.py).
+set -- "$@" torchsde==0.2.6 trampoline==0.1.2 sentencepiece==0.2.2
 # rich: the benchmark's own table.
 set -- "$@" "rich==$(installed rich)" "markdown-it-py==$(installed markdown-it-py)" \
     "mdurl==$(installed mdurl)" "pygments==$(installed pygments)"

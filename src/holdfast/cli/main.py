@@ -37,6 +37,7 @@ COMMANDS: Registry[ModuleType] = Registry(
             "holdfast.cli.device", "show what Holdfast's torch device computes", "torch,compute"
         ),
         "port": Entry("holdfast.cli.port", "models on XLA: write a port, check one, list them"),
+        "comfy": Entry("holdfast.cli.comfy", "put the nodes into ComfyUI, check a running one"),
         "doctor": Entry("holdfast.cli.doctor", "check what Holdfast can use here, what to install"),
     },
 )
@@ -50,6 +51,7 @@ examples:
   holdfast mem record train.py      where its memory goes
   holdfast svm demo                 memory placed by topology, moved and freed
   holdfast port check WanTransformer3DModel
+  holdfast comfy install ~/ComfyUI  the nodes for ComfyUI
   holdfast doctor                   what is missing, and how to get it
 """
 

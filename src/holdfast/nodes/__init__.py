@@ -10,16 +10,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from holdfast.nodes import svm, tensor
+from holdfast.nodes import memory, residency, svm, tensor, xla
 
-EXAMPLE_WORKFLOWS = Path(__file__).parent / "example_workflows"
+_HERE = Path(__file__).parent
+EXAMPLE_WORKFLOWS = _HERE / "example_workflows"
+LOCALES = _HERE / "locales"
+WEB = _HERE / "web"
+FAMILIES = (svm, tensor, xla, residency, memory)
 NODE_CLASS_MAPPINGS: dict[str, type[Any]] = {
-    **svm.NODE_CLASS_MAPPINGS,
-    **tensor.NODE_CLASS_MAPPINGS,
+    name: node for family in FAMILIES for name, node in family.NODE_CLASS_MAPPINGS.items()
 }
-NODE_DISPLAY_NAME_MAPPINGS = {
-    **svm.NODE_DISPLAY_NAME_MAPPINGS,
-    **tensor.NODE_DISPLAY_NAME_MAPPINGS,
+NODE_DISPLAY_NAME_MAPPINGS: dict[str, str] = {
+    name: text for family in FAMILIES for name, text in family.NODE_DISPLAY_NAME_MAPPINGS.items()
 }
 
-__all__ = ["EXAMPLE_WORKFLOWS", "NODE_CLASS_MAPPINGS", "NODE_DISPLAY_NAME_MAPPINGS"]
+__all__ = [
+    "EXAMPLE_WORKFLOWS",
+    "FAMILIES",
+    "LOCALES",
+    "NODE_CLASS_MAPPINGS",
+    "NODE_DISPLAY_NAME_MAPPINGS",
+    "WEB",
+]

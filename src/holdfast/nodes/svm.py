@@ -28,6 +28,8 @@ from holdfast.base.errors import (
 from holdfast.memory import svm
 from holdfast.memory.svm import describe
 from holdfast.nodes import host
+from holdfast.nodes.host.sockets import ANYTHING
+from holdfast.nodes.refusing import only_links
 
 CATEGORY = "RetryIX"
 MIB = 1 << 20
@@ -35,7 +37,7 @@ Inputs = dict[str, dict[str, tuple[str, dict[str, Any]]]]
 
 _POINTER = ("POINTER", {"tooltip": "The memory_pointer of an SVM Topology-Aware Allocation."})
 _AFTER = (
-    "*",
+    ANYTHING,
     {
         "tooltip": "Anything of a node that has to come first, such as its info text. It is only "
         "waited for: without it ComfyUI may run the nodes that take one pointer in any order."
@@ -135,6 +137,8 @@ class SVMTopologyAwareAllocNode(_Node):
             "optional": {"topology_data": ("DICT", topology)},
         }
 
+    VALIDATE_INPUTS = only_links("topology_data")
+
     def alloc_memory(
         self,
         size_mb: int = 1024,
@@ -176,6 +180,8 @@ class SVMTopologyMetricsNode(_Node):
     def INPUT_TYPES(cls) -> Inputs:
         """One allocation, or none for all."""
         return {"required": {}, "optional": {"memory_pointer": _POINTER, "after": _AFTER}}
+
+    VALIDATE_INPUTS = only_links("memory_pointer")
 
     def get_metrics(
         self, memory_pointer: svm.Allocation | None = None, after: object = None
@@ -227,6 +233,8 @@ class SVMMemoryMigrationNode(_Node):
             "optional": {"after": _AFTER},
         }
 
+    VALIDATE_INPUTS = only_links("memory_pointer")
+
     def migrate_memory(
         self, memory_pointer: svm.Allocation, from_domain: int, to_domain: int, after: object = None
     ) -> tuple[bool, str]:
@@ -258,6 +266,8 @@ class SVMMemoryCleanupNode(_Node):
     def INPUT_TYPES(cls) -> Inputs:
         """The allocation."""
         return {"required": {"memory_pointer": _POINTER}, "optional": {"after": _AFTER}}
+
+    VALIDATE_INPUTS = only_links("memory_pointer")
 
     def cleanup_memory(
         self, memory_pointer: svm.Allocation, after: object = None

@@ -18,7 +18,11 @@ from typing import Any, ClassVar
 
 from holdfast import compute
 from holdfast.base.errors import BadInput
+from holdfast.nodes.refusing import only_links
 from holdfast.nodes.tensor_inputs import (
+    check_convolution,
+    check_linear,
+    check_pair,
     check_pictures,
     chosen,
     floating,
@@ -30,7 +34,7 @@ from holdfast.nodes.tensor_inputs import (
 
 CATEGORY = "PyTorch Custom"
 TENSOR = "TENSOR,IMAGE,MASK,LATENT"  # ComfyUI links outputs to inputs that share one of the names
-KEPT_LAYERS = 64
+KEPT_LAYERS, KEPT_BYTES = 64, 1 << 30  # the last one is kept whatever its size
 Inputs = dict[str, dict[str, Any]]
 
 _HIDDEN = {"unique_id": "UNIQUE_ID"}
@@ -45,8 +49,10 @@ _SEED = {
 _BIAS = {"default": True, "tooltip": "Add a learned number to each output."}
 
 
-def _size(default: int, tooltip: str, least: int = 1) -> tuple[str, dict[str, Any]]:
-    return "INT", {"default": default, "min": least, "max": 1 << 16, "tooltip": tooltip}
+def _size(
+    default: int, tooltip: str, least: int = 1, most: int = 1 << 16
+) -> tuple[str, dict[str, Any]]:
+    return "INT", {"default": default, "min": least, "max": most, "tooltip": tooltip}
 
 
 class _Node:
@@ -106,6 +112,8 @@ class CustomPyTorchLinear(_Layer):
             "hidden": _HIDDEN,
         }
 
+    VALIDATE_INPUTS = only_links("tensor")
+
     def forward(
         self,
         tensor: Any,
@@ -127,6 +135,7 @@ class CustomPyTorchLinear(_Layer):
                 expected=f"a tensor of [..., {ins}]",
                 hint=f"set in_features to {last}" if last else "connect another tensor",
             )
+        check_linear(taken, ins, outs)
         place = taken.tensor.device
         layer = self._kept(unique_id, compute.CustomLinear, place, seed, ins, outs, bool(use_bias))
         return (taken.back(_through(layer, taken.tensor)),)
@@ -156,7 +165,7 @@ class CustomPyTorchConv2D(_Layer):
                 "image": ("IMAGE", image),
                 "in_channels": _size(3, "Channels of the pictures: 3, or 4 with transparency."),
                 "out_channels": _size(3, "Channels of the result: 3 stays a picture."),
-                "kernel_size": _size(3, "Width and height of the window, in pixels."),
+                "kernel_size": _size(3, "Width and height of the window, in pixels.", most=1024),
                 "stride": _size(1, "Pixels from one place of the window to the next."),
                 "padding": _size(1, "Pixels of zeros put around the pictures.", least=0),
                 "use_bias": ("BOOLEAN", _BIAS),
@@ -164,6 +173,8 @@ class CustomPyTorchConv2D(_Layer):
             "optional": {"clamp": ("BOOLEAN", clamp), "seed": ("INT", _SEED)},
             "hidden": _HIDDEN,
         }
+
+    VALIDATE_INPUTS = only_links("image")
 
     def forward(
         self,
@@ -189,6 +200,7 @@ class CustomPyTorchConv2D(_Layer):
         taken = given("image", image)
         batch, single = pictures(taken), taken.tensor.ndim == 3
         check_pictures(taken, batch, sizes)
+        check_convolution(batch, sizes)
         layer = self._kept(unique_id, _convolution, batch.device, seed, *sizes, bool(use_bias))
         out = _through(layer, batch.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).contiguous()
         out = out.clamp(0, 1) if clamp else out
@@ -216,6 +228,8 @@ class CustomPyTorchActivation(_Node):
                 "activation_type": (list(cls.KINDS), kind),
             }
         }
+
+    VALIDATE_INPUTS = only_links("tensor")
 
     def activate(self, tensor: Any, activation_type: str = "relu") -> tuple[Any]:
         """(tensor,)"""
@@ -250,6 +264,8 @@ class CustomPyTorchLoss(_Node):
                 "loss_type": (list(cls.KINDS), kind),
             }
         }
+
+    VALIDATE_INPUTS = only_links("prediction", "target")
 
     def compute_loss(self, prediction: Any, target: Any, loss_type: str = "mse") -> tuple[float]:
         """(loss,). Raises BadInput for two shapes."""
@@ -293,11 +309,14 @@ class CustomPyTorchTensorOps(_Node):
             }
         }
 
+    VALIDATE_INPUTS = only_links("tensor_a", "tensor_b")
+
     def compute(self, tensor_a: Any, tensor_b: Any, operation: str = "add") -> tuple[Any]:
         """(tensor,). Raises BadInput for shapes that do not meet."""
         kind = chosen("operation", operation, self.KINDS)
         one, other = given("tensor_a", tensor_a), given("tensor_b", tensor_b)
         a, b = one.tensor, other.tensor
+        check_pair(kind, a, b)
         if kind == "matmul" and a.dtype != b.dtype:
             common = (a.new_zeros([1]) + b.new_zeros([1])).dtype
             a, b = a.to(common), b.to(common)
@@ -331,8 +350,8 @@ NODE_DISPLAY_NAME_MAPPINGS = {
 class _Layers:
     """The layers that were used last, by node and settings."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
+    def __init__(self, limit: int, limit_bytes: int) -> None:
+        self.limit, self.limit_bytes = limit, limit_bytes
         self._lock = threading.Lock()
         self._found: OrderedDict[Any, Any] = OrderedDict()
 
@@ -342,9 +361,13 @@ class _Layers:
             if key not in self._found:
                 self._found[key] = make()
             self._found.move_to_end(key)
-            while len(self._found) > self.limit:
+            while len(self._found) > 1 and self._is_full():
                 self._found.popitem(last=False)
             return self._found[key]
+
+    def _is_full(self) -> bool:
+        kept = sum(map(_weight_bytes, self._found.values()))
+        return len(self._found) > self.limit or kept > self.limit_bytes
 
     def clear(self) -> None:
         """Forget all of them."""
@@ -355,7 +378,11 @@ class _Layers:
         return len(self._found)
 
 
-_layers = _Layers(KEPT_LAYERS)
+def _weight_bytes(layer: Any) -> int:
+    return sum(one.numel() * one.dtype.itemsize for one in layer.parameters())
+
+
+_layers = _Layers(KEPT_LAYERS, KEPT_BYTES)
 _numbers = itertools.count()
 
 

@@ -99,13 +99,14 @@ def plan(
 ) -> Plan:
     """How the C loop goes over arrays of these shapes. Steps count numbers, not bytes."""
     planes = list(itertools.product(*(t.phases for t in taps)))
+    number = {phase: i for i, phase in enumerate(planes)}
     grid = [_line(t, size, out) for t, size, out in zip(taps, sizes, out_sizes, strict=True)]
     shifts, which = [], []
     for tap in itertools.product(*(range(len(t.which)) for t in taps)):
         d, h, w = (t.shifts[i] for t, i in zip(taps, tap, strict=True))
         shifts.append((d * grid[1] + h) * grid[2] + w)
         phase = tuple(t.phases[t.which[i]] for t, i in zip(taps, tap, strict=True))
-        which.append(planes.index(phase))
+        which.append(number[phase])
     taps_count, reach = len(shifts), max(shifts)
     plane = (numpy.arange(channels)[:, None] * len(planes) + numpy.array(which)).ravel()
     shift = numpy.tile(numpy.array(shifts, numpy.int64), channels)

@@ -1,0 +1,328 @@
+"""Ask a running ComfyUI whether it has all of the pack.
+
+Covers: nodes with their sockets and texts, what the browser loads, translations, templates, routes.
+Leaves to others: putting the pack there (installing), words for the terminal (cli.comfy).
+Promise: only asks; nothing is queued, changed or written. What is compared is this version's, so a
+copy that has grown old is found too.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.base.codec import about
+from holdfast.base.errors import BadInput, OutOfTime, Unsupported
+from holdfast.nodes import (
+    EXAMPLE_WORKFLOWS,
+    LOCALES,
+    NODE_CLASS_MAPPINGS,
+    NODE_DISPLAY_NAME_MAPPINGS,
+    WEB,
+    routes,
+)
+
+SHOWN = 8  # problems of one part that are told one by one
+AGAIN = "start ComfyUI again; then look at what it prints about custom_nodes/holdfast"
+RENEW = "holdfast comfy install DIR (ComfyUI's folder), then start ComfyUI again"
+RELOAD = "start ComfyUI again: it runs another version of Holdfast than this command"
+_START = "python main.py --listen 127.0.0.1 --port 8188    (in ComfyUI's folder)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One part of the pack, as ComfyUI has it."""
+
+    name: str = about("nodes, web, translations, templates or routes")
+    state: str = about("ok, missing (some or all of it) or different (from this version)")
+    found: str = about("what was found, such as 24 of 24")
+    problems: tuple[str, ...] = about("each that was found, the first few", default=())
+    advice: str | None = about("what to try", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What a ComfyUI has of the pack."""
+
+    url: str
+    comfyui: str = about("its version, Python, torch and device")
+    parts: tuple[Part, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(part.state == "ok" for part in self.parts)
+
+
+def check(url: str, timeout_s: float = 30.0) -> Checked:
+    """Ask the ComfyUI at `url`, waiting at most `timeout_s` for each answer.
+
+    Raises BadInput for what is no URL, Unsupported where no ComfyUI answers, OutOfTime.
+    """
+    comfyui = ComfyUI(url, timeout_s)
+    system = comfyui.json("/system_stats")
+    info = comfyui.json("/object_info")
+    parts = [_nodes(info)]
+    pack = _pack(info)
+    if pack is not None:  # without any node there is no sense in looking for the rest
+        parts += [_web(comfyui, pack), _translations(comfyui), _templates(comfyui, pack)]
+        parts += [_routes(comfyui)]
+    return Checked(url=comfyui.url, comfyui=_described(system), parts=tuple(parts))
+
+
+# ---- nodes
+
+
+def _nodes(info: Mapping[str, Any]) -> Part:
+    missing = [name for name in NODE_CLASS_MAPPINGS if name not in info]
+    different = [
+        f"{name}: {difference}"
+        for name in NODE_CLASS_MAPPINGS
+        if name in info
+        for difference in differences(name, info[name])
+    ]
+    wrong = {text.partition(":")[0] for text in different}
+    good = len(NODE_CLASS_MAPPINGS) - len(missing) - len(wrong)
+    advice = AGAIN if missing else RELOAD
+    if len(missing) == len(NODE_CLASS_MAPPINGS):
+        return Part(name="nodes", state="missing", found="none of them", advice=RENEW)
+    return _part("nodes", good, [f"{name}: not there" for name in missing], different, advice)
+
+
+def differences(name: str, info: Mapping[str, Any]) -> list[str]:
+    """In what ComfyUI's description of a node differs from its class."""
+    wanted = expected(name)
+    found = [key for key in wanted if key != "input" and info.get(key) != wanted[key]]
+    texts = [f"{key} is {info.get(key)!r}, not {wanted[key]!r}" for key in found]
+    ours, theirs = _sockets(wanted["input"]), _sockets(info.get("input", {}))
+    texts += [f"input {socket} is not there" for socket in ours if socket not in theirs]
+    texts += [f"input {socket} is not ours" for socket in theirs if socket not in ours]
+    texts += [
+        f"input {socket} is {theirs[socket]!r}, not {ours[socket]!r}"
+        for socket in ours
+        if socket in theirs and not _same(ours[socket], theirs[socket])
+    ]
+    return texts
+
+
+def expected(name: str) -> dict[str, Any]:
+    """What ComfyUI has to say of a node of ours, as it comes out of JSON."""
+    node = NODE_CLASS_MAPPINGS[name]
+    inputs = node.INPUT_TYPES()
+    described = {
+        "input": inputs,
+        "input_order": {kind: list(sockets) for kind, sockets in inputs.items()},
+        "output": node.RETURN_TYPES,
+        "output_name": node.RETURN_NAMES,
+        "output_tooltips": node.OUTPUT_TOOLTIPS,
+        "output_node": bool(getattr(node, "OUTPUT_NODE", False)),
+        "name": name,
+        "display_name": NODE_DISPLAY_NAME_MAPPINGS[name],
+        "description": node.DESCRIPTION,
+        "category": node.CATEGORY,
+    }
+    return json.loads(json.dumps(described))
+
+
+def _sockets(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """By "required size_mb" and the like; hidden ones are no sockets."""
+    return {
+        f"{kind} {name}": spec
+        for kind in ("required", "optional")
+        for name, spec in inputs.get(kind, {}).items()
+    }
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    """A list of choices may hold files, and those are ComfyUI's own."""
+    if isinstance(ours[0], list) and isinstance(theirs[0], list):
+        return ours[1:] == theirs[1:]
+    return ours == theirs
+
+
+def _pack(info: Mapping[str, Any]) -> str | None:
+    """The name of the folder in custom_nodes that our nodes are in."""
+    modules = (info[name].get("python_module") for name in NODE_CLASS_MAPPINGS if name in info)
+    return next((module.rpartition(".")[2] for module in modules if module), None)
+
+
+# ---- files
+
+
+def _web(comfyui: ComfyUI, pack: str) -> Part:
+    """What the browser loads, and the help pages."""
+    names = _files(WEB)
+    loaded = set(comfyui.json("/extensions"))
+    at = {name: f"/extensions/{urllib.parse.quote(f'{pack}/{name}')}" for name in names}
+    unloaded = [n for n in names if n.endswith(".js") and f"/extensions/{pack}/{n}" not in loaded]
+    answers = {name: comfyui.bytes(at[name]) for name in names if name not in unloaded}
+    missing = unloaded + [name for name, data in answers.items() if data is None]
+    different = [n for n, data in answers.items() if data not in (None, (WEB / n).read_bytes())]
+    good = len(names) - len(missing) - len(different)
+    return _part("web", good, [f"{name}: not there" for name in missing], _older(different), RELOAD)
+
+
+def _translations(comfyui: ComfyUI) -> Part:
+    """Every file of texts has to be a part of what ComfyUI has put together."""
+    texts = comfyui.json("/i18n")
+    names = [name for name in _files(LOCALES) if name.endswith(".json")]
+    missing, different = [], []
+    for name in names:
+        language, _, file = name.partition("/")
+        kind = file.removesuffix(".json")
+        there = texts.get(language, {})
+        there = there if kind == "main" else there.get(kind)
+        ours = json.loads((LOCALES / name).read_text(encoding="utf-8"))
+        if ours and not there:
+            missing.append(f"{name}: not there")
+        elif ours and not _holds(there, ours):
+            different.append(name)
+    good = len(names) - len(missing) - len(different)
+    return _part("translations", good, missing, _older(different), RENEW)
+
+
+def _templates(comfyui: ComfyUI, pack: str) -> Part:
+    """The example workflows, as ComfyUI's browser of templates finds them."""
+    names = [name for name in _files(EXAMPLE_WORKFLOWS) if name.endswith(".json")]
+    listed = {f"{name}.json" for name in comfyui.json("/api/workflow_templates").get(pack, ())}
+    missing = [f"{name}: not there" for name in names if name not in listed]
+    different = []
+    for name in (name for name in names if name in listed):
+        data = comfyui.bytes(f"/api/workflow_templates/{urllib.parse.quote(f'{pack}/{name}')}")
+        if data != (EXAMPLE_WORKFLOWS / name).read_bytes():
+            different.append(name)
+    good = len(names) - len(missing) - len(different)
+    return _part("templates", good, missing, _older(different), RENEW)
+
+
+def _routes(comfyui: ComfyUI) -> Part:
+    """What the panel in the sidebar asks."""
+    paths = (routes.LIVE, routes.PEAKS)
+    missing = [f"{path}: not there" for path in paths if comfyui.bytes(path) is None]
+    return _part("routes", len(paths) - len(missing), missing, [], AGAIN)
+
+
+def _files(folder: Path) -> list[str]:
+    files = (file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
+    return sorted(files)
+
+
+def _older(names: list[str]) -> list[str]:
+    return [f"{name}: not as in this version" for name in names]
+
+
+def _holds(there: Any, ours: Any) -> bool:
+    """Whether all of `ours` is in `there`, in which other packs have texts too."""
+    if isinstance(ours, dict):
+        return isinstance(there, dict) and all(_holds(there.get(k), v) for k, v in ours.items())
+    return there == ours
+
+
+def _part(name: str, good: int, missing: list[str], different: list[str], advice: str) -> Part:
+    problems = missing + different
+    if not problems:
+        return Part(name=name, state="ok", found=f"all {good}")
+    wrong = len({text.partition(":")[0] for text in problems})
+    more = [f"and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
+    return Part(
+        name=name,
+        state="missing" if missing else "different",
+        found=f"{good} of {good + wrong}",
+        problems=(*problems[:SHOWN], *more),
+        advice=advice,
+    )
+
+
+def _described(system: Any) -> str:
+    """ "ComfyUI 0.3.75, Python 3.11.2, torch 2.13.0, cpu"; what is not told is left out."""
+    told = system["system"]
+    versions = {
+        "ComfyUI": told.get("comfyui_version"),
+        "Python": str(told.get("python_version", "")).partition(" ")[0],
+        "torch": told.get("pytorch_version"),
+    }
+    devices = [device.get("name") for device in system.get("devices", ())]
+    return ", ".join([*(f"{k} {v}" for k, v in versions.items() if v), *filter(None, devices)])
+
+
+# ---- asking
+
+
+def _address(url: str) -> urllib.parse.SplitResult:
+    """The parts of an address; http:// may be left out. Raises BadInput."""
+    wrong = BadInput(
+        f"cannot ask {url!r}: it is no address of a server",
+        expected="a URL such as http://127.0.0.1:8188",
+    )
+    try:
+        at = urllib.parse.urlsplit(url if "://" in url else f"http://{url}")
+        if at.scheme in ("http", "https") and at.hostname and at.port != 0:
+            return at
+    except ValueError as exc:  # brackets, or a port that is no number
+        raise wrong from exc
+    raise wrong
+
+
+class ComfyUI:
+    """Questions to a ComfyUI that runs."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        at = _address(url)
+        self.url = at.geturl().rstrip("/")
+        self._timeout_s = timeout_s
+        # This machine is asked directly, whatever proxy is set for others.
+        host = at.hostname or ""
+        local = host in ("localhost", "::1") or host.startswith("127.")
+        handlers = [urllib.request.ProxyHandler({})] if local else []
+        self._open: Callable[..., Any] = urllib.request.build_opener(*handlers).open
+
+    def json(self, path: str) -> Any:
+        """An answer in JSON. Raises Unsupported where this is no ComfyUI."""
+        data = self.bytes(path)
+        try:
+            document = None if data is None else json.loads(data)
+        except ValueError:
+            document = None
+        if isinstance(document, dict | list):
+            return document
+        raise Unsupported(
+            f"what answers at {self.url} is no ComfyUI: it has no {path}",
+            expected="the address that ComfyUI prints when it starts",
+        )
+
+    def bytes(self, path: str) -> bytes | None:
+        """An answer; None where there is no such thing. Raises Unsupported, OutOfTime."""
+        try:
+            with self._open(self.url + path, timeout=self._timeout_s) as answer:
+                return answer.read()
+        except urllib.error.HTTPError as exc:
+            exc.close()
+            return None
+        except TimeoutError as exc:
+            raise self._late(path) from exc
+        except urllib.error.URLError as exc:
+            if isinstance(exc.reason, TimeoutError):
+                raise self._late(path) from exc
+            raise self._nobody(str(getattr(exc.reason, "strerror", None) or exc.reason)) from exc
+        except (OSError, http.client.HTTPException, ValueError) as exc:
+            raise self._nobody(str(exc) or type(exc).__name__) from exc
+
+    def _late(self, path: str) -> OutOfTime:
+        return OutOfTime(
+            f"ComfyUI at {self.url} has not answered {path} in {self._timeout_s:g} s",
+            expected="an answer within --timeout",
+            hint=f"--timeout {2 * self._timeout_s:g}, when it is not busy",
+        )
+
+    def _nobody(self, reason: str) -> Unsupported:
+        return Unsupported(
+            f"no ComfyUI answers at {self.url}: {reason}",
+            expected="the address of a ComfyUI that runs",
+            hint=_START,
+        )

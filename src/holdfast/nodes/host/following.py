@@ -1,0 +1,124 @@
+"""Which prompt and which node ComfyUI is running, read from outside while it runs.
+
+Covers: the running prompt, the running node and its class, which prompts run or wait.
+Leaves to others: progress bars and interrupts (running), memory (sampling).
+Promise: only reads, and only what ComfyUI has loaded; nothing of ComfyUI is patched. Without
+ComfyUI every answer is that nothing runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+LONGEST = 80  # letters of a title; a workflow may say anything
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What ComfyUI is doing. None is: nothing, or not known."""
+
+    prompt: str | None = None
+    node: str | None = None  # the id that the person sees, also for a node made by another
+    kind: str | None = None  # its class
+
+
+NOTHING = Running()
+
+
+def running() -> Running:
+    """The running prompt and its node; of several nodes at once, the one that began last."""
+    prompt = running_prompt()
+    if prompt is None:
+        return NOTHING
+    registry = _registry()
+    if registry is None or registry.prompt_id != prompt:
+        return Running(prompt)  # it has begun, its nodes have not
+    node = _last_running(registry)
+    if node is None:
+        return Running(prompt)
+    shown = registry.dynprompt.get_display_node_id(node)
+    return Running(prompt, shown, _kind(registry.dynprompt, shown))
+
+
+def server() -> Any:
+    """ComfyUI's server; None where it is not loaded or not made yet."""
+    made = getattr(sys.modules.get("server"), "PromptServer", None)
+    return getattr(made, "instance", None)
+
+
+def running_prompt() -> str | None:
+    """The id of the prompt that runs."""
+    return next((str(item[1]) for item in _queue()[0]), None)
+
+
+def following() -> bool:
+    """Whether there is a ComfyUI in this process whose prompts can be followed."""
+    return server() is not None
+
+
+def names() -> dict[str, str]:
+    """The title or class of each node of the running prompt, by the node's id."""
+    found: dict[str, str] = {}
+    for item in _queue()[0]:
+        for node, about in item[2].items():
+            meta = about.get("_meta")
+            title = meta.get("title") if isinstance(meta, Mapping) else None
+            named = title if isinstance(title, str) and title.strip() else about.get("class_type")
+            found[str(node)] = str(named)[:LONGEST]
+    return found
+
+
+def is_queued(kind: str) -> bool:
+    """Whether a prompt that runs or waits has a node of this class."""
+    return any(
+        about.get("class_type") == kind
+        for items in _queue()
+        for item in items
+        for about in item[2].values()
+    )
+
+
+def watch(handler: Callable[[Mapping[str, Any]], None], given: Any = None) -> bool:
+    """Have `handler` see each prompt as it is sent; whether there is a ComfyUI to do so.
+
+    What the handler is given is read, never changed.
+    """
+    asked = given if given is not None else server()
+    if asked is None:
+        return False
+
+    def seen(data: Mapping[str, Any]) -> Mapping[str, Any]:
+        if isinstance(data, Mapping):  # ComfyUI refuses everything else afterwards
+            handler(data)
+        return data
+
+    asked.add_on_prompt_handler(seen)
+    return True
+
+
+def _queue() -> tuple[list[Any], list[Any]]:
+    queue = getattr(server(), "prompt_queue", None)
+    ask = getattr(queue, "get_current_queue_volatile", None)
+    return ask() if ask is not None else ([], [])
+
+
+def _registry() -> Any:
+    ask = getattr(sys.modules.get("comfy_execution.progress"), "get_progress_state", None)
+    return ask() if ask is not None else None
+
+
+def _last_running(registry: Any) -> str | None:
+    """Entries stand in the order in which nodes began; a copy, as the prompt's thread adds some."""
+    entries = registry.nodes.copy()
+    for node in reversed(entries):
+        if getattr(entries[node]["state"], "value", None) == "running":
+            return str(node)
+    return None
+
+
+def _kind(prompt: Any, node: str) -> str | None:
+    about = prompt.get_node(node) if prompt.has_node(node) else {}
+    return about.get("class_type")

@@ -1,0 +1,46 @@
+"""Where ComfyUI keeps models, and what it knows about the colours of latents.
+
+Leaves to others: which of the files are a model (pipeline).
+Promise: nothing is imported and nothing is read; without ComfyUI there are no folders.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+# First the folder that ComfyUI has for models in diffusers layout.
+_KINDS = ("diffusers", "diffusion_models", "checkpoints")
+_FORMATS = {"flux": ("Flux",), "wan": ("Wan21", "Wan22")}
+
+
+def model_roots() -> tuple[Path, ...] | None:
+    """The folders that models may be in, those of extra_model_paths included.
+
+    None where there is no ComfyUI.
+    """
+    paths: Any = sys.modules.get("folder_paths")
+    if paths is None:
+        return None
+    known = [Path(one) for kind in _KINDS for one in _registered(paths, kind)]
+    return tuple(dict.fromkeys([*known, Path(paths.models_dir)]))
+
+
+def rgb_factors(family: str, channels: int) -> tuple[Any, Any] | None:
+    """A matrix [channel, colour] and a colour to add, by which latents look like their picture.
+
+    None where ComfyUI has none for such latents.
+    """
+    formats: Any = sys.modules.get("comfy.latent_formats")
+    for name in _FORMATS.get(family, ()):
+        make = getattr(formats, name, None)
+        if make is not None and make.latent_channels == channels:
+            found = make()
+            bias = found.latent_rgb_factors_bias
+            return found.latent_rgb_factors, [0.0] * 3 if bias is None else bias
+    return None
+
+
+def _registered(paths: Any, kind: str) -> list[str]:
+    return paths.get_folder_paths(kind) if kind in paths.folder_names_and_paths else []

@@ -1,0 +1,311 @@
+"""The pack in a ComfyUI: put it there, bring it up to date, take it away.
+
+Covers: finding ComfyUI's folder and ours, a link or a whole copy, what is there already.
+Leaves to others: words for the terminal (cli.comfy), asking a running ComfyUI (checking).
+Promise: whole or not at all; nothing is deleted that was not made here. A copy knows its files by
+`.holdfast.json`: files of others in its folder stay, and files that somebody changed are left
+alone unless told to replace them.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import holdfast
+from holdfast.base.errors import BadInput, Unsupported
+from holdfast.base.files import write_whole
+from holdfast.nodes import EXAMPLE_WORKFLOWS, LOCALES
+
+NAME = "holdfast"  # of the folder in custom_nodes
+RECORD = ".holdfast.json"
+FILES = ("__init__.py", "pyproject.toml", "requirements.txt")
+FOLDERS = {"example_workflows": EXAMPLE_WORKFLOWS, "locales": LOCALES}
+_EXPECTED = "the folder of ComfyUI, with main.py and custom_nodes in it, or its base directory"
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """The pack in a ComfyUI."""
+
+    folder: Path
+    how: str  # "link" or "copy"
+    state: str  # "new", "updated" or "up to date"
+    version: str
+    note: str | None = None  # why it is not as it was asked for
+    python: Path | None = None  # of ComfyUI, where it has one of its own and that is not this one
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What was taken away, and what was left as it is not ours."""
+
+    folder: Path
+    how: str
+    kept: tuple[str, ...] = ()
+
+
+def source() -> Path:
+    """Our folder for ComfyUI: in the package, or beside it in a checkout. Raises Unsupported."""
+    package = Path(__file__).parent
+    for folder in (package / "shim", package.parents[2] / "comfyui"):
+        if all((folder / file).is_file() for file in FILES):
+            return folder
+    raise Unsupported(
+        "this Holdfast has no folder for ComfyUI",
+        expected=f"{package / 'shim'} with {', '.join(FILES)}",
+        hint=f"{sys.executable} -m pip install --force-reinstall holdfast",
+    )
+
+
+def install(folder: Path, *, copy: bool = False, force: bool = False) -> Installed:
+    """Put the pack into the ComfyUI of `folder`, or bring what is there up to date.
+
+    A link where links work, else (or with `copy`) a copy; a copy that is there stays one. `force`
+    replaces files of the copy that somebody changed, and a link that leads elsewhere.
+    Raises BadInput, also where something else has the name, and Unsupported.
+    """
+    target = custom_nodes(folder) / NAME
+    try:
+        target.parent.mkdir(exist_ok=True)
+        how, state, note = _placed(source(), target, copy, force)
+    except OSError as exc:
+        raise BadInput(
+            f"cannot write into {str(target.parent)!r}: {exc.strerror}",
+            expected="a folder to write into",
+        ) from exc
+    return Installed(target, how, state, holdfast.__version__, note, _own_python(folder))
+
+
+def remove(folder: Path) -> Removed:
+    """Take the pack out of the ComfyUI of `folder`. Raises BadInput where it is not there."""
+    target = custom_nodes(folder) / NAME
+    if not target.is_symlink() and not target.exists():
+        raise BadInput(
+            f"cannot remove {str(target)!r}: there is no such folder",
+            expected="a ComfyUI that Holdfast is in",
+        )
+    try:
+        if target.is_symlink():
+            if not _is_ours(target):
+                raise _elsewhere(target, "remove")
+            target.unlink()
+            return Removed(target, "link")
+        return Removed(target, "copy", tuple(_remove_copy(target, _record(target, "remove"))))
+    except OSError as exc:
+        raise BadInput(
+            f"cannot remove {str(target)!r}: {exc.strerror}", expected="a folder to write into"
+        ) from exc
+
+
+def custom_nodes(folder: Path) -> Path:
+    """Where the ComfyUI of `folder` looks for packs. Raises BadInput where that is none."""
+    folder = folder.expanduser().resolve()
+    if not folder.is_dir():
+        what = "it is no folder" if folder.exists() else "there is no such folder"
+        raise BadInput(f"cannot use {str(folder)!r}: {what}", expected=_EXPECTED)
+    if folder.name == "custom_nodes":
+        return folder
+    if (folder / "custom_nodes").is_dir() or _is_program(folder):
+        return folder / "custom_nodes"
+    inner = folder / "ComfyUI"  # as in the portable one for Windows
+    raise BadInput(
+        f"cannot use {str(folder)!r}: it is no ComfyUI",
+        expected=_EXPECTED,
+        hint=str(inner) if inner.is_dir() else None,
+    )
+
+
+def _is_program(folder: Path) -> bool:
+    return (folder / "main.py").is_file() and (folder / "comfy").is_dir()
+
+
+# ---- putting it there
+
+
+def _placed(ours: Path, target: Path, copy: bool, force: bool) -> tuple[str, str, str | None]:
+    """(how, state, note). Raises OSError, BadInput."""
+    if target.is_symlink():
+        if not _is_ours(target) and not force:
+            raise _elsewhere(target, "replace")
+        return ("copy", _copied(ours, target, force), None) if copy else _linked(ours, target)
+    if target.exists():
+        return "copy", _copied(ours, target, force), None
+    return ("copy", _copied(ours, target, force), None) if copy else _linked(ours, target)
+
+
+def _linked(ours: Path, target: Path) -> tuple[str, str, str | None]:
+    """A link; a copy where there can be none."""
+    there = target.is_symlink()
+    if there and target.resolve() == ours.resolve():
+        return "link", "up to date", None
+    reason = None if (ours / "locales").is_dir() else "the links of this checkout are files"
+    draft = target.with_name(f".holdfast-{secrets.token_hex(8)}")
+    try:
+        if reason is None:
+            draft.symlink_to(ours.resolve(), target_is_directory=True)
+            draft.replace(target)
+            return "link", "updated" if there else "new", None
+    except OSError as exc:
+        if exc.errno in (errno.EACCES, errno.EROFS, errno.ENOSPC):
+            raise  # a copy could not be written either
+        reason = exc.strerror
+    finally:
+        draft.unlink(missing_ok=True)
+    return "copy", _copied(ours, target, False), f"a copy, as no link can be made here: {reason}"
+
+
+def _copied(ours: Path, target: Path, force: bool) -> str:
+    """A whole copy, or the one that is there brought up to date; what became of it."""
+    new = dict(_parts(ours))
+    sums = {name: _sum(file) for name, file in new.items()}
+    if target.is_symlink() or not target.exists():
+        there = target.is_symlink()
+        _fresh(new, sums, target)
+        return "updated" if there else "new"
+    old: dict[str, str] = _record(target, "replace")
+    found = {name: _sum(target / name) for name in {*old, *new} if (target / name).is_file()}
+    changed = [n for n, s in found.items() if s not in (old.get(n), sums.get(n))]
+    if changed and not force:
+        raise BadInput(
+            f"cannot replace {', '.join(sorted(changed))} in {str(target)!r}: changed by somebody",
+            expected="the files as Holdfast has written them",
+            hint="--force (replaces these files), after you have kept what you need of them",
+        )
+    if found == sums == old:
+        return "up to date"
+    _update(new, sums, set(found) - set(new), target)
+    return "updated"
+
+
+def _fresh(new: dict[str, Path], sums: dict[str, str], target: Path) -> None:
+    """Into a folder beside the target, which then takes its place."""
+    draft = target.with_name(f".holdfast-{secrets.token_hex(8)}")
+    try:
+        for name, file in new.items():
+            (draft / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, draft / name)
+        _write_record(draft, sums)
+        if target.is_symlink():
+            target.unlink()
+        draft.rename(target)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _update(new: dict[str, Path], sums: dict[str, str], gone: set[str], target: Path) -> None:
+    """File by file, each whole; stopped in the middle, the next call goes on from there."""
+    for name, file in new.items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(target / name, file.read_bytes())
+    for name in gone:
+        (target / name).unlink()
+    _remove_empty(target, gone)
+    _write_record(target, sums)
+
+
+def _parts(ours: Path) -> Iterator[tuple[str, Path]]:
+    """Every file of the pack: its name in the copy, and where it is now."""
+    for name in FILES:
+        yield name, ours / name
+    for name, folder in FOLDERS.items():
+        for file in sorted(folder.rglob("*")):
+            if file.is_file():
+                yield f"{name}/{file.relative_to(folder).as_posix()}", file
+
+
+def _sum(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+# ---- what is there
+
+
+def _write_record(target: Path, sums: dict[str, str]) -> None:
+    about = "Written by `holdfast comfy install`; `holdfast comfy remove` removes these files."
+    record = {"about": about, "version": holdfast.__version__, "files": sums}
+    write_whole(target / RECORD, json.dumps(record, indent=1) + "\n")
+
+
+def _record(target: Path, verb: str) -> dict[str, str]:
+    """The files of a copy that is ours, with their sums. Raises BadInput for everything else."""
+    try:
+        files = json.loads((target / RECORD).read_text(encoding="utf-8"))["files"]
+        if isinstance(files, dict) and all(_is_inside(n, s) for n, s in files.items()):
+            return files
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # not there, or not as we write it
+    raise BadInput(
+        f"cannot {verb} {str(target)!r}: something else has this name",
+        expected="the folder that `holdfast comfy install` has made, or none",
+        hint="move it away, then again",
+    )
+
+
+def _is_inside(name: Any, its_sum: Any) -> bool:
+    """Whether a line of the record is a file below the folder: nobody has to have written it."""
+    parts = Path(name).parts if isinstance(name, str) else ("..",)
+    return isinstance(its_sum, str) and ".." not in parts and not Path(name).is_absolute()
+
+
+def _is_ours(target: Path) -> bool:
+    """Whether a link leads to a pack of Holdfast, this one or another."""
+    try:
+        with (target / "pyproject.toml").open("rb") as file:
+            return tomllib.load(file)["tool"]["comfy"]["DisplayName"] == "Holdfast"
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _elsewhere(target: Path, verb: str) -> BadInput:
+    return BadInput(
+        f"cannot {verb} {str(target)!r}: it is a link to {str(target.readlink())!r}",
+        expected="a link to a folder of Holdfast, or none",
+        hint="--force (replaces the link)" if verb == "replace" else "remove the link by hand",
+    )
+
+
+def _own_python(folder: Path) -> Path | None:
+    """The Python that comes with this ComfyUI, unless it is the one that runs here."""
+    folder = folder.expanduser().resolve()
+    for place in (".venv", "venv", "../.venv", "../venv", "../python_embeded"):
+        for program in ("bin/python", "Scripts/python.exe", "python.exe"):
+            found = folder / place / program
+            if found.is_file():
+                here = (folder / place).resolve() == Path(sys.prefix).resolve()
+                return None if here else Path(os.path.normpath(found))
+    return None
+
+
+# ---- taking it away
+
+
+def _remove_copy(target: Path, files: dict[str, str]) -> list[str]:
+    """Remove what is as we wrote it; what is left, by name."""
+    ours = {n for n, s in files.items() if (target / n).is_file() and _sum(target / n) == s}
+    compiled = [f"__pycache__/{f.name}" for f in target.glob("__pycache__/__init__.*.pyc")]
+    for name in (*ours, *compiled, RECORD):
+        (target / name).unlink()
+    _remove_empty(target, {*ours, *compiled})
+    left = sorted(f.relative_to(target).as_posix() for f in target.rglob("*") if not f.is_dir())
+    if not left:
+        target.rmdir()
+    return left
+
+
+def _remove_empty(target: Path, gone: set[str]) -> None:
+    """Folders below the target in which nothing is left after these files."""
+    folders = {p for name in gone for p in (target / name).parents if target in p.parents}
+    for folder in sorted(folders, key=lambda p: len(p.parts), reverse=True):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()

@@ -1,0 +1,120 @@
+"""Giving memory back: ComfyUI's models, Holdfast's caches, Python's garbage; and saying what came
+of it.
+
+Covers: what to free in which order, figures before and after, who holds the rest.
+Leaves to others: ComfyUI itself (host.models), words, who holds (holding).
+Promise: nothing that a node still needs is taken away: models are moved off the device and come
+back when they are used. Outside of a node ComfyUI is asked to do it between two prompts.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from dataclasses import dataclass
+
+from holdfast.nodes.host import following, models
+from holdfast.nodes.memory import sampling
+from holdfast.nodes.memory.holding import Holding, Tick, holdings
+from holdfast.nodes.memory.sampling import Sample
+
+WAIT_S = 3.0  # for ComfyUI to hear it, where nothing runs
+SHOWN = 8  # holders that are told
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """What came of it. Figures below 0 are memory that somebody took meanwhile."""
+
+    models: tuple[models.Model, ...]  # that were unloaded
+    ram_bytes: int  # less in RAM
+    device_bytes: dict[str, int]  # less reserved by torch, by device
+    pool_bytes: int  # given back by Holdfast's pools
+    tpu_bytes: int  # of TPU models
+    later: bool  # ComfyUI unloads its models when the prompt is over
+    forgets: bool  # and forgets results of nodes then
+    ram_left_bytes: int
+    device_left_bytes: dict[str, int]  # still in tensors, by device
+    held: tuple[Holding, ...]  # who holds the rest, the largest first
+    seconds: float
+
+    @property
+    def freed_bytes(self) -> int:
+        """All of it together."""
+        return max(self.ram_bytes, 0) + sum(max(one, 0) for one in self.device_bytes.values())
+
+
+def free(
+    models: bool = True, caches: bool = True, outputs: bool = False, tick: Tick | None = None
+) -> Freed:
+    """Give back what is asked for, and look who holds the rest.
+
+    `models`: ComfyUI's and the TPU nodes' models. `caches`: free memory of Holdfast's pools, of
+    torch and of the C library. `outputs`: results that ComfyUI keeps, when the prompt is over.
+    """
+    start_s, before = time.monotonic(), sampling.take()
+    loaded = _loaded() if models else ()
+    later = _unload() if models else False
+    tpu_bytes = _unload_tpu() if models else 0
+    forgets = _forget_outputs() if outputs else False
+    gc.collect()
+    pool_bytes = _empty_caches() if caches else 0
+    after, found = sampling.take(), holdings(tick)
+    return Freed(
+        models=() if later else loaded,
+        ram_bytes=before.ram_bytes - after.ram_bytes,
+        device_bytes=_less_reserved(before, after),
+        pool_bytes=pool_bytes,
+        tpu_bytes=tpu_bytes,
+        later=later,
+        forgets=forgets,
+        ram_left_bytes=after.ram_bytes,
+        device_left_bytes={one.name: one.allocated_bytes for one in after.devices},
+        held=found.rows[:SHOWN],
+        seconds=time.monotonic() - start_s,
+    )
+
+
+def _loaded() -> tuple[models.Model, ...]:
+    return tuple(models.loaded())
+
+
+def _unload() -> bool:
+    """Unload ComfyUI's models; whether that is still to come."""
+    if models.in_a_node() or not following.following():
+        models.unload()
+        return False
+    return not models.unload_between_prompts(_patience_s())
+
+
+def _forget_outputs() -> bool:
+    return models.forget_outputs(_patience_s())
+
+
+def _patience_s() -> float:
+    """While a prompt runs, ComfyUI does nothing of this, and nobody waits for it."""
+    return 0.0 if following.running_prompt() else WAIT_S
+
+
+def _unload_tpu() -> int:
+    """Let go of the TPU nodes' models; how much that was."""
+    unload = getattr(sys.modules.get("holdfast.nodes.xla"), "unload", None)
+    return int(unload() or 0) if unload is not None else 0
+
+
+def _empty_caches() -> int:
+    """Give free memory back to the system; how much Holdfast's pools had."""
+    from holdfast.memory import empty_cache
+
+    given = empty_cache()
+    if "torch" in sys.modules:
+        from holdfast.residency.files.holding import trim
+
+        trim()
+    return given
+
+
+def _less_reserved(before: Sample, after: Sample) -> dict[str, int]:
+    now = {one.name: one.reserved_bytes for one in after.devices}
+    return {one.name: one.reserved_bytes - now.get(one.name, 0) for one in before.devices}

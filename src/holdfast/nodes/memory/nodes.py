@@ -1,0 +1,341 @@
+"""Nodes about memory: a run over time, a report, a picture of the machine, giving memory back.
+
+    with HoldfastMemoryTimeline() as timeline:      # without ComfyUI: what happens in the block
+        work()
+    picture, link, summary = timeline.draw()["result"]
+
+Covers: the four node classes, their inputs and outputs.
+Leaves to others: recording, pictures (pictures, machine), words, who holds what (holding), freeing,
+ComfyUI itself (host).
+Promise: a picture shows what was recorded, or there is none; files are written into ComfyUI's temp
+folder under names made here.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from typing import Any, ClassVar, Self
+
+from holdfast.base.errors import Misuse
+from holdfast.nodes import host
+from holdfast.nodes.host import following, models
+from holdfast.nodes.host.sockets import ANYTHING
+from holdfast.nodes.memory import holding, sampling, words
+from holdfast.nodes.memory.freeing import Freed, free
+from holdfast.nodes.memory.recording import Recorded, Recorder, recorded
+from holdfast.nodes.memory.sampling import Sampler
+from holdfast.nodes.memory.sheet import NARROWEST, THEMES, WIDEST, png, tensor
+
+__all__ = [
+    "NODE_CLASS_MAPPINGS",
+    "NODE_DISPLAY_NAME_MAPPINGS",
+    "RECORDER",
+    "Freed",
+    "HoldfastFreeMemory",
+    "HoldfastMemoryReport",
+    "HoldfastMemoryTimeline",
+    "HoldfastTopologyPicture",
+    "free",
+    "report",
+    "watch_prompts",
+]
+
+CATEGORY = "Holdfast"
+FRESH_S = 60  # a machine is looked at again where it was longer ago
+Inputs = dict[str, dict[str, tuple[Any, dict[str, Any]]]]
+Shown = dict[str, Any]  # {"ui": what the node shows, "result": its outputs}
+
+_AFTER = (
+    ANYTHING,
+    {
+        "tooltip": "Anything of the node that has to come first, such as the last picture of the "
+        "workflow. It is only waited for."
+    },
+)
+_THEME = (list(THEMES), {"default": "dark", "tooltip": "Colours of the picture."})
+_WIDTH = (
+    "INT",
+    {
+        "default": 1280,
+        "min": NARROWEST,
+        "max": WIDEST,
+        "step": 16,
+        "tooltip": "Width of the picture in pixels; its height follows from what there is to show.",
+    },
+)
+# One for the process: prompts are recorded before the node that shows them is made.
+RECORDER = Recorder("HoldfastMemoryTimeline")
+
+
+def watch_prompts(server: Any = None) -> bool:
+    """Record prompts that have a Memory Timeline from now on; whether there is a ComfyUI."""
+    return RECORDER.watch(server)
+
+
+class _Node:
+    """What the four have in common: they show what is now, so no result is used twice."""
+
+    CATEGORY = CATEGORY
+    OUTPUT_NODE = True
+    RETURN_TYPES: ClassVar[tuple[str, ...]]
+    RETURN_NAMES: ClassVar[tuple[str, ...]]
+    OUTPUT_TOOLTIPS: ClassVar[tuple[str, ...]]
+    FUNCTION: ClassVar[str]
+    DESCRIPTION: ClassVar[str]
+
+    @classmethod
+    def IS_CHANGED(cls, **_: Any) -> float:
+        """Never equal to the last one."""
+        return float("nan")
+
+
+class HoldfastMemoryTimeline(_Node):
+    """Memory over the run of a workflow, by node."""
+
+    RETURN_TYPES = ("IMAGE", "STRING", "STRING")
+    RETURN_NAMES = ("picture", "report_link", "summary")
+    OUTPUT_TOOLTIPS = (
+        "Memory over time: nodes as bands, the peak marked, the hungriest nodes below.",
+        "Where the report is: one HTML file with the same to look into, in ComfyUI's temp folder.",
+        "The peaks, what each node took, and what to do.",
+    )
+    FUNCTION = "draw"
+    DESCRIPTION = (
+        "Records memory from the beginning of the run to this node: VRAM, RAM and pinned memory, "
+        "and what each node took. Connect `after` to the last node, so that it sees all of it."
+    )
+
+    def __init__(self) -> None:
+        self._sampler: Sampler | None = None
+
+    @classmethod
+    def INPUT_TYPES(cls) -> Inputs:
+        """How to draw it, and what to wait for."""
+        return {"required": {"theme": _THEME, "width": _WIDTH}, "optional": {"after": _AFTER}}
+
+    def __enter__(self) -> Self:
+        self._sampler = Sampler().start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._sampler is not None:
+            self._sampler.stop()
+
+    def draw(self, theme: str = "dark", width: int = 1280, after: object = None) -> Shown:
+        """Outputs: (picture, report_link, summary).
+
+        In ComfyUI the run that this node is part of; elsewhere what happened in the last `with`
+        block of this object. Raises Misuse where nothing was recorded.
+        """
+        from holdfast.nodes.memory import page, pictures
+
+        run = self._recorded()
+        picture = pictures.timeline(run, width=width, theme=theme)
+        summary = words.run_text(run)
+        file = models.new_file("holdfast_memory", ".html")
+        file.path.write_text(page.html(run), encoding="utf-8")
+        result = (tensor(picture), file.link, summary)
+        return _shown(result, f"{summary}\nreport: {file.link}", picture)
+
+    def _recorded(self) -> Recorded:
+        if self._sampler is not None:
+            run = recorded(self._sampler, None, {})
+        else:
+            run = RECORDER.recorded(but=host.node_id())
+        if run is None:
+            raise Misuse(
+                "there is no recording of this run",
+                expected="a prompt that was sent to ComfyUI while Holdfast's pack was loaded, or "
+                "`with HoldfastMemoryTimeline() as timeline:` around the work",
+                hint="run the workflow again; holdfast comfy check URL tells whether the pack is "
+                "loaded",
+            )
+        return run
+
+
+class HoldfastMemoryReport(_Node):
+    """Memory now, and who holds it."""
+
+    RETURN_TYPES = ("STRING", "DICT")
+    RETURN_NAMES = ("report", "data")
+    OUTPUT_TOOLTIPS = (
+        "RAM, devices, loaded models, Holdfast's own memory, the largest holders.",
+        "The same as data; sizes in bytes.",
+    )
+    FUNCTION = "report"
+    DESCRIPTION = (
+        "Tells where memory is now: RAM and VRAM, models that ComfyUI has loaded, pinned and "
+        "shared memory, TPU models, the largest tensors and who holds them. Takes up to 2 seconds."
+    )
+
+    @classmethod
+    def INPUT_TYPES(cls) -> Inputs:
+        """What to wait for."""
+        return {"required": {}, "optional": {"after": _AFTER}}
+
+    def report(self, after: object = None) -> Shown:
+        """Outputs: (report, data)."""
+        del after  # what is only waited for is no holder
+        found = report(host.progress())
+        text = words.report_text(found)
+        return _shown((text, words.report_data(found)), text)
+
+
+class HoldfastTopologyPicture(_Node):
+    """The machine as a picture."""
+
+    RETURN_TYPES = ("IMAGE", "STRING")
+    RETURN_NAMES = ("picture", "topology_info")
+    OUTPUT_TOOLTIPS = (
+        "Memory nodes, caches, CPUs, GPUs, and the ways between them with their bandwidth.",
+        "The same as text.",
+    )
+    FUNCTION = "draw"
+    DESCRIPTION = (
+        "Draws the machine: memory by NUMA node, caches, CPUs, GPUs and the links between them. "
+        "`measure` times the links, once; the figures are kept for the machine."
+    )
+
+    @classmethod
+    def INPUT_TYPES(cls) -> Inputs:
+        """How to draw it."""
+        measure = {
+            "default": False,
+            "tooltip": "Time memory and links as well, for up to a minute. It is done once for a "
+            "machine and can be stopped.",
+        }
+        return {
+            "required": {"measure": ("BOOLEAN", measure), "theme": _THEME, "width": _WIDTH},
+            "optional": {"after": _AFTER},
+        }
+
+    def draw(
+        self, measure: bool = False, theme: str = "dark", width: int = 1280, after: object = None
+    ) -> Shown:
+        """Outputs: (picture, topology_info). Raises Unsupported for timing a made-up machine."""
+        from holdfast import topology
+        from holdfast.nodes.memory.machine import machine
+        from holdfast.topology.render import tree
+
+        show = host.progress()
+        show(0, 1)
+        found = topology.discover()
+        if _age_s(found.discovered_at) > FRESH_S:
+            found = topology.discover(refresh=True)
+        if measure:
+            found = topology.measure(found, progress=lambda _, done, total: show(done, total))
+        picture = machine(found, width=width, theme=theme)
+        return _shown((tensor(picture), tree(found)), None, picture)
+
+
+class HoldfastFreeMemory(_Node):
+    """Memory given back, and who still holds the rest."""
+
+    RETURN_TYPES = (ANYTHING, "STRING")
+    RETURN_NAMES = ("anything", "freed")
+    OUTPUT_TOOLTIPS = (
+        "What came in, unchanged.",
+        "What was freed, by device and in RAM, and who still holds the rest.",
+    )
+    FUNCTION = "free"
+    DESCRIPTION = (
+        "Unloads models and empties caches, and says what that freed and who still holds the rest. "
+        "Put it between two nodes, or alone. What comes after it runs again each time."
+    )
+
+    @classmethod
+    def INPUT_TYPES(cls) -> Inputs:
+        """What to free, and what to hand on."""
+        unload = {
+            "default": True,
+            "tooltip": "Unload ComfyUI's models and those of the TPU nodes. A model that is used "
+            "again is loaded again.",
+        }
+        empty = {
+            "default": True,
+            "tooltip": "Give free memory of torch, of Holdfast's pools and of the C library back "
+            "to the system.",
+        }
+        forget = {
+            "default": False,
+            "tooltip": "Have ComfyUI forget the results of all nodes when the workflow is over: "
+            "frees the most, and the next run begins from the start.",
+        }
+        return {
+            "required": {
+                "models": ("BOOLEAN", unload),
+                "caches": ("BOOLEAN", empty),
+                "forget_outputs": ("BOOLEAN", forget),
+            },
+            "optional": {
+                "anything": (ANYTHING, {"tooltip": "Anything; it is handed on unchanged."})
+            },
+        }
+
+    def free(
+        self,
+        models: bool = True,
+        caches: bool = True,
+        forget_outputs: bool = False,
+        anything: Any = None,
+    ) -> Shown:
+        """Outputs: (anything, freed)."""
+        text = words.freed_text(free(models, caches, forget_outputs, host.progress()))
+        return _shown((anything, text), text)
+
+
+def report(tick: holding.Tick | None = None) -> words.Report:
+    """Memory now, and who holds it."""
+    from holdfast.memory.manager import memory_manager
+
+    pools = {
+        device: (stats.allocated_bytes, stats.reserved_bytes)
+        for device, stats in memory_manager.by_device().items()
+        if stats.reserved_bytes and not device.startswith("cuda")
+    }
+    return words.Report(
+        sample=sampling.take(),
+        models=tuple(models.loaded()),
+        pools=pools,
+        shared_virtual=tuple(str(one) for one in holding.shared_virtual()),
+        tpu=tuple(holding.on_tpu()),
+        holdings=holding.holdings(tick),
+    )
+
+
+def _shown(result: tuple[Any, ...], text: str | None, picture: Any = None) -> Shown:
+    """The outputs, and what the node shows in ComfyUI: a picture, a text."""
+    ui: dict[str, list[Any]] = {}
+    if text is not None:
+        ui["text"] = [text]
+        host.text(text)
+    if picture is not None and following.following():
+        file = models.new_file("holdfast_picture", ".png")
+        file.path.write_bytes(png(picture))
+        ui["images"] = [file.shown]
+    return {"ui": ui, "result": result}
+
+
+def _age_s(discovered_at: str | None) -> float:
+    if discovered_at is None:
+        return float(sys.maxsize)
+    now = datetime.datetime.now(datetime.UTC)
+    return (now - datetime.datetime.fromisoformat(discovered_at)).total_seconds()
+
+
+NODE_CLASS_MAPPINGS: dict[str, type[_Node]] = {
+    node.__name__: node
+    for node in (
+        HoldfastMemoryTimeline,
+        HoldfastMemoryReport,
+        HoldfastTopologyPicture,
+        HoldfastFreeMemory,
+    )
+}
+NODE_DISPLAY_NAME_MAPPINGS = {
+    "HoldfastMemoryTimeline": "Memory Timeline (Holdfast)",
+    "HoldfastMemoryReport": "Memory Report (Holdfast)",
+    "HoldfastTopologyPicture": "Topology Picture (Holdfast)",
+    "HoldfastFreeMemory": "Free Memory (Holdfast)",
+}

@@ -1,0 +1,173 @@
+"""Recording prompts: a sampler that is there exactly while a prompt that wants it waits or runs.
+
+Covers: seeing prompts as they are sent, starting and ending the sampler, what was recorded of one
+prompt.  Leaves to others: reading memory (sampling), pictures and words.
+Promise: a recording ends by itself, at the latest `GRACE_S` after its prompt was sent where that
+never began; no thread is left behind, and what other prompts did is no part of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.nodes.host import following
+from holdfast.nodes.memory.sampling import Peak, Sample, Sampler, Span
+
+GRACE_S = 10.0  # from sending a prompt to its place in the queue: ComfyUI checks it first
+LONGEST = 40  # letters of a node's number that are shown
+PACE_S = 0.5  # between two looks at the queue
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Memory over one run. Times are of `time.monotonic()`."""
+
+    samples: tuple[Sample, ...]  # at least one
+    spans: tuple[Span, ...] = ()
+    peaks: Mapping[str, Peak] = field(default_factory=dict)  # by node
+    names: Mapping[str, str] = field(default_factory=dict)  # titles of nodes
+
+    @property
+    def began_s(self) -> float:
+        """When it began."""
+        return self.samples[0].at_s
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.samples[-1].at_s - self.samples[0].at_s
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices that were used."""
+        found = {one.name: None for sample in self.samples for one in sample.devices}
+        return tuple(found)
+
+    @property
+    def peak_ram(self) -> Sample:
+        """When this process had most in RAM."""
+        return max(self.samples, key=lambda one: one.ram_bytes)
+
+    def peak_of(self, device: str) -> tuple[Sample, int]:
+        """When a device had most in tensors, and how much."""
+        return max(
+            ((one, _allocated(one, device)) for one in self.samples), key=lambda found: found[1]
+        )
+
+    def name(self, node: str) -> str:
+        """A node's title and number, as the person knows it."""
+        title = self.names.get(node)
+        if title is None:
+            title = next((s.kind for s in self.spans if s.node == node and s.kind), "node")
+        return f"{title} #{node[:LONGEST]}"
+
+    def kind(self, node: str) -> str:
+        """A node's class and number."""
+        kind = next((s.kind for s in self.spans if s.node == node and s.kind), "node")
+        return f"{kind} #{node[:LONGEST]}"
+
+
+def _allocated(sample: Sample, device: str) -> int:
+    return next((one.allocated_bytes for one in sample.devices if one.name == device), 0)
+
+
+def recorded(
+    sampler: Sampler, prompt: str | None, names: Mapping[str, str], but: str | None = None
+) -> Recorded | None:
+    """What a sampler has of one prompt, or all it has where there is none; None for nothing.
+
+    `but` is the node that asks: what it takes itself is left out.
+    """
+    every = [one for one in sampler.samples if prompt is None or one.prompt == prompt]
+    if not every:
+        return None
+    asks = next((at for at, one in enumerate(every) if but and one.node == but), len(every))
+    samples = every[:asks]
+    if asks < len(every):  # what there was when it began is the end of the run before it
+        before = samples[-1].node if samples else None
+        samples.append(dataclasses.replace(every[asks], node=before))
+    now_s = samples[-1].at_s
+    spans = [
+        Span(one.node, one.kind, one.prompt, one.began_s, min(one.ended_s or now_s, now_s))
+        for one in sampler.nodes
+        if one.node != but and one.began_s < now_s and (prompt is None or one.prompt == prompt)
+    ]
+    peaks = {node: peak for node, peak in sampler.peaks(prompt).items() if node != but}
+    return Recorded(tuple(samples), tuple(spans), peaks, dict(names))
+
+
+class Recorder:
+    """Records prompts that have a node of class `kind`."""
+
+    def __init__(self, kind: str, grace_s: float = GRACE_S) -> None:
+        self.kind = kind
+        self._grace_s = grace_s
+        self._lock = threading.Lock()
+        self._sampler: Sampler | None = None
+        self._until_s = 0.0
+        self._next_s = 0.0
+        self._watched: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def watch(self, server: Any = None) -> bool:
+        """See every prompt that ComfyUI is sent from now on; whether there is a ComfyUI.
+
+        Asked again for the same server it changes nothing.
+        """
+        server = server if server is not None else following.server()
+        if server is None:
+            return False
+        if server not in self._watched:
+            self._watched.add(server)
+            following.watch(self.saw, server)
+        return True
+
+    def saw(self, data: Mapping[str, Any]) -> None:
+        """A prompt was sent; it may be refused yet, or wait for long."""
+        prompt = data.get("prompt") if isinstance(data, Mapping) else None
+        if isinstance(prompt, Mapping) and any(map(self._is_ours, prompt.values())):
+            self.begin()
+
+    def _is_ours(self, node: Any) -> bool:
+        return isinstance(node, Mapping) and node.get("class_type") == self.kind
+
+    def begin(self) -> None:
+        """Record from now on, until nobody wants it any more."""
+        with self._lock:
+            self._until_s = time.monotonic() + self._grace_s
+            if self._sampler is None or not self._sampler.running:
+                self._sampler = Sampler(until=self._over).start()
+
+    def _over(self, newest: Sample) -> bool:
+        """Whether no prompt that wants it is there; asked by the sampler's own thread."""
+        if newest.at_s < self._next_s:
+            return False
+        self._next_s = newest.at_s + PACE_S
+        wanted = following.is_queued(self.kind)
+        with self._lock:
+            if wanted:
+                self._until_s = max(self._until_s, newest.at_s)
+                return False
+            return newest.at_s > self._until_s
+
+    @property
+    def running(self) -> bool:
+        """Whether it records."""
+        sampler = self._sampler
+        return sampler is not None and sampler.running
+
+    def recorded(self, but: str | None = None) -> Recorded | None:
+        """What there is of the prompt that runs, up to now; None where it was not recorded.
+
+        `but` is the node that asks, which is no part of it.
+        """
+        prompt, sampler = following.running_prompt(), self._sampler
+        if prompt is None or sampler is None:
+            return None
+        sampler.sample()
+        return recorded(sampler, prompt, following.names(), but)

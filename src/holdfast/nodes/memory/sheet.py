@@ -1,0 +1,249 @@
+"""A sheet to draw pictures on with Pillow alone: boxes, lines, text, in a light or a dark theme.
+
+Covers: colours of the themes, smooth shapes, text that fits, a picture as ComfyUI's IMAGE or PNG.
+Leaves to others: what is drawn (pictures, machine).
+Promise: places and sizes are those of a sheet `LOGICAL` wide, whatever the width of the picture;
+text is in letters that Pillow's own font has, and others are replaced.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from holdfast.base.errors import BadInput, MissingDependency
+
+LOGICAL = 1280  # how wide a sheet is for whoever draws on it
+FINER = 2  # drawn this much larger, then reduced: Pillow's shapes have hard edges
+THEMES = ("dark", "light")
+NARROWEST, WIDEST = 480, 2560
+_ASCII = str.maketrans(
+    {"·": "|", "×": "x", "↓": "down", "↑": "up", "…": "...", "–": "-", "µ": "u", "←": "<"}
+)
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """The colours of a picture."""
+
+    page: str
+    card: str
+    ink: str
+    soft: str
+    line: str
+    ram: str
+    device: str
+    second: str
+    warn: str
+    nodes: tuple[str, ...]  # of nodes, in turn
+
+
+# Of the pages of the pipeline, so that a picture and its page look alike.
+LIGHT = Theme(
+    page="#f4f6f8",
+    card="#ffffff",
+    ink="#1f2933",
+    soft="#5f6c7b",
+    line="#dfe5ea",
+    ram="#2563c9",
+    device="#d1246a",
+    second="#e39abb",
+    warn="#b5483a",
+    nodes=(
+        *("#7a52c7", "#2a8f57", "#c7761a", "#0e8a9a"),
+        *("#b5483a", "#8a7a1f", "#4a5fc1", "#6b7785"),
+    ),
+)
+DARK = Theme(
+    page="#12161b",
+    card="#1b2128",
+    ink="#e6ebf0",
+    soft="#9aa7b4",
+    line="#2f3944",
+    ram="#6ea8ff",
+    device="#ff6fa5",
+    second="#93506b",
+    warn="#ff9a8a",
+    nodes=(
+        *("#a98bf0", "#4fbf82", "#eaa24a", "#3fbccb"),
+        *("#e57f70", "#cdbb4e", "#8a9cf0", "#8e9aa8"),
+    ),
+)
+
+
+def theme_of(name: object) -> Theme:
+    """The theme with this name. Raises BadInput."""
+    if name not in THEMES:
+        raise BadInput(f"there is no theme {name!r}", expected='"dark" or "light"')
+    return DARK if name == "dark" else LIGHT
+
+
+def width_of(width: object) -> int:
+    """A width in pixels that can be drawn. Raises BadInput."""
+    if isinstance(width, bool) or not isinstance(width, int) or not (NARROWEST <= width <= WIDEST):
+        raise BadInput(
+            f"cannot draw a picture {width!r} pixels wide",
+            expected=f"a whole number from {NARROWEST} to {WIDEST}",
+        )
+    return width
+
+
+def plain(text: str) -> str:
+    """In letters that Pillow's font has; "?" for others."""
+    return text.translate(_ASCII).encode("ascii", "replace").decode()
+
+
+def is_plain(text: str) -> bool:
+    """Whether nothing of it would be lost."""
+    return plain(text) == text and text.isprintable()
+
+
+class Sheet:
+    """A picture being drawn, `LOGICAL` wide and `height` high for whoever draws."""
+
+    def __init__(
+        self, width: int, height: float, background: str, logical: float = LOGICAL
+    ) -> None:
+        image, draw, _ = _pillow()
+        self.width = width_of(width)
+        self._scale = FINER * width / logical
+        size = (width * FINER, max(round(height * self._scale / FINER), 1) * FINER)
+        self.image: Any = image.new("RGB", size, background)
+        self._draw: Any = draw.Draw(self.image, "RGBA")
+
+    # ---- shapes
+
+    def box(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        fill: str | None,
+        *,
+        stroke: str | None = None,
+        radius: float = 0,
+        alpha: float = 1,
+    ) -> None:
+        """A box, its corners round where `radius` says so."""
+        if width <= 0 or height <= 0:
+            return
+        corners = [self._at(x), self._at(y), self._at(x + width) - 1, self._at(y + height) - 1]
+        corners[2:] = max(corners[0], corners[2]), max(corners[1], corners[3])
+        self._draw.rounded_rectangle(
+            corners,
+            radius=min(self._at(radius), (corners[2] - corners[0]) // 2),
+            fill=None if fill is None else _colour(fill, alpha),
+            outline=stroke,
+            width=max(round(self._scale), 1),
+        )
+
+    def line(self, points: Sequence[Point], fill: str, width: float = 1.0) -> None:
+        """A line through points."""
+        if len(points) > 1:
+            flat = [(self._at(x), self._at(y)) for x, y in points]
+            thick = max(round(width * self._scale), 1)
+            self._draw.line(flat, fill=fill, width=thick, joint="curve")
+
+    def dashes(self, x: float, y: float, end: float, fill: str, width: float = 1.0) -> None:
+        """A broken line from left to right."""
+        while x < end:
+            self.line([(x, y), (min(x + 7, end), y)], fill, width)
+            x += 12
+
+    def area(self, points: Sequence[Point], bottom: float, fill: str, alpha: float) -> None:
+        """What lies below a line, down to `bottom`."""
+        if len(points) > 1:
+            around = [(points[0][0], bottom), *points, (points[-1][0], bottom)]
+            flat = [(self._at(x), self._at(y)) for x, y in around]
+            self._draw.polygon(flat, fill=_colour(fill, alpha))
+
+    def dot(self, x: float, y: float, radius: float, fill: str, edge: str) -> None:
+        """A round mark with an edge around it."""
+        for size, colour in ((radius + 2, edge), (radius, fill)):
+            corners = [self._at(v) for v in (x - size, y - size, x + size, y + size)]
+            self._draw.ellipse(corners, fill=colour)
+
+    # ---- text
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        size: float,
+        fill: str,
+        *,
+        bold: bool = False,
+        anchor: str = "start",
+    ) -> None:
+        """A line of text on the base line `y`; `anchor` is start, middle or end."""
+        place = {"start": "ls", "middle": "ms", "end": "rs"}[anchor]
+        font = _font(max(round(size * self._scale), 6))
+        # Pillow's font has no bold letters: twice beside itself looks like them.
+        for more in range(1 + max(round(size * self._scale / 40), 1) * bold):
+            at = (self._at(x) + more, self._at(y))
+            self._draw.text(at, plain(text), font=font, fill=fill, anchor=place)
+
+    def length(self, text: str, size: float) -> float:
+        """How wide a text is."""
+        return _font(max(round(size * self._scale), 6)).getlength(plain(text)) / self._scale
+
+    def fitting(self, text: str, size: float, room: float) -> str:
+        """The text, shortened where it is wider than `room`; nothing where that says nothing."""
+        if self.length(text, size) <= room:
+            return text
+        short = plain(text)
+        while short and self.length(short + "..", size) > room:
+            short = short[:-1]
+        return f"{short.rstrip()}.." if len(short) > 2 else ""
+
+    def _at(self, value: float) -> int:
+        return round(value * self._scale)
+
+    # ---- the picture
+
+    def picture(self) -> Any:
+        """The finished picture of Pillow, `width` pixels wide."""
+        return self.image.reduce(FINER)
+
+
+def tensor(picture: Any) -> Any:
+    """A picture as ComfyUI's IMAGE: float32 from 0 to 1 of shape 1, height, width, 3."""
+    import numpy as np
+    import torch
+
+    return torch.from_numpy(np.asarray(picture, dtype=np.float32) / 255.0)[None]
+
+
+def png(picture: Any) -> bytes:
+    """A picture as the content of a PNG file."""
+    file = io.BytesIO()
+    picture.save(file, "PNG", compress_level=4)
+    return file.getvalue()
+
+
+def _colour(name: str, alpha: float) -> tuple[int, int, int, int]:
+    red, green, blue = (int(name[at : at + 2], 16) for at in (1, 3, 5))
+    return red, green, blue, round(255 * alpha)
+
+
+def _pillow() -> tuple[Any, Any, Any]:
+    try:
+        from PIL import Image, ImageDraw, ImageFont
+    except ImportError as exc:
+        raise MissingDependency(
+            "cannot draw a picture: Pillow is not installed",
+            expected="pillow 11 or newer",
+            hint="pip install 'holdfast[run]'",
+        ) from exc
+    return Image, ImageDraw, ImageFont
+
+
+@lru_cache(64)
+def _font(size: int) -> Any:
+    return _pillow()[2].load_default(size)

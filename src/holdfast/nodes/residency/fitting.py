@@ -1,0 +1,309 @@
+"""The node Will It Fit: yes or no, how long, and the best setting, before anything is loaded.
+
+Covers: the node, its inputs and outputs, the report.
+Leaves to others: the choices and their times (choices), what ComfyUI would do
+(host.fitting).
+Promise: the model is passed on as it came. Bytes are GiB of 2**30, as in Stream Model; what is not
+known is NaN or said so, never a number.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from holdfast.base.errors import BadInput
+from holdfast.nodes.host import fitting as host
+from holdfast.nodes.host import running
+from holdfast.nodes.refusing import shown, unlinked
+
+if TYPE_CHECKING:
+    from holdfast.nodes.residency.choices import Answer, Choice
+
+CATEGORY = "Holdfast"
+GIB = 1 << 30
+MOST_GB = 4096.0
+MOST_STEPS = 10_000
+MOST_CFG = 100.0
+Inputs = dict[str, dict[str, tuple[str, dict[str, Any]]]]
+
+_WAYS = {
+    "measured": "its layers were timed on this device",
+    "estimated": "estimated from the device's speed: there was no room to time its layers, or it "
+    "would have taken too long",
+    "simulated": "by the clock of a made-up device",
+}
+
+
+class HoldfastWillItFit:
+    """Says before sampling whether a model fits, how long it takes, and what is best."""
+
+    CATEGORY = CATEGORY
+    RETURN_TYPES: ClassVar[tuple[str, ...]] = (
+        "MODEL", "BOOLEAN", "FLOAT", "BOOLEAN", "FLOAT", "STRING",
+    )  # fmt: skip
+    RETURN_NAMES: ClassVar[tuple[str, ...]] = (
+        "model", "fits", "seconds", "stream", "budget_gb", "report",
+    )  # fmt: skip
+    OUTPUT_TOOLTIPS: ClassVar[tuple[str, ...]] = (
+        "The model, as it came.",
+        "Whether it can be sampled with that memory, whole or streamed.",
+        "Predicted seconds of all steps, without loading and decoding. NaN where they could not be "
+        "predicted: no comparison with it is true.",
+        "Whether Stream Model is the best setting; without it ComfyUI loads the model whole.",
+        "What Stream Model should get, in GiB: connect it to budget_gb there. 0 where it is not "
+        "needed, which is ComfyUI's own choice there.",
+        "Everything in words, with the choices and their times.",
+    )
+    FUNCTION = "look"
+    OUTPUT_NODE = True
+    DESCRIPTION = (
+        "Before anything is loaded: does the model fit, how long will sampling take, and what is "
+        "the best setting? The first question about a model times some of its layers, which takes "
+        "seconds; later ones take what was measured then."
+    )
+
+    @classmethod
+    def INPUT_TYPES(cls) -> Inputs:
+        """The model, what will be sampled, and the memory there is."""
+        return {
+            "required": {
+                "model": ("MODEL", {"tooltip": "The model that will be sampled."}),
+                "latent_image": (
+                    "LATENT",
+                    {"tooltip": "What will be sampled: its size decides memory and time."},
+                ),
+                "steps": (
+                    "INT",
+                    {
+                        "default": 20, "min": 1, "max": MOST_STEPS,
+                        "tooltip": "Steps of the sampler. Samplers such as heun, which call the "
+                        "model twice in a step, take twice as long.",
+                    },
+                ),
+                "cfg": (
+                    "FLOAT",
+                    {
+                        "default": 8.0, "min": 0.0, "max": MOST_CFG, "step": 0.1, "round": 0.01,
+                        "tooltip": "Guidance of the sampler. At 1 ComfyUI leaves the negative "
+                        "prompt out, which halves the work.",
+                    },
+                ),
+                "budget_gb": (
+                    "FLOAT",
+                    {
+                        "default": 0.0, "min": 0.0, "max": MOST_GB, "step": 0.5, "round": 0.01,
+                        "tooltip": "What the model and its computing may take together, in GiB "
+                        "(2**30 bytes): the answer is for a device with that much free. 0 is what "
+                        "ComfyUI would have: free memory with its other models unloaded, less its "
+                        "reserve, rounded down.",
+                    },
+                ),
+            },
+            "optional": {
+                "positive": (
+                    "CONDITIONING",
+                    {
+                        "tooltip": "What the sampler gets. Without it the usual number of tokens "
+                        "is taken."
+                    },
+                ),
+                "vae": ("VAE", {"tooltip": "To say also what decoding takes."}),
+            },
+        }  # fmt: skip
+
+    @classmethod
+    def VALIDATE_INPUTS(
+        cls,
+        cfg: object = None,
+        budget_gb: object = None,
+        model: object = None,
+        latent_image: object = None,
+        positive: object = None,
+        vae: object = None,
+    ) -> bool | str:
+        """A value of a workflow file is no model; numbers are numbers, which NaN is not."""
+        try:
+            for name, value, most in (("cfg", cfg, MOST_CFG), ("budget_gb", budget_gb, MOST_GB)):
+                if value is not None:  # None: linked
+                    _check(name, value, 0.0, most)
+        except BadInput as exc:
+            return str(exc)
+        sockets = {"model": model, "latent_image": latent_image, "positive": positive, "vae": vae}
+        return unlinked(cls, **sockets)
+
+    @classmethod
+    def IS_CHANGED(cls, budget_gb: float = 0.0, **_: Any) -> str | float:
+        """Another answer is due when what is free is another; with a budget nothing else counts."""
+        if budget_gb:
+            return ""
+        found = host.fingerprint()
+        return math.nan if found is None else found
+
+    def look(
+        self,
+        model: Any,
+        latent_image: Any,
+        steps: int = 20,
+        cfg: float = 8.0,
+        budget_gb: float = 0.0,
+        positive: Any = None,
+        vae: Any = None,
+    ) -> dict[str, Any]:
+        """Outputs as named above, and the report for the node's face. Raises BadInput."""
+        _check("steps", steps, 1, MOST_STEPS, whole=True)
+        _check("cfg", cfg, 0.0, MOST_CFG)
+        _check("budget_gb", budget_gb, 0.0, MOST_GB)
+        question = host.question(model, latent_image, positive, vae)
+        from holdfast.nodes.residency.choices import answer  # needs torch
+
+        budget = int(budget_gb * GIB) or None
+        found = answer(question, steps=steps, cfg=cfg, budget_bytes=budget, tell=running.progress())
+        text = report(question, found)
+        running.text(text)
+        best = found.best is not None
+        values = (model, best, found.seconds, found.stream, found.budget_gb, text)
+        return {"ui": {"text": [text]}, "result": values}
+
+
+def _check(name: str, value: object, least: float, most: float, whole: bool = False) -> None:
+    number = value if isinstance(value, int) or (isinstance(value, float) and not whole) else None
+    if number is None or isinstance(value, bool) or not least <= number <= most:
+        raise BadInput(
+            f"cannot use {name}={shown(value)}",
+            expected=f"a {'whole ' if whole else ''}number from {least:g} to {most:g}",
+        )
+
+
+# ---- the report
+
+
+def report(question: host.Question, found: Answer) -> str:
+    """Everything in words: yes or no first, the best setting in one line last."""
+    lines = [_verdict(question, found), *_memory(question, found), *_time(found)]
+    lines += _decoding(question, found)
+    lines += _table(found)
+    lines.append(f"best: {_advice(question, found)}")
+    lines += [f"assumed: {text}" for text in question.assumptions]
+    return "\n".join(lines)
+
+
+def _verdict(question: host.Question, found: Answer) -> str:
+    what = f"{question.name} on {found.device}"
+    have = gib(found.have_bytes)
+    if found.best is None:
+        host_memory = found.device.startswith("cpu")  # nothing to stream from
+        return f"NO: {what} does not fit into {have}{'' if host_memory else ', not even streamed'}"
+    if found.best.stream and found.best.weights_bytes >= question.weight_bytes:
+        return f"YES, with Stream Model: {what} fits whole into {have}; ComfyUI would not risk it"
+    if found.best.stream:
+        return f"YES, with Stream Model: {what} does not fit whole into {have}"
+    if found.best.least:
+        return f"YES, with ComfyUI's lowvram: {what} does not fit whole into {have}"
+    return f"YES: {what} fits whole into {have}"
+
+
+def _memory(question: host.Question, found: Answer) -> list[str]:
+    look, weights = found.look, question.weight_bytes
+    followed = look.problem is not None
+    how = "by following it" if followed else "by ComfyUI's estimate"
+    estimate = question.needs_bytes[look.directions - 1]
+    own = f"; ComfyUI's estimate is {gib(estimate)}" if followed else ""
+    whole = weights + look.beside_bytes
+    return [
+        f"memory: {gib(whole)} whole = weights {gib(weights)} + computing {gib(look.beside_bytes)} "
+        f"({how}{own})",
+        *_peak(found, whole),
+    ]
+
+
+def _peak(found: Answer, whole_bytes: int) -> list[str]:
+    if found.best is None or found.best.peak_bytes == whole_bytes:
+        return []
+    return [f"peak: {gib(found.best.peak_bytes)} with the best setting"]
+
+
+def _time(found: Answer) -> list[str]:
+    best = found.best
+    if found.look.problem is None:
+        return [
+            f"time: not predicted: {found.look.why}",
+            "  times below are what the link alone takes, a bound and no prediction",
+        ]
+    if best is None or best.step_ms is None:
+        return []
+    if best.least:
+        return [f"time: {duration(best.step_ms)} a step at least"]
+    calls = _calls(found, best)
+    total = duration(best.step_ms * found.steps)
+    return [
+        f"time: {duration(best.step_ms)} a step, {total} for {found.steps} "
+        f"{'step' if found.steps == 1 else 'steps'} ({calls}; {_WAYS[best.look.way]})"
+    ]
+
+
+def _calls(found: Answer, choice: Choice) -> str:
+    if not found.guided:
+        return "guidance 1: one direction"
+    if choice.look.directions == 2:
+        return "both directions of guidance at once"
+    return "one direction of guidance after the other"
+
+
+def _decoding(question: host.Question, found: Answer) -> list[str]:
+    if question.decode_bytes is None:
+        return []
+    fits = question.decode_bytes <= found.have_bytes
+    then = "fits" if fits else "does not fit; ComfyUI decodes in tiles then"
+    return [f"decoding: {gib(question.decode_bytes)} by ComfyUI's estimate: {then}"]
+
+
+def _table(found: Answer) -> list[str]:
+    if not found.choices:
+        return []
+    rows = [("choice", "weights there", "peak", "a step", f"{found.steps} steps")]
+    for choice in found.choices:
+        at_least = ">= " if choice.least else ""
+        ms = choice.step_ms
+        step = "?" if ms is None else at_least + duration(ms)
+        total = "?" if ms is None else at_least + duration(ms * found.steps)
+        rows.append((choice.name, gib(choice.weights_bytes), gib(choice.peak_bytes), step, total))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        "  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _advice(question: host.Question, found: Answer) -> str:
+    if found.best is None:
+        least = found.smallest_bytes
+        more = "" if least is None else f" or {gib(least)} of memory"
+        return f"a smaller latent, fewer at once{more}"
+    if found.best.stream:
+        return f"Stream Model with budget_gb {found.budget_gb:.{_digits(found.budget_gb)}f}"
+    if found.best.least:
+        return "as it is; ComfyUI loads what fits"
+    return "as it is; Stream Model is not needed"
+
+
+def _digits(value: float) -> int:
+    """So many that a small budget is not written as nothing."""
+    return 2 if value >= 0.1 else 6
+
+
+def gib(count: int) -> str:
+    """Bytes for a person who thinks in GiB; MiB below a tenth of one."""
+    if count >= GIB // 10:
+        return f"{count / GIB:.2f} GiB"
+    return f"{count / (1 << 20):.1f} MiB"
+
+
+def duration(milliseconds: float) -> str:
+    """With three digits that count, in minutes from two on."""
+    if milliseconds >= 120_000:
+        minutes, rest = divmod(round(milliseconds / 1000), 60)
+        return f"{minutes} min {rest} s"
+    if milliseconds >= 99.95:
+        return f"{milliseconds / 1000:.3g} s"
+    return f"{milliseconds:.3g} ms"

@@ -1,0 +1,92 @@
+"""Stream Model: a model of ComfyUI whose weights stream.
+
+Covers: the node, its inputs.  Leaves to others: streaming (streaming, host.patcher).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+from holdfast.base.errors import BadInput
+from holdfast.nodes.refusing import shown, unlinked
+
+CATEGORY = "Holdfast"
+GIB = 1 << 30
+MOST_GB = 4096.0
+
+
+class HoldfastStreamModel:
+    """A model of ComfyUI whose weights come over the link while the layers before them compute."""
+
+    CATEGORY = CATEGORY
+    RETURN_TYPES: ClassVar[tuple[str, ...]] = ("MODEL",)
+    RETURN_NAMES: ClassVar[tuple[str, ...]] = ("model",)
+    OUTPUT_TOOLTIPS: ClassVar[tuple[str, ...]] = (
+        "The same model; its weights stream when it is sampled. LoRA may come before or after.",
+    )
+    FUNCTION = "stream"
+    DESCRIPTION = (
+        "Runs a model that does not fit on the device: what fits stays there, the rest comes over "
+        "the link while the layers before it compute. Pictures are the same."
+    )
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, dict[str, tuple[str, dict[str, Any]]]]:
+        """The model and what its weights may take."""
+        model = {"tooltip": "A model of ComfyUI's own loaders, such as Load Checkpoint."}
+        budget = {
+            "default": 0.0,
+            "min": 0.0,
+            "max": MOST_GB,
+            "step": 0.1,
+            "round": 0.01,
+            "tooltip": "What its weights may take on the device, in GiB (2**30 bytes). 0 is what "
+            "ComfyUI itself would give them: free memory less its reserve.",
+        }
+        pack = {
+            "default": True,
+            "tooltip": "Send bf16 and fp16 weights packed without loss, where the device can "
+            "unpack them: steps are faster, the first one takes longer.",
+        }
+        return {
+            "required": {
+                "model": ("MODEL", model),
+                "budget_gb": ("FLOAT", budget),
+                "pack": ("BOOLEAN", pack),
+            }
+        }
+
+    @classmethod
+    def VALIDATE_INPUTS(cls, model: object = None, budget_gb: object = None) -> bool | str:
+        """A value of a workflow file is no model; a budget is a number, which NaN is not."""
+        try:
+            if budget_gb is not None:  # None: linked
+                _budget(budget_gb)
+        except BadInput as exc:
+            return str(exc)
+        return unlinked(cls, model=model)
+
+    def stream(self, model: Any, budget_gb: float = 0.0, pack: bool = True) -> tuple[Any]:
+        """(model,). Nothing is moved here. Raises BadInput, Unsupported."""
+        budget = _budget(budget_gb)
+        if not hasattr(model, "clone") or not hasattr(model, "load_device"):
+            raise BadInput(
+                f"cannot stream a {type(model).__name__}",
+                expected="a MODEL of ComfyUI",
+                hint="in plain Python: holdfast.residency.manage(module, budget=…)",
+            )
+        from holdfast.nodes.host.patcher import streamed  # needs ComfyUI
+
+        return (streamed(model, budget, bool(pack)),)
+
+
+def _budget(budget_gb: Any) -> int | None:
+    """In bytes; None for ComfyUI's own choice."""
+    known = isinstance(budget_gb, int | float) and not isinstance(budget_gb, bool)
+    if not known or not math.isfinite(budget_gb) or not 0 <= budget_gb <= MOST_GB:
+        raise BadInput(
+            f"cannot give {shown(budget_gb)} GiB to the weights of a model",
+            expected=f"a number from 0 (ComfyUI's own choice) to {MOST_GB:g}",
+        )
+    return int(budget_gb * GIB) or None

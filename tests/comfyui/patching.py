@@ -1,0 +1,171 @@
+"""A process with ComfyUI in it: one model, sampled as it is and streamed, in every order.
+
+Run by test_streaming.py; prints what held as JSON, a name and whether it did.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+class Comfy:
+    """What is used of ComfyUI, on the CPU."""
+
+    def __init__(self) -> None:
+        sys.argv[1:] = ["--cpu"]  # ComfyUI reads the command line when it is imported
+        importlib.import_module("comfy.options").enable_args_parsing()
+        for name in ("sd", "sample", "lora", "model_management", "model_patcher", "hooks"):
+            setattr(self, name, importlib.import_module(f"comfy.{name}"))
+
+    def load(self: Any, file: Path) -> Any:
+        """A checkpoint's model."""
+        with torch.inference_mode():
+            found = self.sd.load_checkpoint_guess_config(
+                str(file), output_vae=False, output_clip=False
+            )
+            return found[0]
+
+    def draw(self: Any, model: Any, seed: int = 7) -> torch.Tensor:
+        """The latent of three steps with guidance."""
+        with torch.inference_mode():
+            latent = torch.zeros(1, 4, 8, 8)
+            noise = self.sample.prepare_noise(latent, seed)
+            generator = torch.Generator().manual_seed(1)
+            text = [[torch.randn(1, 77, 768, generator=generator), {}]]
+            none = [[torch.zeros(1, 77, 768), {}]]
+            return self.sample.sample(
+                model, noise, 3, 2.0, "euler", "simple", text, none, latent,
+                seed=seed, disable_pbar=True,
+            ).clone()  # fmt: skip
+
+    def low_rank(self: Any, model: Any) -> dict[str, Any]:
+        """A LoRA for six layers, as ComfyUI's loader reads it."""
+        generator = torch.Generator().manual_seed(3)
+        weights = model.model.state_dict()
+        layers = [k for k in weights if k.endswith(".weight") and weights[k].ndim == 2][:6]
+        file = {}
+        for key in layers:
+            outs, ins = weights[key].shape
+            path = key.removesuffix(".weight")
+            file[f"{path}.lora_A.weight"] = torch.randn(4, ins, generator=generator)
+            file[f"{path}.lora_B.weight"] = torch.randn(outs, 4, generator=generator) * 0.1
+        return self.lora.load_lora(file, self.lora.model_lora_keys_unet(model.model, {}))
+
+
+def patched(model: Any, patches: Any, strength: float) -> Any:
+    """As the node Load LoRA does."""
+    made = model.clone()
+    made.add_patches(patches, strength)
+    return made
+
+
+def held(comfy: Any, plain: Any) -> dict[str, bool]:
+    """What was tried, and whether it held."""
+    patcher: Any = importlib.import_module("holdfast.nodes.host.patcher")
+    streaming: Any = importlib.import_module("holdfast.nodes.residency.streaming")
+    equal, found = torch.equal, {}
+    budget = plain.model_size() // 3
+    draw, stream = comfy.draw, patcher.streamed
+    wanted = draw(plain)
+
+    first = stream(plain, budget, False)
+    found["streamed is equal"] = equal(draw(first), wanted)
+    state = plain.model.holdfast_streaming
+    found["it streamed"] = 0 < state.held_bytes <= budget
+    found["ComfyUI is told what is on the device"] = first.loaded_size() == state.held_bytes
+    found["again is equal"] = equal(draw(first), wanted)
+    found["again prepares nothing"] = plain.model.holdfast_streaming is state
+    other = stream(plain, budget // 2, False)
+    found["another budget is equal"] = equal(draw(other), wanted)
+    found["another budget prepares nothing"] = plain.model.holdfast_streaming is state
+    found["another budget holds"] = 0 < other.loaded_size() <= budget // 2
+    found["plain after is equal"] = equal(draw(plain), wanted)
+    found["plain after is plain"] = not state.active
+    found["streamed after is equal"] = equal(draw(first), wanted)
+
+    patches = comfy.low_rank(plain)
+    changed = patched(plain, patches, 0.8)
+    lora = draw(changed)
+    found["the LoRA changes something"] = len(patches) == 6 and not equal(lora, wanted)
+    before, after = stream(changed, budget, False), patched(first, patches, 0.8)
+    found["LoRA before is equal"] = equal(draw(before), lora)
+    found["LoRA after is equal"] = equal(draw(after), lora)
+    found["LoRA after streams"] = plain.model.holdfast_streaming.active
+    found["without it is equal"] = equal(draw(first), wanted)
+    found["plain with it is equal"] = equal(draw(changed), lora)
+    weaker = patched(plain, patches, 0.3)
+    found["another strength is equal"] = equal(draw(stream(weaker, budget, False)), draw(weaker))
+    found["plain is equal once more"] = equal(draw(plain), wanted)
+
+    draw(first)
+    comfy.model_management.unload_all_models()
+    found["unloading leaves the device"] = first.loaded_size() == 0
+    found["after unloading is equal"] = equal(draw(first), wanted)
+    found["partial unloading frees"] = first.partially_unload(torch.device("cpu"), 1) > 0
+    found["after partial unloading is equal"] = equal(draw(first), wanted)
+
+    streaming.pays = lambda _: True  # as on a GPU
+    packed = stream(plain, budget, True)
+    found["packed is equal"] = equal(draw(packed), wanted)
+    found["it was packed"] = plain.model.holdfast_streaming.managed.packed
+    merged = plain.clone()
+    merged.add_patches(packed.get_key_patches("diffusion_model."), 0.5, 0.5)
+    found["merging packed with itself is finite"] = bool(torch.isfinite(draw(merged)).all())
+    found["packed after merging is equal"] = equal(draw(packed), wanted)
+    saved = packed.model.state_dict()
+    found["its state is whole"] = all(bool(torch.isfinite(v).all()) for v in saved.values())
+
+    hooked = stream(plain, budget, False)
+    hooked.hook_patches = {"a hook": {}}
+    found["hooks are ComfyUI's own matter"] = not hooked._can_stream
+    return found
+
+
+def replaced(comfy: Any, plain: Any) -> bool:
+    """Whether it holds with a patch of the network's own forward, as some packs have it."""
+    stream: Any = importlib.import_module("holdfast.nodes.host.patcher").streamed
+    wanted, budget = comfy.draw(plain), plain.model_size() // 3
+    calls: list[int] = []
+    forward = type(plain.model.diffusion_model).forward
+    network = plain.model.diffusion_model
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return forward(network, *args, **kwargs)
+
+    made = stream(plain, budget, False)
+    made.add_object_patch("diffusion_model.forward", counted)
+    same = [torch.equal(comfy.draw(made), wanted) for _ in range(2)]
+    count = len(calls)
+    back = torch.equal(comfy.draw(stream(plain, budget, False)), wanted)
+    return all(same) and count == 6 and back and len(calls) == count
+
+
+def main(file: Path) -> None:
+    """Try it all, then let go of everything: nothing waits for the garbage collector."""
+    comfy: Any = Comfy()
+    plain = comfy.load(file)
+    model, network = weakref.ref(plain.model), weakref.ref(plain.model.diffusion_model)
+    found = held(comfy, plain)
+    comfy.draw(importlib.import_module("holdfast.nodes.host.patcher").streamed(plain, None, False))
+    gc.disable()
+    del plain
+    comfy.model_management.cleanup_models()
+    found["nothing is left behind"] = model() is None and network() is None
+    found["a replaced forward is streamed"] = replaced(comfy, comfy.load(file))
+    comfy.model_management.cleanup_models_gc()
+    gc.collect()
+    found["ComfyUI has no model loaded"] = not comfy.model_management.current_loaded_models
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
