@@ -25,11 +25,11 @@ class Comfy:
         for name in ("sd", "sample", "lora", "model_management", "model_patcher", "hooks"):
             setattr(self, name, importlib.import_module(f"comfy.{name}"))
 
-    def load(self: Any, file: Path) -> Any:
+    def load(self: Any, file: Path, **options: Any) -> Any:
         """A checkpoint's model."""
         with torch.inference_mode():
             found = self.sd.load_checkpoint_guess_config(
-                str(file), output_vae=False, output_clip=False
+                str(file), output_vae=False, output_clip=False, model_options=options
             )
             return found[0]
 
@@ -45,6 +45,10 @@ class Comfy:
                 model, noise, 3, 2.0, "euler", "simple", text, none, latent,
                 seed=seed, disable_pbar=True,
             ).clone()  # fmt: skip
+
+    def stop(self: Any, *_: int) -> None:
+        """Progress that somebody stops."""
+        raise self.model_management.InterruptProcessingException
 
     def low_rank(self: Any, model: Any) -> dict[str, Any]:
         """A LoRA for six layers, as ComfyUI's loader reads it."""
@@ -70,7 +74,6 @@ def patched(model: Any, patches: Any, strength: float) -> Any:
 def held(comfy: Any, plain: Any) -> dict[str, bool]:
     """What was tried, and whether it held."""
     patcher: Any = importlib.import_module("holdfast.nodes.host.patcher")
-    streaming: Any = importlib.import_module("holdfast.nodes.residency.streaming")
     equal, found = torch.equal, {}
     budget = plain.model_size() // 3
     draw, stream = comfy.draw, patcher.streamed
@@ -112,20 +115,54 @@ def held(comfy: Any, plain: Any) -> dict[str, bool]:
     found["partial unloading frees"] = first.partially_unload(torch.device("cpu"), 1) > 0
     found["after partial unloading is equal"] = equal(draw(first), wanted)
 
-    streaming.pays = lambda _: True  # as on a GPU
-    packed = stream(plain, budget, True)
-    found["packed is equal"] = equal(draw(packed), wanted)
-    found["it was packed"] = plain.model.holdfast_streaming.managed.packed
-    merged = plain.clone()
-    merged.add_patches(packed.get_key_patches("diffusion_model."), 0.5, 0.5)
-    found["merging packed with itself is finite"] = bool(torch.isfinite(draw(merged)).all())
-    found["packed after merging is equal"] = equal(draw(packed), wanted)
-    saved = packed.model.state_dict()
-    found["its state is whole"] = all(bool(torch.isfinite(v).all()) for v in saved.values())
+    held_bytes = first.loaded_size()
+    first.detach(unpatch_all=False)  # as ComfyUI does before another patcher loads the model
+    found["others are told what will be free"] = plain.loaded_size() == held_bytes > 0
+    found["plain after being told is equal"] = equal(draw(plain), wanted)
+
+    shown, patcher.progress = patcher.progress, lambda: comfy.stop
+    try:
+        draw(before)
+        found["a stop while preparing is heard"] = False
+    except comfy.model_management.InterruptProcessingException:
+        found["a stop while preparing is heard"] = True
+    patcher.progress = shown
+    loaded = plain.model.current_weight_patches_uuid
+    found["nothing stopped counts as loaded"] = plain.loaded_size() == 0 and loaded is None
+    found["plain after a stop is equal"] = equal(draw(plain), wanted)
+    found["streamed after a stop is equal"] = equal(draw(before), lora)
 
     hooked = stream(plain, budget, False)
     hooked.hook_patches = {"a hook": {}}
     found["hooks are ComfyUI's own matter"] = not hooked._can_stream
+    return found
+
+
+def packed(comfy: Any, plain: Any) -> dict[str, bool]:
+    """The same for weights in bf16, which cross the link packed."""
+    patcher: Any = importlib.import_module("holdfast.nodes.host.patcher")
+    streaming: Any = importlib.import_module("holdfast.nodes.residency.streaming")
+    streaming.pays = lambda _: True  # as on a GPU
+    equal, draw, found = torch.equal, comfy.draw, {}
+    wanted, budget = draw(plain), plain.model_size() // 3
+    made = patcher.streamed(plain, budget, True)
+    found["packed is equal"] = equal(draw(made), wanted)
+    managed = plain.model.holdfast_streaming.managed
+    found["it was packed"] = any(stretch.layout is not None for stretch in managed._stretches)
+    merged = plain.clone()
+    merged.add_patches(made.get_key_patches("diffusion_model."), 0.5, 0.5)
+    found["packed after reading is equal"] = equal(draw(made), wanted)
+    found["merging packed with itself is finite"] = bool(torch.isfinite(draw(merged)).all())
+    found["packed after merging is equal"] = equal(draw(made), wanted)
+    own = plain.model.diffusion_model.state_dict()  # as a Control-LoRA asks
+    found["the network's state is whole"] = all(bool(torch.isfinite(v).all()) for v in own.values())
+    found["it streams on"] = plain.model.holdfast_streaming.active
+    saved = made.model.state_dict()
+    found["its state is whole"] = all(bool(torch.isfinite(v).all()) for v in saved.values())
+    changed = patched(made, comfy.low_rank(plain), 0.8)
+    found["packed with LoRA is equal"] = equal(
+        draw(changed), draw(patched(plain, comfy.low_rank(plain), 0.8))
+    )
     return found
 
 
@@ -160,6 +197,7 @@ def main(file: Path) -> None:
     del plain
     comfy.model_management.cleanup_models()
     found["nothing is left behind"] = model() is None and network() is None
+    found |= packed(comfy, comfy.load(file, dtype=torch.bfloat16))
     found["a replaced forward is streamed"] = replaced(comfy, comfy.load(file))
     comfy.model_management.cleanup_models_gc()
     gc.collect()

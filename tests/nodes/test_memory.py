@@ -20,7 +20,7 @@ from holdfast.base.errors import BadInput, Misuse
 from holdfast.nodes import memory
 from holdfast.nodes.host import following, models
 from holdfast.nodes.host.sockets import ANYTHING
-from holdfast.nodes.memory import holding, sampling, words
+from holdfast.nodes.memory import freeing, holding, sampling, words
 from holdfast.nodes.memory.machine import _IN_THE_DARK, machine
 from holdfast.nodes.memory.pictures import ticks, timeline
 from holdfast.nodes.memory.recording import Recorded, Recorder, recorded
@@ -421,6 +421,35 @@ def test_a_prompt_with_the_node_is_recorded_until_it_is_over(comfy: Comfy) -> No
     comfy.items = []
     until(lambda: not recorder.running)
     time.sleep(0.1)
+
+
+def test_models_of_tpu_nodes_stay_while_a_prompt_elsewhere_may_be_at_work_on_them(
+    comfy: Comfy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unloaded: list[int] = []
+    tpu = types.SimpleNamespace(unload=lambda: unloaded.append(1) or 5)
+    monkeypatch.setitem(freeing.sys.modules, "holdfast.nodes.xla", tpu)
+    comfy.items = [(0, "a", PROMPT, {}, [])]
+    assert freeing._unload_tpu() == 0
+    assert unloaded == []
+    comfy.items = []
+    assert freeing._unload_tpu() == 5
+    assert unloaded == [1]
+
+
+def test_models_on_another_device_than_comfyuis_are_not_waited_for(
+    comfy: Comfy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = [types.SimpleNamespace(load_device="cpu")]
+    management = types.SimpleNamespace(
+        get_torch_device=lambda: "cuda:0", loaded_models=lambda: list(there)
+    )
+    monkeypatch.setitem(models.sys.modules, "comfy.model_management", management)
+    queue = types.SimpleNamespace(set_flag=lambda *_: None, get_flags=lambda reset: {})
+    monkeypatch.setattr(comfy, "prompt_queue", queue)
+    assert models.unload_between_prompts(0.0)
+    there.append(types.SimpleNamespace(load_device="cuda:0"))
+    assert not models.unload_between_prompts(0.0)
 
 
 def test_a_prompt_that_never_begins_is_not_waited_for(comfy: Comfy) -> None:

@@ -280,6 +280,18 @@ def test_a_device_that_does_not_answer_ends_the_recording(
     assert sampler.samples
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_sampler_that_fails_does_not_run_any_more() -> None:
+    def fails(_: Sample) -> bool:
+        raise KeyError("a later ComfyUI")
+
+    sampler = Sampler(0.002, until=fails).start()
+    deadline = time.monotonic() + 5
+    while sampler.running and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not sampler.running
+
+
 def test_what_a_workflow_calls_its_nodes_is_cut_and_may_be_nonsense(
     comfy: Comfy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

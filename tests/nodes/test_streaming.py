@@ -144,6 +144,35 @@ def test_packed_weights_are_whole_again_before_anybody_reads_them(monkeypatch):
     assert all(torch.equal(parameters[name], before[name]) for name in parameters)
 
 
+def test_packed_weights_are_read_from_the_network_itself_while_it_streams_on(monkeypatch):
+    monkeypatch.setattr(streaming, "pays", lambda _: True)
+    holder = Holder(stack(dtype=torch.bfloat16))
+    x = some_input(dtype=torch.bfloat16)
+    before = {name: value.clone() for name, value in holder.diffusion_model.state_dict().items()}
+    wanted = holder.diffusion_model(x)
+    found = begun(holder, pack=True)
+    read = holder.diffusion_model.state_dict()
+    assert all(torch.equal(read[name], value) for name, value in before.items())
+    assert found.active
+    assert found.managed.packed
+    assert torch.equal(holder.diffusion_model(x), wanted)
+
+
+def test_parameters_that_somebody_kept_have_their_values_when_the_network_is_packed(monkeypatch):
+    monkeypatch.setattr(streaming, "pays", lambda _: True)
+    holder = Holder(stack(dtype=torch.bfloat16))
+    first = next(iter(holder.diffusion_model.children()))
+    first.register_parameter("tied", next(holder.diffusion_model.parameters()))
+    kept = dict(holder.named_parameters())
+    before = {name: value.detach().clone() for name, value in kept.items()}
+    found = begun(holder, pack=True)
+    assert found.managed.packed
+    assert all(torch.equal(kept[name], value) for name, value in before.items())
+    found.end()
+    assert dict(holder.named_parameters()).keys() == kept.keys()  # one that is tied stays so
+    assert all(torch.equal(value, before[name]) for name, value in holder.named_parameters())
+
+
 def test_nothing_is_packed_where_that_does_not_pay():
     holder = Holder(stack(dtype=torch.bfloat16))
     found = begun(holder, pack=True)

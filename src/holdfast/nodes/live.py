@@ -145,7 +145,7 @@ class Live:
             pinned_bytes=now.pinned_bytes,
             models=loaded(),
             working=_working(now),
-            prompts=server.prompts(server.instance()),
+            prompts=server.prompts(following.server()),
             peaks=self.peaks(),
             recent=recent(sampler.samples, since_s),
         )

@@ -39,7 +39,7 @@ def register(server: Any = None) -> bool:
     """Add the routes to ComfyUI's server, and follow its prompts; False where that is done or
     there is no ComfyUI.
     """
-    server = host.instance() if server is None else server
+    server = following.server() if server is None else server
     if server is None or host.has_route(server, LIVE):
         return False
     live, freeing = Live(), threading.Lock()

@@ -152,7 +152,8 @@ class State:
     @property
     def held_bytes(self) -> int:
         """What it holds on the device."""
-        streaming = 0 if self._streamer is None else self._streamer.device_bytes
+        streamer = self._streamer  # others may ask while it leaves
+        streaming = 0 if streamer is None else streamer.device_bytes
         aside = (aligned(s.raw_bytes) for call in self._calls for s in call.aside)
         return streaming + sum(aside)
 

@@ -113,9 +113,15 @@ def unload_between_prompts(wait_s: float) -> bool:
     queue.set_flag("unload_models", True)
     end_s = time.monotonic() + wait_s
     taken = _taken(queue, end_s)
-    while taken and patchers() and time.monotonic() < end_s:
+    while taken and _unloadable() and time.monotonic() < end_s:
         time.sleep(0.02)
-    return taken and not patchers()
+    return taken and not _unloadable()
+
+
+def _unloadable() -> list[Any]:
+    """The models on ComfyUI's own device: it leaves those elsewhere, such as on the CPU, alone."""
+    device = _management().get_torch_device() if patchers() else None
+    return [one for one in patchers() if one.load_device == device]
 
 
 def _taken(queue: Any, end_s: float) -> bool:
@@ -208,7 +214,7 @@ def page(name: str) -> str | None:
     if paths is None or not _PAGE_NAME.fullmatch(name):
         return None
     file = Path(paths.get_temp_directory()) / name
-    return file.read_text() if file.is_file() and not file.is_symlink() else None
+    return file.read_text(encoding="utf-8") if file.is_file() and not file.is_symlink() else None
 
 
 def _management() -> Any:

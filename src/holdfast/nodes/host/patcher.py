@@ -90,7 +90,11 @@ class StreamedPatcher(_patcher.ModelPatcher):
             else:
                 self.unpatch_model(self.offload_device)
             self.patch_model(load_weights=False)
-            self.load(device_to, lowvram_model_memory=max(1, held + extra_memory))
+            try:
+                self.load(device_to, lowvram_model_memory=max(1, held + extra_memory))
+            except BaseException:  # an interrupt too: nobody may take it for loaded
+                self.detach()
+                raise
             return self.loaded_size() - held
 
     def load(
@@ -115,8 +119,8 @@ class StreamedPatcher(_patcher.ModelPatcher):
             self._begin(granted)
         found = self._streaming
         assert found is not None
-        found.grant(granted)
         self._mark(device_to)
+        found.grant(granted)
 
     def _begin(self, granted: int | None) -> None:
         show = progress()
@@ -177,6 +181,8 @@ class StreamedPatcher(_patcher.ModelPatcher):
             found.leave()
             super().unpatch_model(self.offload_device, unpatch_weights=False)
             self.model.device = self.offload_device
+        else:  # somebody loads the model next: that much is free for it then
+            self.model.model_loaded_weight_memory = found.held_bytes
         for callback in self.get_all_callbacks(_extension.CallbacksMP.ON_DETACH):
             callback(self, unpatch_all)
         return self.model

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from holdfast.nodes.host import following
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -62,7 +64,7 @@ def progress() -> Show:
 
 def has_screen() -> bool:
     """Whether somebody could see a preview: a run over the API may have no client."""
-    server = _server()
+    server = following.server()
     watched = server is None or getattr(server, "client_id", None) is not None
     return watched and _of("comfy.utils", "ProgressBar") is not None
 
@@ -73,21 +75,17 @@ def node_id() -> str | None:
     running = None if context is None else context()
     found = getattr(running, "node_id", None)
     if found is None:
-        found = getattr(_server(), "last_node_id", None)
+        found = getattr(following.server(), "last_node_id", None)
     return None if found is None else str(found)
 
 
 def text(message: str) -> None:
     """Show a line in the node that runs; it stays there until the next one."""
-    server, node = _server(), node_id()
+    server, node = following.server(), node_id()
     send: Callable[..., None] | None = getattr(server, "send_progress_text", None)
     client = getattr(server, "client_id", None)
     if send is not None and node is not None and client is not None:
         send(message, node, client)
-
-
-def _server() -> Any:
-    return getattr(_of("server", "PromptServer"), "instance", None)
 
 
 def _preview_pixels() -> int:

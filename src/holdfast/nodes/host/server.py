@@ -42,12 +42,6 @@ class Answer:
 Handler = Callable[[Request], Answer]
 
 
-def instance() -> Any:
-    """ComfyUI's server; None where there is no ComfyUI or it has not made one yet."""
-    made = getattr(sys.modules.get("server"), "PromptServer", None)
-    return getattr(made, "instance", None)
-
-
 # ---- routes
 
 

@@ -98,7 +98,9 @@ def _patience_s() -> float:
 
 
 def _unload_tpu() -> int:
-    """Let go of the TPU nodes' models; how much that was."""
+    """Let go of the TPU nodes' models; how much that was. A prompt elsewhere keeps them."""
+    if not models.in_a_node() and following.running_prompt():
+        return 0  # to wait for its node could take minutes, and the next would load them again
     unload = getattr(sys.modules.get("holdfast.nodes.xla"), "unload", None)
     return int(unload() or 0) if unload is not None else 0
 

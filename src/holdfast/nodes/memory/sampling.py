@@ -20,11 +20,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-import psutil
-
 from holdfast.memory.samples import rss_bytes
 from holdfast.nodes.host import following, models
-from holdfast.topology.control_groups import memory_left
+from holdfast.nodes.refusing import free_bytes
 
 THREAD = "holdfast nodes"
 INTERVAL_S = 0.05
@@ -94,11 +92,10 @@ def take() -> Sample:
 def _taken(running: following.Running) -> tuple[Sample, Marks]:
     """A sample, and the most there ever was in RAM and, by torch's count, on each device."""
     devices, marks = _devices()
-    free, left = psutil.virtual_memory().available, memory_left()
     sample = Sample(
         at_s=time.monotonic(),
         ram_bytes=rss_bytes(),
-        ram_free_bytes=free if left is None else min(free, left),
+        ram_free_bytes=free_bytes(),
         devices=devices,
         pinned_bytes=pinned_bytes(),
         node=running.node,
@@ -272,14 +269,15 @@ class Sampler:
         return self._thread is not None and not self._ended.is_set()
 
     def _run(self) -> None:
-        while not self._ended.wait(self.interval_s):
-            try:
+        try:
+            while not self._ended.wait(self.interval_s):
                 sample = self.sample()
-            except RuntimeError:  # a device that does not answer any more ends the recording
-                self._ended.set()
-                return
-            if self._until is not None and self._until(sample):
-                self._ended.set()
+                if self._until is not None and self._until(sample):
+                    return
+        except RuntimeError:
+            pass  # a device that does not answer any more ends the recording
+        finally:
+            self._ended.set()  # whatever it was: the next look begins anew
 
     # ---- what was read
 

@@ -12,6 +12,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch import nn
+
 from holdfast.residency import manage
 from holdfast.residency.carriers import carrier_for
 from holdfast.residency.group import Group
@@ -51,27 +54,31 @@ class Streaming:
         pack: bool,
         progress: Progress | None = None,
     ) -> Streaming:
-        """Take a network over, for as long as `owner` lives.
+        """Take a network over, for as long as `owner` lives, the module around it.
 
         Raises whatever `progress` raises; the network is whole then.
         """
         carrier = carrier_for(device)
         made = cls(version, carrier, pack)
         made._group.grant(granted_bytes)
+        packs = pack and pays(carrier)
+        if packs:
+            _renew_parameters(network)
         managed = manage(
             network,
             group=made._group,
             entries=("forward",),
             bring_inputs=False,  # ComfyUI does, and its options are shared with others
-            pack="auto" if pack and pays(carrier) else False,
+            pack="auto" if packs else False,
             progress=progress,
         )
         managed.progress = None  # later passes have a bar of their own
         made._managed = managed
         managed.when_left = made.end
         if managed.packed:
-            made._reading = network.register_state_dict_pre_hook(made._read)
+            made._reading = owner.register_state_dict_pre_hook(made._read)
         made._finalizer = weakref.finalize(owner, _drop, managed, made._reading)
+        made._finalizer.atexit = False  # the device may be gone by then
         return made
 
     @property
@@ -82,7 +89,8 @@ class Streaming:
     @property
     def held_bytes(self) -> int:
         """What its weights take on the device now."""
-        return 0 if self._managed is None else self._managed.held_bytes
+        managed = self._managed  # the panel asks from another thread
+        return 0 if managed is None else managed.held_bytes
 
     @property
     def weight_bytes(self) -> int:
@@ -115,12 +123,29 @@ class Streaming:
             managed.release()
 
     def _read(self, *_: Any) -> None:
-        """Somebody asks for all weights, to patch or merge them: they are unpacked in their places.
+        """Somebody asks the owner for all weights, to patch or merge them: they are unpacked in
+        their places.
 
         ComfyUI reads parameters directly after that, and packed ones have no values to be read.
+        Who asks the network itself, as a Control-LoRA does while it is sampled, is given values.
         """
         if self._managed is not None and not self._managed.running:
             self.end()
+
+
+def _renew_parameters(network: nn.Module) -> None:
+    """New parameters over the same memory.
+
+    Packing takes the values out of them, and others may keep the old ones: a merge of models does.
+    """
+    renewed: dict[int, nn.Parameter] = {}
+    for part in network.modules():
+        for name, old in part._parameters.items():
+            if type(old) is not nn.Parameter or type(old.data) is not torch.Tensor:
+                continue
+            if id(old) not in renewed:
+                renewed[id(old)] = nn.Parameter(old.data, old.requires_grad)
+            part._parameters[name] = renewed[id(old)]
 
 
 def _stop(reading: Any) -> None:

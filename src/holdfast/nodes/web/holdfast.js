@@ -84,14 +84,16 @@ async function freeWithToast() {
 
 /** Follow a run of this window to its end, and give its nodes their badges. */
 function follow() {
+  let running = null
   api.addEventListener('execution_start', ({ detail }) => {
+    running = detail.prompt_id
     prompts.set(detail.prompt_id, root(app)?.id)
     watching.want('run', settings.badges)
   })
   for (const event of OVER) {
     api.addEventListener(event, async ({ detail }) => {
       if (settings.badges) await watching.ask()
-      watching.want('run', false)
+      if (running === detail.prompt_id) watching.want('run', false) // else the next has begun
       prompts.delete(detail.prompt_id)
     })
   }

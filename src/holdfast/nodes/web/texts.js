@@ -44,9 +44,7 @@ export const ENGLISH = {
   freeFailed: 'Memory could not be freed.',
   details: 'Details',
   connecting: 'Connecting …',
-  offline: 'Not connected: ComfyUI does not answer. It is tried again every few seconds.',
-  badge: 'Highest memory while this node ran',
-  settings: 'Settings'
+  offline: 'Not connected: ComfyUI does not answer. It is tried again every few seconds.'
 }
 
 export class Texts {
