@@ -29,6 +29,8 @@ from holdfast.pipeline.sources import BUILT_IN
 from holdfast.xla.scaffold.names import name_parts
 from tests.pipeline.conftest import judge
 
+pytestmark = pytest.mark.slow  # they load models
+
 __all__ = ["judge"]  # a fixture
 
 CPU = "cpu (torch)"
