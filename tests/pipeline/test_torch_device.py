@@ -139,6 +139,7 @@ def test_a_budget_below_the_weights_is_refused() -> None:
     assert torch.get_device_module("holdfast").get_per_process_memory_fraction() == 1.0
 
 
+@pytest.mark.slow
 def test_a_budget_is_kept() -> None:
     """What is computed counts too; 128x128 is too much for it."""
     script = """

@@ -215,6 +215,7 @@ def test_a_cell_that_takes_too_long_is_stopped() -> None:
         forever()
 
 
+@pytest.mark.slow
 def test_a_run_out_of_time_names_what_it_left_out_and_another_goes_on(tmp_path: Path) -> None:
     wanted = ("--models", "flux", "--systems", "accelerate,group-leaf", "--budgets", "50")
     found = run(tmp_path, *wanted, "--time-limit", "-1")

@@ -29,6 +29,7 @@ def mesh_of(shape: tuple[int, ...], names: tuple[str, ...]) -> Any:
     return jax.make_mesh(shape, names, axis_types=(AxisType.Auto,) * len(shape))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("heads", "key_heads", "shape", "names"),
     [

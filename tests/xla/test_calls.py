@@ -206,6 +206,7 @@ def test_models_of_diffusers_answer_as_before(name: str) -> None:
     assert not any(map(is_ours, tensors))
 
 
+@pytest.mark.slow
 def test_other_shapes_make_another_program_of_the_same_call() -> None:
     made = tiny.make("diffusers:WanTransformer3DModel")
     call = Call(made.module)

@@ -123,10 +123,12 @@ def scores_apart(put: Callable[..., Any]) -> float:
     return float(np.abs(eight - one).max() / np.abs(one).max())
 
 
+@pytest.mark.slow
 def test_xla_still_splits_what_is_written_into_slices_wrongly() -> None:
     assert scores_apart(lambda array, key, value: array.at[key].set(value)) > 0.1
 
 
+@pytest.mark.slow
 def test_what_is_written_into_slices_is_the_same_on_eight_devices() -> None:
     assert scores_apart(written) < 1e-5
 

@@ -76,6 +76,7 @@ APART = {"diffusers:Kandinsky3UNet": 5e-5}  # torch and XLA are 1e-5 off float64
 REWRITTEN = ("diffusers:HiDreamImageTransformer2DModel",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_that_of_torch_in_f32_on_one_device_and_on_eight(name: str) -> None:
     found = compare(name, "f32", devices=8)
@@ -86,6 +87,7 @@ def test_it_is_that_of_torch_in_f32_on_one_device_and_on_eight(name: str) -> Non
     assert found.apart <= tiny.tiny_models()[name].apart
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_bf16_is_as_near_as_torchs_own(name: str) -> None:
     found = compare(name, "bf16")

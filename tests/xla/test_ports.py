@@ -68,6 +68,7 @@ def test_eight_devices_hold_an_eighth_each_at_real_shapes(
     assert found.ratio <= most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 8])
 def test_weights_are_read_into_their_shards(folder: Path, devices: int) -> None:
     made = tiny.make(FLUX)

@@ -239,6 +239,7 @@ def test_two_models_take_turns_at_the_boundary() -> None:
     np.testing.assert_allclose(state[0], theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placed", [False, True])
 def test_a_loop_on_eight_devices_compiles_once_and_gives_the_same(placed: bool) -> None:
     mesh = Mesh(np.array(jax.devices()[:8]), ("tp",))

@@ -28,6 +28,7 @@ def stacked(call: Call) -> dict[str, jax.Array]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "port"),
     [("diffusers:FluxTransformer2DModel", "flux"), ("diffusers:WanTransformer3DModel", "wan21")],

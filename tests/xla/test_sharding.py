@@ -320,7 +320,8 @@ def answers(made: tiny.Made, devices: int) -> tuple[np.ndarray, Counter[str]]:
     return np.asarray(program(weights, floats)), collectives(program)
 
 
-@pytest.mark.parametrize("name", [pytest.param(FLUX, marks=pytest.mark.slow), WAN])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [FLUX, WAN])
 def test_eight_devices_answer_as_one_does(name: str) -> None:
     made = tiny.make(name)
     with torch.no_grad():

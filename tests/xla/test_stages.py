@@ -75,6 +75,7 @@ def counted(one: OnXla) -> tuple[int, int]:
     return programs.made, programs.found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 8])
 def test_a_step_is_written_down_and_found_by_the_next_process(tmp_path: Path, devices: int) -> None:
     made = tiny.make("diffusers:FluxTransformer2DModel")
