@@ -82,6 +82,16 @@ def own_settings(monkeypatch: pytest.MonkeyPatch, caches: Path) -> None:
     monkeypatch.setenv("HOLDFAST_TORCH_SHIM", SHIM)
 
 
+@pytest.fixture
+def kept_kernels(own_settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Binaries of OpenCL kernels are kept for all tests, and built quickly rather than well.
+
+    Building one takes longer than most tests do.
+    """
+    monkeypatch.setenv("HOLDFAST_CACHE_DIR", str(CACHE / "kernels"))
+    monkeypatch.setenv("HOLDFAST_OPENCL_OPTIONS", "-cl-opt-disable")
+
+
 _numbers = itertools.count()
 
 

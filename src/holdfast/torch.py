@@ -59,7 +59,7 @@ def coverage(engine: str | None = None) -> list[Row]:
 
 
 def fallbacks() -> dict[str, int]:
-    """Overload -> how often torch's CPU kernel computed it for the device in this process."""
+    """Overload or op -> how often the host computed it for the engine, in this process."""
     from holdfast.compute.engine import fallbacks
 
     mine = engine()

@@ -138,7 +138,7 @@ def test_an_unknown_model_is_told_before_anything_is_made(tmp_path: Path, capsys
         (
             ["--device", "cudda"],
             "unknown device 'cudda'\n"
-            "  expected: auto, or one of cpu, cuda, xpu, mps, holdfast, xla, simulated\n"
+            "  expected: auto, or one of cpu, cuda, xpu, mps, holdfast, opencl, xla, simulated\n"
             "  try: cuda",
         ),
         (

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,8 @@ from holdfast.cli import device
 from holdfast.cli.main import main
 from holdfast.compute.torch_device import coverage
 from holdfast.compute.torch_device.coverage import Row
+from tests.needs import needs
+from tests.topology.test_probes import _no_opencl
 
 ROWS = [
     Row("add.Tensor", "functional", "native", "add.Tensor"),
@@ -41,6 +47,53 @@ def test_without_an_action_it_tells_what_there_is(capsys: pytest.CaptureFixture[
     out = capsys.readouterr().out
     assert "    ops       how each overload of torch is computed" in out
     assert "  holdfast device ops --fallbacks            only those that fall back\n" in out
+
+
+@pytest.mark.opencl
+@needs(_no_opencl())
+@pytest.mark.slow
+@pytest.mark.parametrize(("mapping", "shown"), [("auto", None), ("gpu", "GPUs")])
+def test_without_an_action_it_lists_engines_and_opencl_devices(
+    mapping: str, shown: str | None
+) -> None:
+    out = told(["device"], POCL_DEVICES="pthread basic", HOLDFAST_OPENCL_MAPPING=mapping)
+    lines = out.splitlines()
+    assert lines[:5] == [
+        "engines",
+        "  numpy   NumPy, on any CPU                       chosen",
+        "  opencl  OpenCL, on GPUs of any vendor and CPUs",
+        "  torch   torch, on CUDA devices",
+        "",
+    ]
+    assert lines[5] == "OpenCL devices"
+    devices = lines[6 : lines.index("", 6)]
+    assert [line.split()[0] for line in devices[:2]] == ["opencl:0", "opencl:1"]
+    for line in devices:
+        assert re.search(
+            r" \([^)]+\) +[\d.]+ [KMGT]B +\d+ compute units? +kernels for [CG]PUs$", line
+        )
+        assert shown is None or line.endswith(shown)
+
+
+def test_without_opencl_it_says_why(tmp_path: Path) -> None:
+    out = told(["device"], OCL_ICD_VENDORS=str(tmp_path))
+    assert (
+        "OpenCL devices: none\n"
+        "  no OpenCL platform is here\n"
+        "  expected: an OpenCL 1.2 platform with a device\n"
+        "  try: install the GPU vendor's OpenCL driver, or PoCL: apt install pocl-opencl-icd\n"
+    ) in out
+
+
+def told(arguments: list[str], **variables: str) -> str:
+    """What the command prints in a process of its own, where OpenCL has not started."""
+    return subprocess.run(
+        [sys.executable, "-m", "holdfast", *arguments],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
 
 
 @pytest.mark.usefixtures("few")
@@ -103,7 +156,9 @@ def test_a_pattern_that_nothing_fits_gets_a_suggestion(capsys: pytest.CaptureFix
 
 def test_an_engine_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert error(capsys, "--engine", "nump") == (
-        "holdfast: error: unknown engine 'nump'\n  expected: one of numpy, torch\n  try: numpy\n"
+        "holdfast: error: unknown engine 'nump'\n"
+        "  expected: one of numpy, opencl, torch\n"
+        "  try: numpy\n"
     )
 
 
@@ -114,6 +169,14 @@ def test_json_tells_of_what_is_really_there(capsys: pytest.CaptureFixture[str]) 
     assert found["counts"] == coverage.counts([Row(**row) for row in rows])
     assert {"name": "add_.Tensor", "form": "in place", "way": "native", "op": "add.Tensor"} in rows
     assert found["counts"]["native"] > 1000
+
+
+def test_the_opencl_engine_has_rows_too(capsys: pytest.CaptureFixture[str]) -> None:
+    found: dict[str, Any] = json.loads(ops(capsys, "--engine", "opencl", "--json"))
+    rows = {row["name"]: row["way"] for row in found["overloads"]}
+    assert found["engine"] == "opencl"
+    assert (rows["add.Tensor"], rows["mm"]) == ("native", "native")
+    assert rows["_linalg_eigh"] != "native"
 
 
 # ---- build

@@ -58,7 +58,7 @@ def test_missing_extras_say_what_they_add_and_how_to_get_them(installed) -> None
     assert checks["opencl"] == doctor.Check(
         name="opencl",
         state="missing",
-        found="not installed; would add OpenCL devices of any vendor",
+        found="not installed; would add `--device opencl`: GPUs of any vendor, without CUDA",
         advice="pip install 'holdfast[opencl]'",
     )
     assert checks["torch"].state == "ok"

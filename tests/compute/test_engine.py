@@ -126,4 +126,6 @@ def test_an_op_that_is_not_in_the_table_is_said():
     )
     with pytest.raises(NotFound) as caught:
         ENGINES["nunpy"]
-    assert str(caught.value).startswith("unknown engine 'nunpy'\n  expected: one of numpy, torch")
+    assert str(caught.value).startswith(
+        "unknown engine 'nunpy'\n  expected: one of numpy, opencl, torch"
+    )

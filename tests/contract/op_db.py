@@ -4,9 +4,14 @@
     python -m tests.contract.op_db --only "conv*" -v    # some, with what went wrong
     python -m tests.contract.op_db --way table --write  # and note the passes
     python -m tests.contract.op_db --way native        # on the torch device, without falling back
+    python -m tests.contract.op_db --engine opencl --only "softmax*" -v   # the OpenCL engine
+    python -m tests.contract.op_db --engine opencl --way device           # and on the torch device
 
 Ways: "table" has torch's autograd call our kernels, "tape" takes gradients by our own lines,
 "device" runs on `torch.device("holdfast")`, and "native" does so with falling back refused.
+With the OpenCL engine the ways are "opencl" (the table) and "opencl device"; "gpu" behind them has
+kernels laid out as for GPUs, "strict" refuses what the host would have to compute: else that is
+counted.
 An OpInfo passes when every float32 sample's results and gradients are close to torch's, with no
 call computed by torch (on the "device" torch's CPU kernels may fill in).
 """
@@ -20,6 +25,7 @@ import importlib
 import json
 import multiprocessing
 import multiprocessing.connection
+import os
 import sys
 import tempfile
 import time
@@ -33,11 +39,14 @@ from unittest import mock
 import torch
 
 from holdfast.compute import random
+from holdfast.compute.engine import fallbacks as counted
 from holdfast.compute.engine import strict
+from tests.compute.opencl import checks
 from tests.contract.torch_bridge import OnTable, OnTape, to_array, to_torch
 
 PASSES = Path(__file__).parent / "passes.json"
 PASSES_DEVICE = Path(__file__).parent / "passes_device.json"
+PASSES_OPENCL = Path(__file__).parent / "passes_opencl.json"
 RTOL, ATOL = 1e-4, 1e-5
 SEED = 0
 WAYS = ("table", "tape", "device", "native")
@@ -67,6 +76,7 @@ def check(info: Any, way: str, slack: float = 1) -> dict[str, Any]:
     result: dict[str, Any] = {"passed": False, "samples": 0, "error": None}
     fallbacks: Counter[str] = Counter()
     calls: Counter[str] = Counter()
+    hosted: Counter[str] = Counter()
     rules: set[str] = set()
     try:
         torch.manual_seed(SEED)
@@ -74,12 +84,13 @@ def check(info: Any, way: str, slack: float = 1) -> dict[str, Any]:
             "cpu", torch.float32, requires_grad=info.supports_autograd
         ):
             result["samples"] += 1
-            bridge = BRIDGES[way]()
+            bridge = bridge_of(way)
             try:
                 _compare(info, sample, bridge, way, slack)
             finally:
                 fallbacks += bridge.fallbacks
                 calls += bridge.calls
+                hosted += bridge.hosted
                 rules |= bridge.wrong_rules
         result["passed"] = bool(result["samples"]) and not fallbacks and not rules
         if rules:
@@ -88,16 +99,21 @@ def check(info: Any, way: str, slack: float = 1) -> dict[str, Any]:
         result["error"] = f"{type(exc).__name__}: {exc}"[:600]
     result["fallbacks"] = dict(fallbacks)
     result["calls"] = sorted(calls)
+    result["hosted"] = dict(hosted)
     return result
 
 
 def _compare(info: Any, sample: Any, bridge: Any, way: str, slack: float) -> None:
     inputs = (sample.input, sample.args, sample.kwargs)
     expected, wanted = _torch_run(info, sample, inputs)
-    run = {"table": _table_run, "tape": _tape_run}.get(way, _device_run)
+    run = {OnTable: _table_run, OnTape: _tape_run}.get(type(bridge), _device_run)
     # OpInfos of random ops set a seed of their own inside the call.
-    with mock.patch.object(torch, "manual_seed", _seed_both):
+    refused = isinstance(bridge, OnDeviceNative) or "strict" in way.split()
+    earlier = counted.copy()
+    with mock.patch.object(torch, "manual_seed", _seed_both), strict(refused):
         got, found = run(info, sample, bridge, wanted)
+    if run is _device_run:
+        bridge.hosted += Counter({name: n for (_, name), n in (counted - earlier).items()})
     unspecified = info.name in RANDOM
     try:
         _close(got, expected, f"forward of sample {sample}", unspecified, slack)
@@ -198,6 +214,7 @@ class OnDevice:
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
         self.fallbacks: Counter[str] = Counter()
+        self.hosted: Counter[str] = Counter()
         self.wrong_rules: set[str] = set()
 
 
@@ -211,6 +228,23 @@ BRIDGES: dict[str, Any] = {
     "device": OnDevice,
     "native": OnDeviceNative,
 }
+
+
+def bridge_of(way: str) -> Any:
+    """What a sample runs on."""
+    if "opencl" not in way.split():
+        return BRIDGES[way]()
+    if "device" in way.split():
+        return OnDevice()
+    return OnTable(checks.engine("gpu") if "gpu" in way.split() else "opencl")
+
+
+def prepare(way: str) -> None:
+    """What a process does before samples of a way; OpenCL starts here, as it cannot be forked."""
+    words = way.split()
+    if "opencl" in words and "device" in words:
+        os.environ["HOLDFAST_OPENCL_MAPPING"] = "gpu" if "gpu" in words else "auto"
+        importlib.import_module("holdfast.torch").use("opencl")
 
 
 def moved(value: Any, device: str) -> Any:
@@ -241,14 +275,13 @@ def _device_run(info: Any, sample: Any, bridge: Any, wanted: Any) -> Any:
     if "device" in sample.kwargs:
         leaves[2]["device"] = "holdfast"
     seeded()
-    with strict(isinstance(bridge, OnDeviceNative)):
-        out = _called(info, sample, leaves)
-        if wanted is None:
-            return moved(out, "cpu"), None
-        outs = [t for t in tensors(out) if t.requires_grad]
-        starts = [t for t in tensors(leaves) if t.requires_grad]
-        seeds = [s.to(out.device) for s, out in zip(wanted[0], outs, strict=True)]
-        found = torch.autograd.grad(outs, starts, seeds, allow_unused=True)
+    out = _called(info, sample, leaves)
+    if wanted is None:
+        return moved(out, "cpu"), None
+    outs = [t for t in tensors(out) if t.requires_grad]
+    starts = [t for t in tensors(leaves) if t.requires_grad]
+    seeds = [s.to(out.device) for s, out in zip(wanted[0], outs, strict=True)]
+    found = torch.autograd.grad(outs, starts, seeds, allow_unused=True)
     return moved(out, "cpu"), moved(list(found), "cpu")
 
 
@@ -327,6 +360,8 @@ RANDOM = {
 def _work(place: str, way: str, name: str, slack: float) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    torch.cuda.device_count = lambda: 0  # samples with random numbers ask, and a fork must not
+    prepare(way)
     result = check(database()[name], way, slack)
     Path(place).write_text(json.dumps(result))
 
@@ -341,7 +376,7 @@ def sweep(
 ) -> dict[str, dict[str, Any]]:
     """Results by way and OpInfo. Each runs in a forked process: a crash is a failed OpInfo."""
     database()
-    if set(ON_DEVICE) & set(ways):
+    if any(set(ON_DEVICE) & {way, *way.split()} for way in ways):
         importlib.import_module("holdfast.torch")
         torch.empty(1, device="holdfast").add(1).sum()  # every child has the handlers already
     found: dict[str, dict[str, Any]] = {way: {} for way in ways}
@@ -374,7 +409,8 @@ def _read(place: Path, code: int | None, late: bool, limit_s: float) -> dict[str
     if place.exists() and not late:
         return json.loads(place.read_text())
     why = f"not done after {limit_s:.0f} s" if late else f"the process ended with {code}"
-    return {"passed": False, "samples": 0, "error": why, "fallbacks": {}, "calls": []}
+    empty: dict[str, Any] = {"fallbacks": {}, "calls": [], "hosted": {}}
+    return {"passed": False, "samples": 0, "error": why, **empty}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -383,6 +419,9 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--only", default="*", help="names of OpInfos, with * and commas")
     parser.add_argument("--way", choices=[*WAYS, "both", "all"], default="both")
+    parser.add_argument("--engine", choices=["numpy", "opencl"], default="numpy")
+    parser.add_argument("--mapping", choices=["auto", "gpu"], default="auto", help="of OpenCL")
+    parser.add_argument("--strict", action="store_true", help="the host computes nothing")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--write", action="store_true", help="add new passes to passes.json")
     parser.add_argument("--json", type=Path, help="write all results here")
@@ -394,27 +433,49 @@ def main(argv: list[str] | None = None) -> int:
     if not names:
         parser.error(f"no OpInfo is called {options.only!r}; try --only 'nn.functional.conv*'")
     ways = {"both": ["table", "tape"], "all": list(WAYS)}.get(options.way, [options.way])
+    if options.engine == "opencl":
+        ways = [_opencl_way(options)]
+        if os.environ.get("HOLDFAST_TORCH_SHIM") != "off":  # its kernels read the host's memory
+            os.environ["HOLDFAST_TORCH_SHIM"] = "off"  # torch has read it already: begin again
+            again = sys.argv[1:] if argv is None else argv
+            os.execv(sys.executable, [sys.executable, "-m", "tests.contract.op_db", *again])
     found = sweep(names, ways, options.workers)
     for way, results in found.items():
         passed = [n for n, r in results.items() if r["passed"]]
         print(f"{way}: {len(passed)} of {len(results)} OpInfos pass")
+        hosted = sum((Counter(r["hosted"]) for r in results.values()), Counter[str]())
+        if hosted:
+            print(f"{way}: {len(hosted)} ops were left to the host: {' '.join(sorted(hosted))}")
         if options.v:
             for name, r in sorted(results.items()):
                 if not r["passed"]:
                     print(f"  {name}: fallbacks {sorted(r['fallbacks'])} {r['error'] or ''}")
+                elif r["hosted"]:
+                    print(f"  {name}: passes, the host computes {sorted(r['hosted'])}")
         if options.write:
             reached = {op for r in results.values() if r["passed"] for op in r["calls"]}
-            write({way: passed} if way in ON_DEVICE else {way: passed, "ops": sorted(reached)})
+            alone = way in ON_DEVICE or "opencl" in way
+            write({way: passed} if alone else {way: passed, "ops": sorted(reached)})
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
     return 0
+
+
+def _opencl_way(options: Any) -> str:
+    words = ["opencl"]
+    words += ["device"] if options.way in ON_DEVICE else []
+    words += ["gpu"] if options.mapping == "gpu" else []
+    words += ["strict"] if options.strict or options.way == "native" else []
+    return " ".join(words)
 
 
 def known() -> dict[str, list[str]]:
     """The passes that are committed, by way, and the ops that they called."""
     empty: dict[str, list[str]] = {"table": [], "tape": [], "ops": []}
     found = json.loads(PASSES.read_text()) if PASSES.exists() else empty
-    return found | (json.loads(PASSES_DEVICE.read_text()) if PASSES_DEVICE.exists() else {})
+    for more in (PASSES_DEVICE, PASSES_OPENCL):
+        found |= json.loads(more.read_text()) if more.exists() else {}
+    return found
 
 
 def write(passed: dict[str, list[str]]) -> None:
@@ -422,10 +483,11 @@ def write(passed: dict[str, list[str]]) -> None:
     before = known()
     for way, names in passed.items():
         before[way] = sorted(set(before.get(way, [])) | set(names))
+    opencl = {way: before.pop(way) for way in list(before) if "opencl" in way}
     device = {way: before.pop(way) for way in ON_DEVICE if way in before}
-    PASSES.write_text(json.dumps(before, indent=0) + "\n")
-    if device:
-        PASSES_DEVICE.write_text(json.dumps(device, indent=0) + "\n")
+    for file, ways in ((PASSES, before), (PASSES_DEVICE, device), (PASSES_OPENCL, opencl)):
+        if ways:
+            file.write_text(json.dumps(ways, indent=0) + "\n")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import torch
 from holdfast.compute import random
 from holdfast.compute.engine import ENGINES
 from tests.contract import op_db
-from tests.contract.test_conformance import OWN
+from tests.contract.test_conformance import ENGINES_HERE, OWN, kernels_kept  # noqa: F401
 from tests.contract.torch_bridge import OnTable
 
 
@@ -181,12 +181,13 @@ def called(overload: Any, name: str) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", ENGINES_HERE)
 @pytest.mark.parametrize("name", CASES)
-def test_an_op_answers_as_torch_does(name: str):
+def test_an_op_answers_as_torch_does(name: str, engine: str):
     base, _, overload = name.partition(".")
     target = getattr(getattr(torch.ops.aten, base), overload or "default")
     expected = called(target, name)
-    bridge = OnTable()
+    bridge = OnTable(engine)
     with bridge:
         found = called(target, name)
     ours = torch.utils._pytree.tree_leaves(found)

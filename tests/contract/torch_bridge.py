@@ -4,6 +4,10 @@ Two ways in. `OnTable` sits below torch's autograd: torch's own backward formula
 calls and are computed by the table as well. `OnTape` leaves torch's autograd out: what requires a
 gradient is noted by ours, and `gradients` goes backward through our own gradient lines.
 
+`OnTable("opencl")` has the OpenCL engine compute: each argument's whole memory is uploaded, so that
+kernels meet torch's strides and offsets, and what comes out is read back. Ops that this engine left
+to the host are counted in `hosted`.
+
 What the table cannot do is computed by torch and counted in `fallbacks`; a run without fallbacks
 has called no torch kernel. torch's own metadata calls (a tensor's sizes changed in place) compute
 nothing and are not counted.
@@ -23,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from holdfast.base.errors import HoldfastError
 from holdfast.compute import autograd, tensors
 from holdfast.compute import dtype as formats
-from holdfast.compute.engine import ENGINES, run
+from holdfast.compute.engine import ENGINES, each, fallbacks, run
 from holdfast.compute.ops.rules import Meta
 from holdfast.compute.ops.table import Op
 from holdfast.compute.tensors import CustomTensor
@@ -70,11 +74,12 @@ def to_dtype(kind: torch.dtype) -> Any:
 
 
 class _Bridge(TorchDispatchMode):
-    def __init__(self, engine: str = "numpy") -> None:
+    def __init__(self, engine: Any = "numpy") -> None:
         super().__init__()
-        self.engine = ENGINES[engine]
+        self.engine = ENGINES[engine] if isinstance(engine, str) else engine
         self.calls: Counter[str] = Counter()
         self.fallbacks: Counter[str] = Counter()
+        self.hosted: Counter[str] = Counter()
         self.wrong_rules: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -157,6 +162,47 @@ def _written(op: Op, name: str) -> bool:
     return any("!" in (p.alias or "") for p in op.schema.parameters if p.name == name)
 
 
+class Elsewhere:
+    """Arrays of the host on another engine, with their strides and with what they share."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+        self._wholes: dict[int, tuple[Any, Any]] = {}  # bytes here and there, by address
+
+    def up(self, value: Any) -> Any:
+        """An argument; its arrays look at a copy of all memory that the tensor is a part of."""
+        if isinstance(value, list | tuple):
+            return [self.up(one) for one in value]
+        if not isinstance(value, torch.Tensor):
+            return to_dtype(value) if isinstance(value, torch.dtype) else value
+        array = to_array(value)
+        if not array.size or value.is_conj() or value.is_neg():
+            return self.engine.upload(array)
+        there = self._there(value.untyped_storage())
+        begin = value.storage_offset() * array.itemsize
+        return there.viewed(array.dtype, array.shape, array.strides, there.offset + begin)
+
+    def _there(self, storage: Any) -> Any:
+        address = storage.data_ptr()
+        if address not in self._wholes:
+            # Arrays over it keep the storage: a result may lie in it when the argument is gone.
+            whole = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+            self._wholes[address] = whole, self.engine.upload(whole)
+        return self._wholes[address][1]
+
+    def down(self, array: Any) -> Any:
+        """A result on the host: the memory of an argument if it lies in the argument there."""
+        for whole, there in self._wholes.values():
+            if array.memory is there.memory:
+                return numpy.ndarray(array.shape, array.dtype, whole, array.offset, array.strides)
+        return self.engine.download(array)
+
+    def bring_back(self) -> None:
+        """Changes of the arguments, to the host."""
+        for whole, there in self._wholes.values():
+            whole[...] = self.engine.download(there)
+
+
 class OnTable(_Bridge):
     """torch's autograd above, our kernels below."""
 
@@ -165,10 +211,24 @@ class OnTable(_Bridge):
         named = {k: _down(v) for k, v in kwargs.items()}
         bound = op.schema.bind(raw, named)
         before = [array.copy() for _, array in _arrays_of(op, bound)]
-        out = run(op, self.engine, raw, named)
+        if self.engine is ENGINES["numpy"]:
+            out = run(op, self.engine, raw, named)
+        else:
+            out = self._run_elsewhere(op, args, kwargs)
         self.check_rule(op, raw, named, out)
         self.check_memory(op, before, bound, out)
         return self._up(op, out, args)
+
+    def _run_elsewhere(self, op: Op, args: Any, kwargs: Any) -> Any:
+        there = Elsewhere(self.engine)
+        earlier = fallbacks.copy()
+        named = {k: there.up(v) for k, v in kwargs.items()}
+        try:
+            out = run(op, self.engine, [there.up(a) for a in args], named)
+        finally:
+            self.hosted += Counter({name: n for (_, name), n in (fallbacks - earlier).items()})
+        there.bring_back()
+        return each(out, there.down)
 
     def assign(self, op: Op, target: torch.Tensor, value: torch.Tensor) -> None:
         if (
@@ -177,7 +237,12 @@ class OnTable(_Bridge):
             and target.numel() == 0
         ):
             target.resize_(value.shape)
-        self.engine.write(to_array(target), to_array(value))
+        if self.engine is ENGINES["numpy"]:
+            self.engine.write(to_array(target), to_array(value))
+            return
+        there = Elsewhere(self.engine)
+        self.engine.write(there.up(target), there.up(value))
+        there.bring_back()
 
     def _up(self, op: Op, out: Any, args: Any) -> Any:
         if isinstance(out, list | tuple):

@@ -91,7 +91,7 @@ def test_an_unknown_device_gets_a_suggestion() -> None:
         open_device("cude")
     assert str(caught.value) == (
         "unknown device 'cude'\n"
-        "  expected: auto, or one of cpu, cuda, xpu, mps, holdfast, xla, simulated\n"
+        "  expected: auto, or one of cpu, cuda, xpu, mps, holdfast, opencl, xla, simulated\n"
         "  try: cuda"
     )
 

@@ -67,7 +67,29 @@ class Config:
         "the shared library of the retryix provider (memory.svm)", default=None
     )
     engine: str = about(
-        "which engine computes on devices that name none: numpy (compute)", default="numpy"
+        "which engine computes on devices that name none: numpy or opencl (compute)",
+        default="numpy",
+    )
+    opencl_mapping: str = about(
+        "how OpenCL kernels lay out their work: auto (by the kind of device), cpu or gpu (compute)",
+        default="auto",
+    )
+    opencl_options: str = about(
+        "what the compiler of OpenCL kernels is told besides, such as -cl-opt-disable (compute)",
+        default="",
+    )
+    opencl_memory: str = about(
+        "what OpenCL arrays lie in: buffers, or svm where the device has it (memory)",
+        default="buffers",
+    )
+    opencl_random: str = about(
+        "who draws large arrays of random numbers for OpenCL: host (torch's numbers) or device"
+        " (compute)",
+        default="host",
+    )
+    clblast: str = about(
+        "whether CLBlast is used where it is here and was measured faster: auto or off (compute)",
+        default="auto",
     )
     strict: bool = about(
         "refuse ops that an engine has no kernel for; else the host computes them (compute)",

@@ -1,4 +1,4 @@
-"""The torch device of Holdfast: what computes each of torch's overloads on it, and its C++ shim.
+"""The torch device of Holdfast: engines and their devices, what computes each of torch's overloads.
 
 An overload is computed by a kernel of the engine (native), by other overloads that torch takes it
 apart into (decomposition), or by torch's own kernels on the CPU over the same memory (fallback).
@@ -6,10 +6,11 @@ HOLDFAST_STRICT=1 refuses the last. The shim makes small ops quicker, with torch
 brings torch.Generator(device="holdfast"); nothing else needs it.
 
 examples:
+holdfast device                            engines, and OpenCL devices with their memory
 holdfast device ops                        every overload, and how many go which way
 holdfast device ops --fallbacks            only those that fall back
 holdfast device ops --only 'conv*'         names that fit a pattern
-holdfast device ops --engine numpy --json  for scripts
+holdfast device ops --engine opencl --json for scripts, of the OpenCL engine
 holdfast device build                      compile the C++ shim for this torch
 """
 
@@ -22,7 +23,9 @@ import json
 import sys
 from typing import Any
 
-from holdfast.base.errors import NotFound
+from holdfast.base.config import Config
+from holdfast.base.errors import HoldfastError, NotFound
+from holdfast.base.units import format_bytes
 from holdfast.compute.engine import ENGINES
 from holdfast.compute.torch_device import shim
 from holdfast.compute.torch_device.coverage import FALLBACK, WAYS, Row, counts, coverage
@@ -53,9 +56,47 @@ def _ops_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do what was asked for; without an action, tell what there is."""
     if args.action is None:
-        print(args.device_help(), end="")
+        print(_engines(), _opencl_devices(), args.device_help(), sep="\n\n", end="")
         return 0
     return _ops(args) if args.action == "ops" else _build()
+
+
+def _engines() -> str:
+    """Engines by name, and which one computes where nothing is said."""
+    chosen = Config.load().engine
+    rows = [
+        [name, ENGINES.entry(name).summary, "chosen" if name == chosen else ""] for name in ENGINES
+    ]
+    return "\n".join(["engines", *_aligned(rows)])
+
+
+def _opencl_devices() -> str:
+    """Every OpenCL device, or why there is none."""
+    try:
+        engine: Any = ENGINES["opencl"]
+        from holdfast.memory.opencl import described
+
+        rows = [
+            [
+                one.name,
+                f"{one.device} ({one.platform})",
+                format_bytes(one.memory_bytes),
+                words.count(one.units, "compute unit"),
+                f"kernels for {engine.on(index).mapping.upper()}s",
+            ]
+            for index, one in enumerate(described())
+        ]
+    except HoldfastError as exc:
+        return f"OpenCL devices: none\n  {exc}"
+    return "\n".join(["OpenCL devices", *_aligned(rows)])
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def _build() -> int:

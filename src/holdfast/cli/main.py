@@ -36,6 +36,9 @@ COMMANDS: Registry[ModuleType] = Registry(
         "device": Entry(
             "holdfast.cli.device", "show what Holdfast's torch device computes", "torch,compute"
         ),
+        "tune": Entry(
+            "holdfast.cli.tune", "find the fastest kernels for an OpenCL device", "opencl"
+        ),
         "port": Entry("holdfast.cli.port", "models on XLA: write a port, check one, list them"),
         "comfy": Entry("holdfast.cli.comfy", "put the nodes into ComfyUI, check a running one"),
         "doctor": Entry("holdfast.cli.doctor", "check what Holdfast can use here, what to install"),

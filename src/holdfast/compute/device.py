@@ -38,6 +38,14 @@ class CustomDevice:
         self.index = int(number) if index is None and number else index or 0
         self.engine = _engine(kind, self.index)
 
+    @classmethod
+    def of(cls, engine: Engine) -> CustomDevice:
+        """The place where an engine computes."""
+        made = object.__new__(cls)
+        made.device_type, made.index = engine.name, getattr(engine, "index", 0)
+        made.engine = engine
+        return made
+
     def matches(self, other: CustomDevice) -> bool:
         """Whether tensors of both can meet in one op."""
         return self.engine is other.engine and self.index == other.index

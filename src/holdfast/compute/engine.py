@@ -74,11 +74,22 @@ ENGINES: Registry[Engine] = Registry(
         "numpy": Entry(
             "holdfast.compute.engines.numpy:engine", "NumPy, on any CPU", extra="compute"
         ),
+        "opencl": Entry(
+            "holdfast.compute.engines.opencl:engine",
+            "OpenCL, on GPUs of any vendor and CPUs",
+            extra="opencl",
+        ),
         "torch": Entry(
             "holdfast.compute.engines.torch:engine", "torch, on CUDA devices", extra="torch"
         ),
     },
 )
+
+
+def engine_of(array: Array) -> Engine:
+    """The engine that an array belongs to: NumPy's for its arrays, else the one it names."""
+    return ENGINES["numpy"] if isinstance(array, numpy.ndarray) else array.engine
+
 
 fallbacks: Counter[tuple[str, str]] = Counter()  # (engine, op) -> calls that ran on the host
 
@@ -168,6 +179,9 @@ def _ready(op: Op, args: Any, kwargs: Any) -> numpy.dtype[Any] | None:
 
 
 def _pointwise(op: Op, engine: Engine, kernel: Any, args: Any, kwargs: Any) -> Any:
+    direct = getattr(engine, "pointwise", None)
+    if direct is not None:  # formats meet inside its kernels
+        return direct(op, args, kwargs)
     kind = _ready(op, args, kwargs)
     if kind is not None:
         out = engine.call(kernel, args, kwargs)
@@ -200,16 +214,42 @@ def _without_kernel(op: Op, engine: Engine, args: Any, kwargs: Any) -> Any:
         from holdfast.compute import tensors
 
         return tensors.decomposed(op, engine, args, kwargs)
+    return on_host(op, engine, args, kwargs)
+
+
+# What ATen's signature keeps to itself: running statistics that are changed.
+_UNSAID = {"native_batch_norm": ("running_mean", "running_var")}
+
+
+def on_host(op: Op, engine: Engine, args: Any, kwargs: Any) -> Any:
+    """Compute an op of another engine on the host: counted, refused where it is strict.
+
+    Arrays that the op changes are changed on the engine too.
+    """
     host = ENGINES["numpy"]
-    if engine is host or op.name not in host.kernels:
+    if engine is host or (op.name not in host.kernels and op.decomposition is None):
         raise Unsupported(
             f"engine {engine.name!r} has no kernel for {op.name} and the op has no decomposition",
             expected="an op that `holdfast.compute.ops.OPS` has a kernel or a decomposition for",
         )
     count_fallback(engine, op.name)
-    down = lambda v: each(v, engine.download)  # noqa: E731
-    out = run(op, host, [down(a) for a in args], {k: down(v) for k, v in kwargs.items()})
+    bound = op.schema.bind(args, kwargs)
+    lowered = {name: each(value, _down) for name, value in bound.items()}
+    positional = [lowered.pop(p.name) for p in op.schema.parameters if not p.keyword]
+    out = run(op, host, positional, lowered)
+    names = [p.name for p in op.schema.parameters if not p.keyword]
+    lowered.update(zip(names, positional, strict=True))
+    for parameter in op.schema.parameters:
+        unsaid = parameter.name in _UNSAID.get(op.schema.base, ())
+        if (unsaid or "!" in (parameter.alias or "")) and bound[parameter.name] is not None:
+            engine.write(bound[parameter.name], lowered[parameter.name])
     return each(out, engine.upload)
+
+
+def _down(array: Array) -> Any:
+    """An array of any engine on the host, in memory that may be written to."""
+    found = engine_of(array).download(array)
+    return found if found.flags.writeable else found.copy()
 
 
 def each(value: Any, function: Callable[[Any], Any]) -> Any:

@@ -18,6 +18,7 @@ from holdfast.compute import threads
 from holdfast.compute.engine import ENGINES
 from holdfast.compute.engines.numpy import chains
 from holdfast.compute.ops.rules import Meta
+from holdfast.compute.ops.table import Op
 from holdfast.compute.tensors import CustomTensor
 
 _BLOCK = 1 << 16  # numbers of a block on one thread: its buffers stay in the L2 cache
@@ -42,12 +43,17 @@ class Traced:
 
 
 class Step(NamedTuple):
-    """One op: its kernel, its arguments (`Traced` where they are arrays), its result."""
+    """One op: its kernel, its arguments (`Traced` where they are arrays), its result.
+
+    `call` is the op with its arguments by name, for engines that have no use for NumPy's kernels;
+    None for a cast.
+    """
 
     kernel: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     result: Traced
+    call: tuple[Op, dict[str, Any]] | None = None
 
 
 class Task(NamedTuple):

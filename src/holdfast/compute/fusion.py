@@ -5,7 +5,8 @@
         return x * (1 + y).sigmoid() + 0.5
 
 Covers: recording the ops that a function calls, keeping recordings.
-Leaves to others: the ops, which are those of the table; running them block by block (`fused`).
+Leaves to others: the ops, which are those of the table; running them block by block (`fused`), or
+as one kernel where an engine makes one of them (its `fused`).
 Promise: results are those of the plain function, to the last bits; a function that is not
 pointwise all through, wants gradients or looks at numbers is called as it is. A recording is made
 once for each combination of shapes, formats and other arguments, so the function must depend on
@@ -55,6 +56,8 @@ def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
         if recorded is None:
             return function(*args, **kwargs)
         made = recorded.program.run(tensors)
+        if made is None:
+            return function(*args, **kwargs)
         return made[0] if recorded.container is None else recorded.container(made)
 
     return fused
@@ -62,7 +65,10 @@ def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _key(tensors: list[CustomTensor], args: Any, kwargs: Any) -> Any:
     """What a recording depends on; None where there can be none."""
-    if not tensors or any(t.device.engine is not ENGINES["numpy"] for t in tensors):
+    engine: Any = tensors[0].device.engine if tensors else None
+    if engine is not ENGINES["numpy"] and not hasattr(engine, "fused"):
+        return None
+    if any(t.device.engine is not engine for t in tensors):
         return None
     if autograd.mode.enabled and any(t.requires_grad for t in tensors):
         return None
@@ -74,7 +80,8 @@ def _key(tensors: list[CustomTensor], args: Any, kwargs: Any) -> Any:
             return type(value), repr(value)  # -0.0 is no 0.0 here, and one nan is another
         return type(value), value
 
-    key = tuple(map(one, args)), tuple((k, one(v)) for k, v in sorted(kwargs.items()))
+    named = tuple((k, one(v)) for k, v in sorted(kwargs.items()))
+    key = engine, tuple(map(one, args)), named
     try:
         hash(key)
     except TypeError:
@@ -88,7 +95,7 @@ def _key(tensors: list[CustomTensor], args: Any, kwargs: Any) -> Any:
 class Recorded(NamedTuple):
     """A program, and in what its results are returned: a list, a tuple or alone."""
 
-    program: Program
+    program: Any  # a `Program`, or what an engine makes of the steps: it has `run(tensors)`
     container: type | None
 
 
@@ -120,15 +127,17 @@ class Recorder:
         if not isinstance(meta, Meta):
             raise NotPointwise
         function, args, kwargs = _straight(op, tuple(args), kwargs)
-        return self._note(function, args, kwargs, meta)
+        return self._note(function, args, kwargs, meta, (op, bound))
 
-    def _note(self, function: Any, args: Any, kwargs: Any, meta: Meta) -> Traced:
+    def _note(
+        self, function: Any, args: Any, kwargs: Any, meta: Meta, called: Any = None
+    ) -> Traced:
         if any(getattr(v, "ndim", 0) and not isinstance(v, Traced) for v in args):
             raise NotPointwise  # an array that did not come in as an argument
         if any(hasattr(v, "ndim") for v in kwargs.values()):
             raise NotPointwise
         made = self.new(meta)
-        self.steps.append(Step(function, args, kwargs, made))
+        self.steps.append(Step(function, args, kwargs, made, called))
         return made
 
     def cast(self, array: Traced, dtype: Any) -> Any:
@@ -200,15 +209,17 @@ def _record(function: Callable[..., Any], args: Any, kwargs: Any) -> Recorded | 
     given = [stand_in(a) for a in args]
     named = {k: stand_in(v) for k, v in kwargs.items()}
     inputs = [v._array for v in (*given, *named.values()) if isinstance(v, CustomTensor)]
+    tensors = (v for v in (*args, *kwargs.values()) if isinstance(v, CustomTensor))
+    engine = next(tensors).device.engine
     try:
         with autograd.no_grad():
             out = function(*given, **named)
-        return _program(recorder, inputs, out)
+        return _program(recorder, engine, inputs, out)
     except (NotPointwise, HoldfastError, TypeError, ValueError, AttributeError):
         return None  # the plain call says what is wrong, if anything is
 
 
-def _program(recorder: Recorder, inputs: list[Traced], out: Any) -> Recorded | None:
+def _program(recorder: Recorder, engine: Any, inputs: list[Traced], out: Any) -> Recorded | None:
     many = isinstance(out, list | tuple)
     results = [getattr(o, "_array", None) for o in (out if many else [out])]
     made = {step.result.place for step in recorder.steps}
@@ -221,5 +232,10 @@ def _program(recorder: Recorder, inputs: list[Traced], out: Any) -> Recorded | N
         return None
     if any(numpy.broadcast_shapes(shape, whole) != whole for shape in shapes):
         return None
-    program = Program(inputs, recorder.steps, found, recorder.count)
+    if engine is ENGINES["numpy"]:
+        program = Program(inputs, recorder.steps, found, recorder.count)
+    else:
+        program = engine.fused(inputs, recorder.steps, found)
+    if program is None:
+        return None
     return Recorded(program, (list if isinstance(out, list) else tuple) if many else None)

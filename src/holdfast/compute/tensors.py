@@ -399,7 +399,7 @@ def _noted(op: Op, args: Any, kwargs: Any, raw: Any, device: CustomDevice) -> An
 
 def decomposed(op: Op, engine: Engine, args: Any, kwargs: Any) -> Any:
     """Compute an op that has no kernel, on arrays, by its decomposition."""
-    device = CustomDevice(engine.name)
+    device = CustomDevice.of(engine)
     up = lambda v: each(v, lambda a: CustomTensor._wrap(a, device))  # noqa: E731
     apart: Any = op.decomposition
     with autograd.no_grad():

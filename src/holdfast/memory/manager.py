@@ -42,12 +42,16 @@ class MemoryManager:
             return self._defaults[place]
 
     def place(self, device: str) -> str:
-        """The device that `device` means here: "cpu", or "cuda:N" where there is one."""
+        """The device that `device` means here: "cpu", "opencl:N", or "cuda:N" if there is one."""
         kind, _, number = device.partition(":")
         if kind == "cpu":
             return "cpu"
-        if kind != "cuda" or (number and not number.isdigit()):
-            raise BadInput(f"there is no device {device!r}", expected="cpu, cuda or cuda:N")
+        if kind not in ("cuda", "opencl") or (number and not number.isdigit()):
+            raise BadInput(
+                f"there is no device {device!r}", expected="cpu, cuda, cuda:N, opencl or opencl:N"
+            )
+        if kind == "opencl":
+            return f"opencl:{number or 0}"
         if not cuda.is_available():
             self.warn_once(
                 f"there is no CUDA device that torch can use: {device!r} is the CPU in this process"

@@ -397,8 +397,13 @@ def _default_resource(device_type: str) -> Resource:
         from holdfast.memory.torch_cuda import Cuda
 
         return Cuda(int(device_type.partition(":")[2] or 0))
+    if re.fullmatch(r"opencl(:\d+)?", str(device_type)):
+        from holdfast.memory.opencl_resources import resource
+
+        return resource(int(device_type.partition(":")[2] or 0))
     raise BadInput(
-        f"there is no pool for the device {device_type!r}", expected="cpu, cuda or cuda:N"
+        f"there is no pool for the device {device_type!r}",
+        expected="cpu, cuda, cuda:N, opencl or opencl:N",
     )
 
 

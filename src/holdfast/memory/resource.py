@@ -79,6 +79,10 @@ class Blocks(Generic[Known]):
         with self._lock:
             self._known[address] = known
 
+    def known(self, address: int) -> Known:
+        """What is known of a block in use."""
+        return self._known[address]
+
     def all(self) -> list[Known]:
         """What is known of every block in use."""
         with self._lock:

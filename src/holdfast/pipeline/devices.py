@@ -115,6 +115,11 @@ DEVICES: Registry[Callable[[int | None], Device]] = Registry(
             "Holdfast's own torch device: no driver, NumPy computes",
             "compute",
         ),
+        "opencl": Entry(
+            "holdfast.pipeline.opencl_device:OpenCL",
+            "GPUs of any vendor, and CPUs, through OpenCL",
+            "compute,opencl",
+        ),
         "xla": Entry(
             "holdfast.pipeline.xla_device:Xla",
             "TPUs, GPUs and CPUs through JAX, weights split over all of them",

@@ -49,5 +49,6 @@ def ormqr(self: Any, input2: Any, input3: Any, left: bool = True, transpose: boo
     back = transpose == left
     count = input2.shape[-1]
     order = range(count) if back else reversed(range(count))
-    found = _reflected(side, _vectors(self), conjugate(input2) if back else input2, order)
+    start = side if count else F.clone(side)  # a result is never an argument itself
+    found = _reflected(start, _vectors(self), conjugate(input2) if back else input2, order)
     return found if left else _adjoint(found)

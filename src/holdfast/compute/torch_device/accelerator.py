@@ -22,6 +22,10 @@ def install() -> None:
     from holdfast.compute.torch_device import module
 
     ours = {
+        "_accelerator_setDeviceIndex": module.set_device,
+        "_accelerator_getDeviceIndex": module.current_device,
+        "_accelerator_exchangeDevice": module._exchange_device,
+        "_accelerator_maybeExchangeDevice": module._maybe_exchange_device,
         "_accelerator_synchronizeDevice": module.synchronize,
         "_accelerator_isAllocatorInitialized": module.is_initialized,
         "_accelerator_emptyCache": lambda: module.empty_cache(),

@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from holdfast.compute.torch_device import places, selecting
+
 _C: Any = torch._C  # what its stubs do not mention
 _taken: deque[BaseException] = deque(maxlen=64)
 _WITHOUT = "without setting an exception"
@@ -54,6 +56,10 @@ class _Engine(_C._ImperativeEngine):
 
     def run_backward(self, *args: Any, **kwargs: Any) -> Any:
         try:
+            if selecting.choice.elsewhere and places.device_count() > 1:
+                # torch believes that there is one device, and has a thread for that one alone.
+                with torch.autograd.set_multithreading_enabled(False):
+                    return super().run_backward(*args, **kwargs)
             return super().run_backward(*args, **kwargs)
         except SystemError as exc:
             if not _taken or _WITHOUT not in str(exc):

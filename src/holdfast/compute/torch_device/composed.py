@@ -35,7 +35,7 @@ def write(target: Tensor, value: Tensor) -> Tensor:
 
 
 def _filled(out: Tensor, name: str, *args: Any) -> Tensor:
-    return write(out, computed(name, *args, dtype=storage.numpy_format(out.dtype)))
+    return write(out, computed(name, *args, like=out, dtype=storage.numpy_format(out.dtype)))
 
 
 @special("arange.start_out")

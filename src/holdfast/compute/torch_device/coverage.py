@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from holdfast.compute.engine import ENGINES, Engine
 from holdfast.compute.ops.table import Op
-from holdfast.compute.torch_device import fallback, registering, resolve
+from holdfast.compute.torch_device import fallback, registering, resolve, selecting
 
 NATIVE, DECOMPOSITION, FALLBACK = "native", "decomposition", "fallback"
 WAYS = (NATIVE, DECOMPOSITION, FALLBACK)
@@ -32,9 +32,9 @@ class Row(NamedTuple):
 def coverage(engine: str | None = None) -> list[Row]:
     """A row for every overload that the device answers for, by name.
 
-    `engine` is one of `ENGINES`; the NumPy engine when not given. Raises NotFound.
+    `engine` is one of `ENGINES`; the one that was chosen when not given. Raises NotFound.
     """
-    chosen = ENGINES[engine or "numpy"]
+    chosen = ENGINES[engine or selecting.engine()]
     special = registering.specials()
     found = []
     for name in registering.overload_names():

@@ -53,9 +53,17 @@ def normal_(
     ours, theirs = random.current(), _theirs.generator
     with ours.whole():
         theirs.set_state(seeds.packed(ours.get_state()))
-        _NORMAL(storage.on_cpu(storage.down(self)), mean, std, generator=theirs)
+        drawn = _room_for(self)
+        _NORMAL(drawn, mean, std, generator=theirs)
         ours.set_state(seeds.unpacked(theirs.get_state()))
-    return self
+    return self if storage.is_on_host(self) else self.copy_(drawn)
+
+
+def _room_for(tensor: torch.Tensor) -> torch.Tensor:
+    """Where torch draws the numbers of a tensor: in its memory, where the host sees that."""
+    if storage.is_on_host(tensor):
+        return storage.on_cpu(storage.down(tensor))
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
 
 
 @special("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor")

@@ -40,9 +40,9 @@ def as_torch_has_it(exc: HoldfastError) -> HoldfastError:
 
 def _no_memory(exc: OutOfMemory) -> NoMemory:
     """The error of a full device: where a limit was set, that is what it is full to."""
-    from holdfast.memory.manager import memory_manager
+    from holdfast.compute.torch_device import memory_figures
 
-    pool = memory_manager.pool("cpu").pool
+    pool = memory_figures.pool().pool
     limit = pool.core.limit
     if not (limit and pool.core.hard):
         return NoMemory(exc.what, expected=exc.expected, hint=exc.hint)

@@ -1,6 +1,6 @@
 """What torch calls for an overload: arrays out of tensors, the op of the table, tensors again.
 
-Covers: the functional, in-place and out= form of an op; a short way for float32 and float64.
+Covers: the functional, in-place and out= form of an op; a short way for NumPy's floats.
 Leaves to others: which op (`resolve`), computing (the engine), overloads without one (`fallback`).
 Promise: an in-place form changes its tensor only when the result is whole; formats meet as torch
 has them meet.
@@ -8,6 +8,7 @@ has them meet.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -19,8 +20,9 @@ from holdfast.base.errors import BadInput, HoldfastError
 from holdfast.compute import dtype as formats
 from holdfast.compute.engine import ENGINES, run
 from holdfast.compute.ops.table import Op
-from holdfast.compute.torch_device import fallback, outs, resolve, storage
+from holdfast.compute.torch_device import crossing, elsewhere, fallback, outs, resolve, storage
 from holdfast.compute.torch_device.errors import as_torch_has_it
+from holdfast.compute.torch_device.selecting import choice
 from holdfast.compute.torch_device.storage import down, up
 
 Handler = Callable[..., Any]
@@ -33,7 +35,7 @@ _PROMOTING = ("addr", "div.Tensor_mode", "div.Scalar_mode")
 # One number everywhere: it may be written to the same place more than once.
 _ONE_NUMBER = ("fill", "zero")
 # Places among numbers may be on the CPU, as torch allows it; elsewhere a number at most.
-_PLACES_FROM_CPU = ("index", "_index_put_impl", "index_put", "_unsafe_index", "_unsafe_index_put")
+_PLACES_FROM_CPU = ("index", "_index_put_impl_", "index_put", "_unsafe_index", "_unsafe_index_put")
 
 
 class _Lowering(dict[type, Callable[[Any], Any]]):
@@ -88,6 +90,8 @@ def _raised(out: Any) -> Any:
         return up(out)
     if isinstance(out, list | tuple):
         return type(out)(_raised(one) for one in out)
+    if elsewhere.is_far(out):
+        return elsewhere.up(out)
     return up(numpy.asarray(out)) if isinstance(out, numpy.generic) else out
 
 
@@ -132,7 +136,7 @@ def _unary(engine: Any, kernel: Handler, general: Handler) -> Handler:
             return general(tensor, *args, **kwargs)
         array = down(tensor)
         kind = array.dtype
-        if kind is _FLOAT32 or kind is _FLOAT64:
+        if (kind is _FLOAT32 or kind is _FLOAT64) and type(array) is _ndarray:
             try:
                 out = call(kernel, array)
             except MemoryError:  # the general way makes room, or says what is missing
@@ -156,13 +160,13 @@ def _binary(engine: Any, kernel: Handler, general: Handler) -> Handler:
         except AttributeError:  # a number in front of a tensor
             return general(tensor, other)
         kind = array.dtype
-        if kind is not _FLOAT32 and kind is not _FLOAT64:
+        if (kind is not _FLOAT32 and kind is not _FLOAT64) or type(array) is not _ndarray:
             return general(tensor, other)
         if type(other) is float:
             second = other
         elif isinstance(other, _Tensor):
             second = down(other)
-            if second.dtype is not kind:
+            if second.dtype is not kind or type(second) is not _ndarray:
                 return general(tensor, other)
         else:
             return general(tensor, other)
@@ -196,6 +200,9 @@ def _computer(overload: Any, op: Op) -> Callable[[Any, Any], Any]:
         try:
             raw = [lower[type(a)](a) for a in args]
             named = kwargs and {k: lower[type(v)](v) for k, v in kwargs.items() if k not in dropped}
+            if choice.elsewhere:  # there may be arrays that are not NumPy's
+                otherwise = functools.partial(crossing.chosen_for, kwargs.get("device"))
+                return crossing.computed(op, raw, named, otherwise)
             return run(op, engine, raw, named)
         except HoldfastError as exc:
             raise as_torch_has_it(exc) from exc.__cause__
@@ -252,11 +259,13 @@ def _into_itself(engine: Any, ufunc: numpy.ufunc, general: Handler) -> Handler:
         array = down(target)
         if (array.dtype is not _FLOAT32 and array.dtype is not _FLOAT64) or 0 in array.strides:
             return general(target, *args)
-        given = [array]
+        if type(array) is not _ndarray:
+            return general(target, *args)
+        given: list[Any] = [array]
         for other in args:
             if isinstance(other, _Tensor):
                 second = down(other)
-                if second.dtype is not array.dtype:
+                if second.dtype is not array.dtype or type(second) is not _ndarray:
                     return general(target, *args)
                 given.append(second)
             elif type(other) is float:
@@ -290,7 +299,7 @@ def _write(op: Op, target: torch.Tensor, out: Any, promotes: bool) -> None:
             )
         if op.schema.base not in _ONE_NUMBER:
             storage.check_writable(array)
-        ENGINES["numpy"].write(array, out)
+        crossing.write(array, out)
     except HoldfastError as exc:
         raise as_torch_has_it(exc) from exc.__cause__
     except ValueError as exc:

@@ -1,12 +1,13 @@
-"""Memory of the device: Holdfast's pool of the CPU, under the names that torch has for figures.
+"""Memory of the device: Holdfast's pool for it, under the names that torch has for figures.
 
 Covers: figures, peaks, the cache, a limit.
 Leaves to others: the pool (`holdfast.memory`), whose profiler, tags and leak finder see the
 device's tensors as they see all blocks.
-Promise: figures are bytes. Tensors of 16 KB or more lie in the pool; smaller ones come from malloc,
-which is quicker for them, and are not counted, unless a recording or the leak finder looks on. What
-the CPU computes for the device (a fallback) lies in torch's own memory. Everything else that takes
-memory from the pool of the CPU in this process is counted too.
+Promise: figures are bytes. With NumPy it is the CPU's pool: tensors of 16 KB or more lie in it;
+smaller ones come from malloc, which is quicker for them, and are not counted, unless a recording or
+the leak finder looks on. What the CPU computes for the device (a fallback) lies in torch's own
+memory. Everything else that takes memory from the pool in this process is counted too. Another
+engine has a pool for each of its devices.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any
 import psutil
 
 from holdfast.base.units import format_bytes
+from holdfast.compute.torch_device import selecting
+from holdfast.compute.torch_device.capsules import DEVICE
 from holdfast.compute.torch_device.errors import Refused
 from holdfast.compute.torch_device.places import place
 from holdfast.memory.manager import memory_manager
@@ -26,13 +29,18 @@ from holdfast.memory.memory_pool import MemoryPool
 from holdfast.topology import control_groups
 
 
-def _pool(device: Any = None) -> MemoryPool:
-    place(device)
-    return memory_manager.pool("cpu")
+def pool(device: Any = None) -> MemoryPool:
+    """Holdfast's pool for a device."""
+    return memory_manager.pool(_pool_name(place(device)))
+
+
+def _pool_name(index: int) -> str:
+    engine = selecting.engine()
+    return "cpu" if engine == selecting.HOST else f"{engine}:{index}"
 
 
 def _counters(device: Any = None) -> dict[str, int]:
-    return _pool(device).pool.core.counters()
+    return pool(device).pool.core.counters()
 
 
 def memory_allocated(device: Any = None) -> int:
@@ -57,12 +65,12 @@ def max_memory_reserved(device: Any = None) -> int:
 
 def reset_peak_memory_stats(device: Any = None) -> None:
     """Peaks begin again at what is there now."""
-    _pool(device).reset_peaks()
+    pool(device).reset_peaks()
 
 
 def empty_cache() -> None:
     """Give memory that no tensor uses back to the system."""
-    _pool().empty_cache()
+    pool().empty_cache()
 
 
 def memory_stats(device: Any = None) -> OrderedDict[str, int]:
@@ -100,60 +108,77 @@ def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
     """The figures as text; without `abbreviated` also the largest tensors, and by whom."""
-    pool = _pool(device)
-    lines = ["memory of holdfast:0", *("  " + line for line in pool.stats().summary().splitlines())]
-    limit = pool.pool.core.limit
+    held = pool(device)
+    title = f"memory of {DEVICE}:{place(device)}"
+    lines = [title, *("  " + line for line in held.stats().summary().splitlines())]
+    limit = held.pool.core.limit
     if limit:
         lines.append(f"  limit       {format_bytes(limit)}")
     if not abbreviated:
-        lines += [f"  {block}" for block in pool.holders(10)]
+        lines += [f"  {block}" for block in held.holders(10)]
     return "\n".join(lines)
 
 
-# ---- the machine
+# ---- the machine, or a device in it
 
 
-def _total_bytes() -> int:
+def _far(device: Any) -> Any:
+    """A device with memory of its own, as the engine describes it: None with NumPy."""
+    index = place(device)
+    if selecting.engine() == selecting.HOST:
+        return None
+    return selecting.chosen(index).place
+
+
+def _total_bytes(device: Any = None) -> int:
+    far = _far(device)
+    if far is not None and far.kind != "cpu":
+        return far.total_bytes
     total = psutil.virtual_memory().total
     limit = control_groups.memory_limit()
     return total if limit is None else min(total, limit)
 
 
-def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """(bytes that can still be had, bytes in all), as far as this process and a limit may go."""
-    c, limit = _counters(device), _pool(device).pool.core.limit
+def _free_bytes(device: Any, active: int) -> int:
+    """Bytes that the system still has for a device."""
+    far = _far(device)
+    if far is not None and far.kind != "cpu":
+        return max(0, far.total_bytes - active)
     left = control_groups.memory_left()
     free = psutil.virtual_memory().available
     free = free if left is None else min(free, left)
-    free += c["reserved"] - c["active"]
-    total = _total_bytes()
+    return free + _counters(device)["reserved"] - active
+
+
+def mem_get_info(device: Any = None) -> tuple[int, int]:
+    """(bytes that can still be had, bytes in all), as far as this process and a limit may go."""
+    active, limit = _counters(device)["active"], pool(device).pool.core.limit
+    free, total = _free_bytes(device, active), _total_bytes(device)
     if limit:
-        return min(free, max(0, limit - c["active"])), min(total, limit)
+        return min(free, max(0, limit - active)), min(total, limit)
     return min(free, total), total
 
 
-_fraction = 1.0
+_fractions: dict[str, float] = {}  # by pool; of those that have a limit
 
 
 def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
-    """Use at most this part of the memory of this machine; 1.0 takes the limit away.
+    """Use at most this part of the memory of a device; 1.0 takes the limit away.
 
     What does not fit raises `torch.OutOfMemoryError`. Raises Refused for what is no fraction.
     """
-    global _fraction
     if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 < fraction <= 1:
         raise Refused(
             f"cannot use {fraction!r} of the memory", expected="a number above 0, up to 1"
         )
-    limit = None if fraction == 1 else max(1, int(fraction * _total_bytes()))
-    _pool(device).set_limit(limit, hard=True)
-    _fraction = float(fraction)
+    limit = None if fraction == 1 else max(1, int(fraction * _total_bytes(device)))
+    pool(device).set_limit(limit, hard=True)
+    _fractions[_pool_name(place(device))] = float(fraction)
 
 
 def get_per_process_memory_fraction(device: Any = None) -> float:
     """The part of the memory that was set; 1.0 when there is no limit."""
-    place(device)
-    return _fraction
+    return _fractions.get(_pool_name(place(device)), 1.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,19 +188,24 @@ class DeviceProperties:
     name: str
     engine: str  # who computes
     total_memory: int  # bytes
-    multi_processor_count: int  # CPUs this process may use
+    multi_processor_count: int  # CPUs this process may use, or compute units
 
 
 def get_device_properties(device: Any = None) -> DeviceProperties:
-    """What the device is."""
-    place(device)
+    """What a device is."""
+    name, total = get_device_name(device), _total_bytes(device)
+    far = _far(device)
+    if far is not None:
+        return DeviceProperties(name, selecting.engine(), total, far.device.max_compute_units)
     able = (
         os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     )
-    return DeviceProperties(get_device_name(), "numpy", _total_bytes(), len(able))
+    return DeviceProperties(name, selecting.HOST, total, len(able))
 
 
 def get_device_name(device: Any = None) -> str:
-    """What the device is called."""
-    place(device)
-    return "Holdfast, NumPy engine"
+    """What a device is called."""
+    far = _far(device)
+    if far is None:
+        return "Holdfast, NumPy engine"
+    return f"Holdfast, OpenCL engine: {far.device.name.strip()}"

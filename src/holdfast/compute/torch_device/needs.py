@@ -45,6 +45,9 @@ PRIVATE = {
     "torch._decomp.decomposition_table": "takes overloads apart that the op table lacks",
     "torch.UntypedStorage._swap_data_ptr_": "gives a storage another size, or shared memory",
     "torch.storage._load_from_bytes": "reads pickled storages",
+    "torch.UntypedStorage._write_file": "writes files in torch's old format",
+    "torch.UntypedStorage._set_from_file": "reads files in torch's old format",
+    "torch._tensor_str._tensor_str": "prints tensors that the host cannot read",
     "torch.nn.Module._apply": "keeps parameters tied when a module moves",
     "torch._C._get_privateuse1_backend_name": "tells whether another device has the place",
 }

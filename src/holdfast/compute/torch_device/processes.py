@@ -3,7 +3,8 @@
 Covers: sending them through queues and pipes, and to workers.
 Leaves to others: memory that processes share (`storages`), pickles for files (torch).
 Promise: as on the CPU, a tensor that is sent moves into memory that both processes share, and each
-sees what the other writes; a forked process has a copy of everything that was not shared.
+sees what the other writes; a forked process has a copy of everything that was not shared. Tensors
+of an engine with memory of its own are refused.
 """
 
 from __future__ import annotations

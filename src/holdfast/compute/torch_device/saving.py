@@ -2,7 +2,7 @@
 
 Covers: having the parts installed when torch is told of the device.
 Leaves to others: storages (`storages`), modules that move (`moving`), `pin_memory()` (`pinning`),
-other processes (`processes`).
+other processes (`processes`), text (`printing`).
 Promise: torch's own formats are kept: a file that was saved on the device has the location
 "holdfast:0" in it, and loads with map_location="cpu" where Holdfast is not installed.
 
@@ -12,7 +12,7 @@ written here.
 
 from __future__ import annotations
 
-from holdfast.compute.torch_device import moving, pinning, processes, storages
+from holdfast.compute.torch_device import moving, pinning, printing, processes, storages
 
 
 def install() -> None:
@@ -20,4 +20,5 @@ def install() -> None:
     storages.install()
     moving.install()
     pinning.install()
+    printing.install()
     processes.install()

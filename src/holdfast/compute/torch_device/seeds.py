@@ -40,7 +40,7 @@ def manual_seed(seed: int) -> None:
 
 
 def manual_seed_all(seed: int) -> None:
-    """`manual_seed` of every device: there is one."""
+    """`manual_seed` of every device: they have one stream of numbers."""
     manual_seed(seed)
 
 
@@ -50,7 +50,7 @@ def seed() -> int:
 
 
 def seed_all() -> None:
-    """`seed` of every device: there is one."""
+    """`seed` of every device: they have one stream of numbers."""
     random.seed()
 
 

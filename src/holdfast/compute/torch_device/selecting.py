@@ -1,36 +1,130 @@
 """Which engine computes on the device.
 
-Covers: choosing by name or by HOLDFAST_ENGINE, and refusing engines that cannot.
-Promise: a name that cannot be used changes nothing.
+Covers: choosing by name or by HOLDFAST_ENGINE, refusing engines that cannot; the engine of a call.
+Leaves to others: the devices of an engine (`places`), computing (`handlers`).
+Promise: a name that cannot be used changes nothing. Tensors keep the engine that made them, so that
+those made before go on working. HOLDFAST_ENGINE loads its engine with the first tensor.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
+import numpy
+
 from holdfast.base.config import Config
 from holdfast.base.errors import Unsupported
+from holdfast.compute.torch_device.errors import Refused
 
-# Tensors of the device are NumPy arrays; an engine has to compute on those.
-ABLE = ("numpy",)
-_chosen = "numpy"
+HOST = "numpy"
+# Engines whose arrays can be tensors of the device: see `storage` and `elsewhere`.
+ABLE = (HOST, "opencl")
+
+
+class _Choice:
+    """What was chosen in this process."""
+
+    name = HOST
+    elsewhere = False  # whether there may be arrays other than NumPy's
+
+
+choice = _Choice()
 
 
 def engine() -> str:
     """The name of the engine that computes on the device."""
-    return _chosen
+    return choice.name
 
 
 def use(name: str) -> None:
-    """Compute on the device with an engine from now on. Raises Unsupported."""
-    global _chosen
-    if name not in ABLE:
-        raise Unsupported(
-            f"the device cannot compute with the engine {name!r}",
-            expected=f"one of {', '.join(ABLE)}",
-            hint=f"holdfast.torch.use({ABLE[0]!r}), or HOLDFAST_ENGINE={ABLE[0]}",
-        )
-    _chosen = name
+    """Compute on the device with an engine from now on.
+
+    Raises Unsupported, or what the engine raises where it finds no device.
+    """
+    _check(name)
+    if name != HOST:
+        _check_devices(name)
+    _choose(name)
 
 
 def use_setting() -> None:
     """The engine that HOLDFAST_ENGINE names. Raises Unsupported."""
-    use(Config.load().engine)
+    name = Config.load().engine
+    _check(name)
+    _choose(name)
+
+
+def _choose(name: str) -> None:
+    choice.name = name
+    choice.elsewhere = choice.elsewhere or name != HOST
+
+
+def _check(name: str) -> None:
+    from holdfast.compute.torch_device import shim
+
+    if name not in ABLE:
+        raise Unsupported(
+            f"the device cannot compute with the engine {name!r}",
+            expected=f"one of {', '.join(ABLE)}",
+            hint=f"holdfast.torch.use({HOST!r}), or HOLDFAST_ENGINE={HOST}",
+        )
+    if name != HOST and shim.is_armed():
+        raise Unsupported(
+            f"the device cannot compute with the engine {name!r}: the C++ shim has begun to "
+            "compute, and its kernels read the host's memory",
+            expected="an engine that is chosen before the first tensor is made",
+            hint=f"HOLDFAST_ENGINE={name}, or HOLDFAST_TORCH_SHIM=off",
+        )
+
+
+def _check_devices(name: str) -> None:
+    from holdfast.compute.engine import ENGINES
+
+    found: Any = ENGINES[name]
+    if not found.count():
+        raise Unsupported(
+            f"the engine {name!r} has no device here",
+            expected="one device or more",
+            hint=f"holdfast.torch.use({HOST!r})",
+        )
+
+
+def chosen(index: int = 0) -> Any:
+    """The engine for new tensors on a device."""
+    from holdfast.compute.engine import ENGINES
+
+    return ENGINES[choice.name].on(index)
+
+
+def among(values: Iterable[Any]) -> tuple[Any, bool]:
+    """The engine of the arrays among arguments, and whether NumPy has some of them.
+
+    None without arrays, and where all are NumPy's. Raises Refused for two devices.
+    """
+    found, mixed = None, False
+    for value in values:
+        if isinstance(value, numpy.ndarray):
+            mixed = True
+            continue
+        if type(value) is list or type(value) is tuple:
+            here, some = among(value)
+            mixed = mixed or some
+        else:
+            here = getattr(value, "engine", None)
+        if here is not None and here is not found:
+            if found is not None:
+                raise two_devices(found, here)
+            found = here
+    return found, mixed
+
+
+def two_devices(one: Any, other: Any) -> Refused:
+    """The error of a call with tensors of two devices."""
+    names = [f"holdfast:{engine.index}" for engine in (one, other)]
+    return Refused(
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"{names[0]} and {names[1]}",
+        expected="every tensor on one device; numbers and indices may be on the CPU",
+        hint=f"tensor.to({names[0]!r})",
+    )

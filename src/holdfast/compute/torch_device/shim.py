@@ -4,7 +4,7 @@ Covers: building it, loading it, when the Python handlers compute instead.
 Leaves to others: what it does (`native/device.cpp`), the handlers (its twin, `handlers`).
 Promise: everything works without it. Nothing is built unless `build` is called; a library that was
 built for this torch and this Python is loaded when torch is told of the device, and one that cannot
-be loaded is warned about, once.
+be loaded is warned about, once. It is for the NumPy engine: with another one it does not compute.
 
 With the shim torch's own CPU kernels compute, over the device's memory; nothing is counted in
 `engine.fallbacks`, as no engine was asked. The handlers and the engine's kernels compute where
@@ -29,6 +29,7 @@ from torch.utils import backend_registration
 from holdfast.base.config import Config
 from holdfast.base.errors import BadInput, HoldfastError, Misuse, OutOfMemory, Unsupported
 from holdfast.base.units import format_bytes
+from holdfast.compute.torch_device import selecting
 from holdfast.memory import compiled
 
 SOURCE = Path(__file__).parent / "native" / "device.cpp"
@@ -43,6 +44,7 @@ class _Loaded:
     library: Any = None
     callback: Any = None  # C++ has its bare address
     armed: bool = False
+    passed: bool = False  # the handlers in Python were registered in its stead
 
     def __init__(self) -> None:
         self.kept: list[Any] = []  # what torch forgets when its library is collected
@@ -111,7 +113,12 @@ def _flags() -> list[str]:
 
 def is_loaded() -> bool:
     """Whether torch's CPU kernels compute for the device in this process."""
-    return _loaded.library is not None
+    return _loaded.library is not None and not _loaded.passed
+
+
+def is_armed() -> bool:
+    """Whether the shim's kernels are registered: from the first tensor on, for good."""
+    return _loaded.armed
 
 
 def load(arm_twin: Callable[[], object]) -> bool:
@@ -125,9 +132,10 @@ def load(arm_twin: Callable[[], object]) -> bool:
         raise BadInput(
             f"cannot use HOLDFAST_TORCH_SHIM={chosen!r}", expected=f"one of {', '.join(CHOICES)}"
         )
-    if chosen == "off":
+    if chosen == "off" or (chosen == "auto" and selecting.engine() != selecting.HOST):
         return False
     try:
+        _check_engine()
         _load(arm_twin)
     except HoldfastError as exc:
         if chosen == "on":
@@ -135,6 +143,15 @@ def load(arm_twin: Callable[[], object]) -> bool:
         if exc.__cause__ is not None:  # it is there, and does not fit
             warnings.warn(f"{exc.what}; the Python device is used", RuntimeWarning, stacklevel=3)
     return is_loaded()
+
+
+def _check_engine() -> None:
+    if selecting.engine() != selecting.HOST:
+        raise Unsupported(
+            f"the C++ shim cannot be used with the engine {selecting.engine()!r}: its kernels read "
+            "the host's memory",
+            expected=f"HOLDFAST_ENGINE={selecting.HOST}, or HOLDFAST_TORCH_SHIM=off",
+        )
 
 
 def _load(arm_twin: Callable[[], object]) -> None:
@@ -177,9 +194,15 @@ def introduce(name: str, module: Any, guard: Any) -> None:
 
 
 def arm() -> None:
-    """Register the shim's kernels, where it is loaded: at the first tensor."""
+    """Register the shim's kernels, where it is loaded: at the first tensor.
+
+    With an engine other than NumPy the handlers in Python are registered instead, for good.
+    """
     library = _loaded.library
     if library is None or _loaded.armed:
+        return
+    if selecting.engine() != selecting.HOST:
+        _loaded.passed = True
         return
     from holdfast.compute.torch_device import shim_numbers, strictness
     from holdfast.memory import hooks

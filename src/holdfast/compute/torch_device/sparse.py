@@ -2,7 +2,8 @@
 
 Covers: the layouts COO, CSR, CSC, BSR and BSC; the way to the CPU and back.
 Leaves to others: strided tensors (`handlers`), counting and refusing (`fallback`).
-Promise: nothing but indices and values is held, and neither is copied on the way.
+Promise: nothing but indices and values is held, and neither is copied on the way where the host
+sees them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from holdfast.compute.torch_device import fallback
+from holdfast.compute.torch_device import fallback, places, selecting, storage
 from holdfast.compute.torch_device.resolve import name_of
 
 Tensor = torch.Tensor
@@ -35,6 +36,20 @@ _BY_ROWS = (torch.sparse_csr, torch.sparse_bsr)
 
 def handle(key: str, overload: Any, args: Any, kwargs: Any) -> Any:
     """What torch calls for every overload with a sparse tensor of the device."""
+    with places.device(_index(args, kwargs)):
+        return _handled(key, overload, args, kwargs)
+
+
+def _index(args: Any, kwargs: Any) -> int:
+    """The device of a call: torch makes the parts of an empty sparse tensor on the current one."""
+    if not selecting.choice.elsewhere:
+        return -1
+    found = [t.device for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
+    found += [d for d in (kwargs.get("device"),) if d is not None]
+    return next((d.index or 0 for d in found if d.type == storage.DEVICE), -1)
+
+
+def _handled(key: str, overload: Any, args: Any, kwargs: Any) -> Any:
     name = name_of(overload)
     if name in _PARTS:
         own = _torchs_own(f"aten::{name}", KEYS[key])
@@ -73,9 +88,10 @@ def lowered(value: Tensor) -> Tensor:
     return _rebuilt(value, fallback.lowered).requires_grad_(value.requires_grad)
 
 
-def raised(value: Tensor) -> Tensor:
+def raised(value: Tensor, engine: Any) -> Tensor:
     """A sparse tensor of the CPU on the device, with the same indices and values."""
-    return _rebuilt(value, fallback.raised)
+    with places.device(getattr(engine, "index", -1)):
+        return _rebuilt(value, lambda part: fallback.raised(part, engine))
 
 
 def _rebuilt(value: Tensor, through: Callable[[Tensor], Tensor]) -> Tensor:

@@ -11,15 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy
 import torch
 
 from holdfast.base.errors import BadInput, HoldfastError, OutOfMemory, Unsupported
-from holdfast.compute.engine import ENGINES, run
+from holdfast.compute.engine import engine_of
 from holdfast.compute.ops import OPS
-from holdfast.compute.torch_device import storage
+from holdfast.compute.torch_device import crossing, storage
+from holdfast.compute.torch_device.crossing import chosen_for
 from holdfast.compute.torch_device.errors import as_torch_has_it
-from holdfast.compute.torch_device.places import place
 from holdfast.compute.torch_device.storage import down, down_any, up
 
 SPECIALS: dict[str, Callable[..., Any]] = {}
@@ -77,15 +76,13 @@ def empty(
 ) -> Tensor:
     if layout is not None or pin_memory:
         _check(layout, pin_memory)
-    if device is not None and device.index:
-        place(device)
     shape = tuple(size)
     if memory_format is None and dtype is not None:
-        return up(_alloc(shape, storage.numpy_format(dtype)))
+        return up(_alloc(shape, storage.numpy_format(dtype), device))
     order = _ORDERS.get(memory_format)
     if order is None or len(shape) != len(order):
-        return up(_alloc(shape, _format(dtype)))
-    made = _alloc(tuple(shape[d] for d in order), _format(dtype))
+        return up(_alloc(shape, _format(dtype), device))
+    made = _alloc(tuple(shape[d] for d in order), _format(dtype), device)
     return up(made.transpose([order.index(d) for d in range(len(order))]))
 
 
@@ -95,9 +92,9 @@ _ORDERS: dict[Any, tuple[int, ...]] = {
 }
 
 
-def _alloc(shape: tuple[int, ...], kind: Any) -> Any:
+def _alloc(shape: tuple[int, ...], kind: Any, device: Any) -> Any:
     try:
-        return ENGINES["numpy"].alloc(shape, kind)
+        return chosen_for(device).alloc(shape, kind)
     except HoldfastError as exc:
         raise as_torch_has_it(exc) from exc
     except MemoryError as exc:
@@ -123,8 +120,6 @@ def empty_strided(
     pin_memory: Any = None,
 ) -> Tensor:
     _check(layout, pin_memory)
-    if device is not None and device.index:
-        place(device)
     shape, strides = tuple(size), tuple(stride)
     kind = _format(dtype)
     expected = 1
@@ -133,12 +128,11 @@ def empty_strided(
             break
         expected *= max(length, 1)
     else:
-        return up(_alloc(shape, kind))
+        return up(_alloc(shape, kind, device))
     if 0 in shape:
-        return up(_alloc(shape, kind))
+        return up(_alloc(shape, kind, device))
     last = sum((length - 1) * step for length, step in zip(shape, strides, strict=True))
-    flat = _alloc((last + 1,), kind)
-    return storage.viewed(up(flat), shape, strides) if last else up(flat.reshape(shape))
+    return storage.viewed(up(_alloc((last + 1,), kind, device)), shape, strides)
 
 
 @special("_efficientzerotensor")
@@ -147,9 +141,7 @@ def zeros(
 ) -> Tensor:
     """Zeros that are there: only torch's own devices can have ones that are not."""
     _check(layout, pin_memory)
-    made = _alloc(tuple(size), _format(dtype))
-    made[...] = 0
-    return up(made)
+    return up(_alloc(tuple(size), _format(dtype), device)).zero_()
 
 
 # ---- copying
@@ -163,17 +155,24 @@ def copy_from(self: Tensor, dst: Tensor, non_blocking: bool = False) -> Tensor:
     else:
         source, target = down_any(self), down_any(dst)
     if source.shape != target.shape:
-        try:
-            source = numpy.broadcast_to(source, target.shape)
-        except ValueError as exc:
-            wrong = BadInput(
-                f"cannot copy {list(source.shape)} into {list(target.shape)}",
-                expected="a shape that broadcasts to the target's",
-            )
-            raise as_torch_has_it(wrong) from exc
+        _check_shapes(source.shape, target.shape)
     storage.check_writable(target)
-    ENGINES["numpy"].write(target, source)
+    try:
+        crossing.write(target, source)
+    except HoldfastError as exc:
+        raise as_torch_has_it(exc) from exc.__cause__
     return dst
+
+
+def _check_shapes(source: tuple[int, ...], target: tuple[int, ...]) -> None:
+    try:
+        crossing.check_broadcast(source, target)
+    except ValueError as exc:
+        wrong = BadInput(
+            f"cannot copy {list(source)} into {list(target)}",
+            expected="a shape that broadcasts to the target's",
+        )
+        raise as_torch_has_it(wrong) from exc
 
 
 def _as_it_reads(source: Tensor, target: Tensor) -> tuple[Any, Any]:
@@ -182,8 +181,10 @@ def _as_it_reads(source: Tensor, target: Tensor) -> tuple[Any, Any]:
     negated = source.is_neg() != target.is_neg()
     array = down_any(_as_stored(source))
     if conjugated:
-        array = numpy.conjugate(array)
-    return -array if negated else array, down_any(_as_stored(target))
+        array = crossing.by_name("conj_physical", array)
+    if negated:
+        array = crossing.by_name("neg", array)
+    return array, down_any(_as_stored(target))
 
 
 def _as_stored(tensor: Tensor) -> Tensor:
@@ -227,7 +228,7 @@ def copy_from_and_resize(self: Tensor, dst: Tensor) -> Tensor:
 
 @special("_local_scalar_dense")
 def local_scalar(self: Tensor) -> Any:
-    array = down(self)
+    array = crossing.to_host(down(self))
     kind = array.dtype.kind
     return float(array.reshape(())) if kind not in "biufc" else array.item()
 
@@ -252,14 +253,14 @@ def resize_output(self: Tensor, size: Any, device: Any = None) -> Tensor:
 # ---- what a device has to supply
 
 
-def computed(name: str, *args: Any, **named: Any) -> Any:
-    """What an op of the table makes of tensors, as tensors."""
+def computed(name: str, *args: Any, like: Tensor | None = None, **named: Any) -> Any:
+    """What an op of the table makes of tensors, as tensors; without any, where `like` is."""
     try:
-        out = run(
+        out = crossing.computed(
             OPS[name],
-            ENGINES["numpy"],
             [_array(a) for a in args],
             {key: _array(value) for key, value in named.items()},
+            lambda: chosen_for(None) if like is None else engine_of(down(like)),
         )
     except HoldfastError as exc:
         raise as_torch_has_it(exc) from exc.__cause__

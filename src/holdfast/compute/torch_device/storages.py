@@ -21,6 +21,7 @@ import torch
 from torch.storage import _load_from_bytes
 
 from holdfast.base.errors import BadInput, HoldfastError, Unsupported
+from holdfast.compute.torch_device import elsewhere
 from holdfast.compute.torch_device import storage as arrays
 from holdfast.compute.torch_device.errors import as_torch_has_it
 
@@ -37,6 +38,8 @@ def install() -> None:
         ("share_memory_", share),
         ("is_shared", _is_shared),
         ("__reduce__", _reduced),
+        ("_write_file", _written),
+        ("_set_from_file", _filled),
     ):
         setattr(Storage, name, _also_on_device(getattr(Storage, name), ours))
 
@@ -62,12 +65,12 @@ def _new(theirs: Any) -> Any:
             if device is not None:
                 kwargs["device"] = device
             return theirs(cls, *args, **kwargs)
-        return made(*args, **kwargs)
+        return made(*args, device=torch.device(device), **kwargs)
 
     return new
 
 
-def made(size: Any = 0, *, allocator: Any = None) -> Any:
+def made(size: Any = 0, *, device: Any = None, allocator: Any = None) -> Any:
     """A storage on the device: of so many bytes, or with these bytes in it."""
     if allocator is not None:
         raise _refused(
@@ -75,25 +78,35 @@ def made(size: Any = 0, *, allocator: Any = None) -> Any:
             expected="allocator=None: its memory comes from Holdfast's pools",
         )
     if not isinstance(size, int):
-        array = _alloc(len(size))
-        array[...] = size
+        array = _alloc(len(size), device)
+        _write(array, numpy.array(size, _BYTES))
         return _of(array)
     if size < 0:
         raise _refused(f"cannot make a storage of {size} bytes", expected="0 or more bytes")
-    return _of(_alloc(size))
+    return _of(_alloc(size, device))
 
 
-def _refused(what: str, *, expected: str) -> HoldfastError:
-    return as_torch_has_it(BadInput(what, expected=expected))
+def _refused(what: str, *, expected: str, hint: str | None = None) -> HoldfastError:
+    return as_torch_has_it(BadInput(what, expected=expected, hint=hint))
 
 
-def _alloc(nbytes: int) -> Any:
-    from holdfast.compute.engine import ENGINES
+def _alloc(nbytes: int, device: Any) -> Any:
+    from holdfast.compute.torch_device import crossing
 
+    return _room(crossing.chosen_for(device), nbytes)
+
+
+def _room(engine: Any, nbytes: int) -> Any:
     try:
-        return ENGINES["numpy"].alloc((nbytes,), _BYTES)
+        return engine.alloc((nbytes,), _BYTES)
     except HoldfastError as exc:
         raise as_torch_has_it(exc) from exc
+
+
+def _write(target: Any, source: Any) -> None:
+    from holdfast.compute.torch_device import crossing
+
+    crossing.write(target, source)
 
 
 def _of(array: Any) -> Any:
@@ -118,18 +131,43 @@ def resize(storage: Any, nbytes: int) -> Any:
     before = storage.nbytes()
     if nbytes == before:
         return storage
-    array = _alloc(nbytes)
+    array = _room(_engine(storage), nbytes)
     kept = min(nbytes, before)
-    array[:kept] = content(storage)[:kept]
+    if kept:
+        _write(_first(array, kept), _first(content(storage), kept))
     _replace(storage, _of(array))
     return storage
 
 
+def _engine(storage: Any) -> Any:
+    """Who has the memory of a storage."""
+    from holdfast.compute.engine import ENGINES, engine_of
+
+    held = getattr(storage, "held", None)
+    return ENGINES["numpy"] if held is None else engine_of(held)
+
+
+def _first(array: Any, nbytes: int) -> Any:
+    """The first bytes of an array of bytes."""
+    if isinstance(array, numpy.ndarray):
+        return array[:nbytes]
+    return elsewhere.content(array, nbytes)
+
+
 def share(storage: Any) -> Any:
-    """Move a storage on the device into memory that processes share, where it stays."""
+    """Move a storage on the device into memory that processes share, where it stays.
+
+    Raises Refused where an engine computes that has memory of its own.
+    """
     with _lock:
         if _is_shared(storage) or not storage.nbytes():
             return storage
+        if elsewhere.is_far(getattr(storage, "held", None)):
+            raise _refused(
+                f"the memory of {storage.device} is its own: processes cannot share it",
+                expected="a tensor on the CPU, or the engine 'numpy'",
+                hint="tensor.cpu() before it is sent or shared",
+            )
         made = on_shared(Storage._new_shared(storage.nbytes()))
         content(made)[...] = content(storage)
         _replace(storage, made)
@@ -150,6 +188,18 @@ def _reduced(storage: Any) -> Any:
     return _load_from_bytes, (file.getvalue(),)
 
 
+def _written(storage: Any, *args: Any) -> None:
+    """Write a storage to a file, as torch's old format does: it would read from the address."""
+    storage.cpu()._write_file(*args)
+
+
+def _filled(storage: Any, *args: Any) -> Any:
+    """Read a storage from a file, the same way."""
+    host = Storage(storage.nbytes())
+    host._set_from_file(*args)
+    return storage.copy_(host)
+
+
 def _is_shared(storage: Any) -> bool:
     return getattr(storage, "common", None) is not None
 
@@ -163,7 +213,7 @@ def _replace(storage: Any, other: Any) -> None:
             expected="torch 2.13, whose storages have _swap_data_ptr_",
         )
     if storage.nbytes() != other.nbytes():  # torch swaps equal sizes, or any with none
-        none = _of(numpy.empty(0, _BYTES))
+        none = _of(_room(_engine(storage), 0))
         if storage.nbytes() and other.nbytes():
             swap(none)
     swap(other)

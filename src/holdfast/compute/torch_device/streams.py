@@ -1,8 +1,9 @@
-"""Streams and events of a device that computes in order: what was asked for is done.
+"""Streams and events of a device that computes in order.
 
-Covers: one stream, events that measure, waiting.
-Promise: `elapsed_time` is the time that passed between two records, measured; nothing is ever left
-to wait for.
+Covers: one stream for each device, events that measure, waiting.
+Promise: `elapsed_time` is the time that passed between two records, measured. With NumPy what was
+asked for is done; with an engine that queues its work, events are moments in its queue, and
+waiting waits.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Any
 
 import torch
 
+from holdfast.compute.torch_device import selecting
 from holdfast.compute.torch_device.errors import Refused
-from holdfast.compute.torch_device.places import place
+from holdfast.compute.torch_device.places import device, place, set_device
 from holdfast.compute.torch_device.storage import DEVICE
 
 
@@ -31,20 +33,28 @@ class Event:
             )
         self.enable_timing = enable_timing
         self._moment_ns: int = 0  # not recorded
+        self._marker: Any = None  # the moment in the queue of an engine that has one
+        self._clock: Any = None  # whose moments it can be compared with
 
     def record(self, stream: Stream | None = None) -> None:
-        """Note the moment: all work that was asked for before it is done."""
+        """Note the moment: all work that was asked for before it comes before it."""
+        engine = _engine(None if stream is None else stream.device)
+        self._clock, self._marker = engine, None if engine is None else engine.marker()
         self._moment_ns = time.perf_counter_ns()
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Let what is asked for from now on come after the event: it does."""
+        """Let what is asked for from now on come after the event."""
+        if self._marker is not None and _engine(stream and stream.device) is not self._clock:
+            self._marker.wait()  # on its own device it does
 
     def query(self) -> bool:
-        """Whether the work before the event is done: it is."""
-        return True
+        """Whether the work before the event is done."""
+        return self._marker is None or self._marker.is_done()
 
     def synchronize(self) -> None:
         """Wait until the work before the event is done."""
+        if self._marker is not None:
+            self._marker.wait()
 
     def elapsed_time(self, end_event: Event) -> float:
         """Milliseconds from this event to a later one. Raises Refused where one has no time."""
@@ -54,11 +64,24 @@ class Event:
                     "cannot measure: an event has no time",
                     expected="two events that were made with enable_timing=True and recorded",
                 )
-        return (end_event._moment_ns - self._moment_ns) / 1e6
+        if self._clock is not end_event._clock:
+            raise Refused(
+                "cannot measure: the events are of two devices", expected="two events of one device"
+            )
+        return (end_event._time_ns() - self._time_ns()) / 1e6
+
+    def _time_ns(self) -> int:
+        return self._moment_ns if self._marker is None else self._marker.time_ns()
+
+
+def _engine(device: Any) -> Any:
+    """The engine whose queue a device works through; None where a call returns when it is done."""
+    index = place(device)
+    return None if selecting.engine() == selecting.HOST else selecting.chosen(index)
 
 
 class Stream:
-    """The order in which the device works: every stream is the one there is."""
+    """The order in which a device works: every stream of it is the one there is."""
 
     stream_id = 0
 
@@ -73,58 +96,66 @@ class Stream:
         return event
 
     def wait_event(self, event: Event) -> None:
-        """Let what follows come after an event: it does."""
+        """Let what follows come after an event."""
+        event.wait(self)
 
     def wait_stream(self, stream: Stream) -> None:
-        """Let what follows come after what another stream was asked for: it does."""
+        """Let what follows come after what another stream was asked for."""
+        if stream.device != self.device:
+            stream.synchronize()
 
     def query(self) -> bool:
-        """Whether all work is done: it is."""
-        return True
+        """Whether all work is done."""
+        engine = _engine(self.device)
+        return engine is None or engine.marker().is_done()
 
     def synchronize(self) -> None:
         """Wait until all work is done."""
+        synchronize(self.device)
 
     def __enter__(self) -> Stream:
+        self._inside = stream(self)
+        self._inside.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        return None
+        self._inside.__exit__(None, None, None)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream)
+        return isinstance(other, Stream) and other.device == self.device
 
     def __hash__(self) -> int:
-        return hash((DEVICE, self.stream_id))
+        return hash((self.device, self.stream_id))
 
     def __repr__(self) -> str:
         return f"<torch.{DEVICE}.Stream device={self.device}>"
 
 
-_stream = Stream()
-
-
 def current_stream(device: Any = None) -> Stream:
-    """The stream of the device."""
-    place(device)
-    return _stream
+    """The stream of a device."""
+    return Stream(device)
 
 
 def default_stream(device: Any = None) -> Stream:
-    """The stream of the device."""
-    return current_stream(device)
+    """The stream of a device."""
+    return Stream(device)
 
 
 def set_stream(stream: Stream | None) -> None:
-    """Work in a stream from now on: there is one."""
+    """Work in a stream from now on: its device is the current one."""
+    if stream is not None:
+        set_device(stream.device)
 
 
 @contextlib.contextmanager
 def stream(stream: Stream | None) -> Iterator[None]:
-    """Within the block, work in a stream: there is one."""
-    yield
+    """Within the block, work in a stream: its device is the current one."""
+    with device(-1 if stream is None else stream.device):
+        yield
 
 
 def synchronize(device: Any = None) -> None:
-    """Wait until the device is done: it is when a call returns."""
-    place(device)
+    """Wait until a device is done."""
+    engine = _engine(device)
+    if engine is not None:
+        engine.synchronize()

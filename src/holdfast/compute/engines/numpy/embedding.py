@@ -83,7 +83,7 @@ def embedding_renorm(self: Any, indices: Any, max_norm: float, norm_type: float)
 # ---- bags
 
 
-def _bags(indices: Any, offsets: Any, include_last: bool) -> tuple[Any, int]:
+def bags_of(indices: Any, offsets: Any, include_last: bool) -> tuple[Any, int]:
     """The bag of every index, and how many bags there are."""
     if indices.ndim != 1 or offsets.ndim != 1:
         raise ValueError("indices and offsets of bags have one dimension")
@@ -108,7 +108,7 @@ def embedding_bag(
     if per_sample_weights is not None and mode != SUM:
         raise ValueError("per_sample_weights are for the sum only")
     _checked(indices, weight.shape[0])
-    bags, count = _bags(indices, offsets, include_last_offset)
+    bags, count = bags_of(indices, offsets, include_last_offset)
     kept = indices != padding_idx if padding_idx >= 0 else slice(None)
     rows, homes = indices[kept], bags[kept]
     sizes = numpy.bincount(homes, minlength=count).astype(indices.dtype)

@@ -44,7 +44,8 @@ def _fill_around(out: Any, inside: list[slice], value: Any) -> None:
 # ---- reflections and copies of the edge
 
 
-def _reflected(size: int, before: int, after: int) -> Any:
+def reflected(size: int, before: int, after: int) -> Any:
+    """Which number each of a padded line is, where the edges are mirrors. Raises ValueError."""
     if max(before, after) >= size:
         raise ValueError(
             f"reflecting {(before, after)} needs more than the {size} numbers there are"
@@ -53,13 +54,14 @@ def _reflected(size: int, before: int, after: int) -> Any:
     return numpy.where(place >= size, 2 * (size - 1) - place, place)
 
 
-def _repeated(size: int, before: int, after: int) -> Any:
+def repeated(size: int, before: int, after: int) -> Any:
+    """Which number each of a padded line is, where the edges go on. Raises ValueError."""
     if not size:
         raise ValueError("there is no edge to repeat in a dimension of size 0")
     return numpy.clip(numpy.arange(-before, size + after), 0, size - 1)
 
 
-def _indices(source: Callable[..., Any], shape: Sequence[int], padding: Sequence[int]) -> list[Any]:
+def origins(source: Callable[..., Any], shape: Sequence[int], padding: Sequence[int]) -> list[Any]:
     """(axis, which input each output is), for every padded dimension."""
     count = len(padding) // 2
     windows.spatial(shape, count)
@@ -71,7 +73,7 @@ def _indices(source: Callable[..., Any], shape: Sequence[int], padding: Sequence
 
 def _pad(source: Callable[..., Any], self: Any, padding: Sequence[int]) -> Any:
     out = self
-    for axis, index in _indices(source, self.shape, padding):
+    for axis, index in origins(source, self.shape, padding):
         out = out.take(index, axis)
     return out
 
@@ -85,12 +87,12 @@ def _pad_backward(
             f"{list(padded_shape(self.shape, padding))}"
         )
     out = widened(grad_output)
-    for axis, index in reversed(_indices(source, self.shape, padding)):
+    for axis, index in reversed(origins(source, self.shape, padding)):
         out = added_along(out, index, self.shape[axis], axis)
     return out.astype(grad_output.dtype, copy=False)
 
 
-for _kind, _source in (("reflection", _reflected), ("replication", _repeated)):
+for _kind, _source in (("reflection", reflected), ("replication", repeated)):
     for _dims in (1, 2, 3):
         register(f"{_kind}_pad{_dims}d", functools.partial(_pad, _source))
         register(f"{_kind}_pad{_dims}d_backward", functools.partial(_pad_backward, _source))

@@ -173,7 +173,8 @@ def _real(kind: Any) -> Any:
     return numpy.float64 if kind == formats.FLOAT64 else numpy.float32
 
 
-def _stencils(name: str, sizes: Any, wanted: Any, aligned: bool, scales: Any, real: Any) -> Any:
+def stencils_of(name: str, sizes: Any, wanted: Any, aligned: bool, scales: Any, real: Any) -> Any:
+    """(axis, (inputs of each output, their weights)), for every resampled dimension."""
     make = _STENCILS[name]
     scales = [*scales, *[None] * (len(sizes) - len(scales))]
     axes = range(-len(sizes), 0)
@@ -188,7 +189,7 @@ def _resampled(
 ) -> Any:
     shape = sizes_of(self.shape, count, output_size)
     real = _real(self.dtype)
-    stencils = _stencils(name, self.shape[2:], shape[2:], aligned, scales, real)
+    stencils = stencils_of(name, self.shape[2:], shape[2:], aligned, scales, real)
     whole = all(weights is None for _, (_, weights) in stencils)
     out = self if whole else self.astype(real, copy=False)
     # Where a dimension shrinks, the others have less to do.
@@ -208,7 +209,7 @@ def _restored(
         raise ValueError(f"the gradient is {list(grad_output.shape)}, the result was {list(shape)}")
     real = _real(grad_output.dtype)
     out = grad_output.astype(real, copy=False)
-    for axis, stencil in _stencils(name, input_size[2:], shape[2:], aligned, scales, real):
+    for axis, stencil in stencils_of(name, input_size[2:], shape[2:], aligned, scales, real):
         out = _adjoint(out, axis, input_size[axis], stencil)
     return out.astype(grad_output.dtype, copy=False)
 
@@ -217,13 +218,13 @@ def _register(op: str, names: tuple[str, str], count: int, aligned: bool) -> Non
     order = SCALES[count]
 
     def forward(self: Any, output_size: Any, *rest: Any, **named: Any) -> Any:
-        corners, scales = _given(aligned, order, rest, named)
+        corners, scales = settings_of(aligned, order, rest, named)
         return _resampled(names[0], count, self, output_size, corners, scales)
 
     def backward(
         grad_output: Any, output_size: Any, input_size: Any, *rest: Any, **named: Any
     ) -> Any:
-        corners, scales = _given(aligned, order, rest, named)
+        corners, scales = settings_of(aligned, order, rest, named)
         return _restored(names[1], count, grad_output, output_size, input_size, corners, scales)
 
     def by_factors(input: Any, output_size: Any, *rest: Any, **named: Any) -> Any:
@@ -239,7 +240,8 @@ def _register(op: str, names: tuple[str, str], count: int, aligned: bool) -> Non
     register(f"{op}_backward", backward)
 
 
-def _given(aligned: bool, order: Any, rest: Any, named: Any) -> tuple[bool, list[Any]]:
+def settings_of(aligned: bool, order: Any, rest: Any, named: Any) -> tuple[bool, list[Any]]:
+    """Whether corners are aligned, and the scale of each dimension, out of a call's rest."""
     names = ("align_corners", *order) if aligned else order
     values = dict(zip(names, rest, strict=False)) | named
     return bool(values.get("align_corners", False)), [values.get(name) for name in order]

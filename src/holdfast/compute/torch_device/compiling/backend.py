@@ -18,8 +18,9 @@ from torch.fx import GraphModule, Node
 
 from holdfast.base.errors import BadInput, Unsupported
 from holdfast.compute.torch_device import resolve, storage
-from holdfast.compute.torch_device.compiling import foreach, nodes, running, source
+from holdfast.compute.torch_device.compiling import foreach, nodes, running, source, stepwise
 from holdfast.compute.torch_device.registering import register
+from holdfast.compute.torch_device.selecting import choice
 
 _OPTIONS = {"show": "print the generated source; or a function that is called with it"}
 Show = Callable[[str], object]
@@ -91,7 +92,30 @@ def _graph(title: str, show: Show | None, module: GraphModule, _: Any) -> Callab
     inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
     (last,) = module.graph.find_nodes(op="output")
     outputs = [_output(o, inputs) for o in last.args[0]]
-    return running.runner(made, [_lower(n) for n in inputs], outputs)
+    fused = running.runner(made, [_lower(n) for n in inputs], outputs)
+    return _either(module, fused, outputs)
+
+
+def _either(module: GraphModule, fused: Any, outputs: Any) -> Callable[..., Any]:
+    """The graph as generated source, or step by step where that cannot read the arrays."""
+    on_device = any(map(_is_on_device, module.graph.nodes))
+    steps: list[Any] = []  # made when it is needed
+
+    def compiled(args: list[Any]) -> list[Any]:
+        if not choice.elsewhere or not stepwise.wanted(args, on_device):
+            return fused(args)
+        if not steps:
+            steps.append(stepwise.runner(module, outputs, stepwise.engine_of(args)))
+        return steps[0](args)
+
+    made: Any = compiled
+    made._boxed_call, made.source = True, fused.source  # the first is what torch looks for
+    return compiled
+
+
+def _is_on_device(node: Node) -> bool:
+    value = nodes.value_of(node)
+    return isinstance(value, torch.Tensor) and value.device.type == storage.DEVICE
 
 
 def _without_aliases(module: GraphModule) -> None:

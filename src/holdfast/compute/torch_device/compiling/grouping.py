@@ -9,7 +9,7 @@ in the order of the graph.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from torch.fx import Node
@@ -19,6 +19,7 @@ from holdfast.compute.torch_device.compiling import nodes
 from holdfast.compute.torch_device.compiling.recording import Call, steps_of
 from holdfast.compute.torch_device.compiling.running import packed
 
+Fits = Callable[[Node], Call | None]
 LARGE = 1 << 14  # numbers from which a pass over blocks costs less than passes over arrays
 
 
@@ -42,20 +43,25 @@ class Group:
         return [node for node in self.nodes if any(user not in made for user in node.users)]
 
 
-def grouped(graph: Iterable[Node]) -> list[Node | Group]:
-    """Nodes in the order they run in, pointwise ones over large arrays in groups."""
-    return _Grouping().of(graph)
+def grouped(graph: Iterable[Node], fits: Fits | None = None) -> list[Node | Group]:
+    """Nodes in the order they run in, pointwise ones in groups.
+
+    `fits` returns a node as a call that can be in a group, or None; without it, those over large
+    arrays can.
+    """
+    return _Grouping(fits or _large).of(graph)
 
 
 class _Grouping:
-    def __init__(self) -> None:
+    def __init__(self, fits: Fits) -> None:
+        self._fits = fits
         self._ordered: list[Node | Group] = []
         self._open: dict[tuple[int, ...], Group] = {}
         self._within: dict[Node, tuple[int, ...]] = {}  # which open group makes a node
 
     def of(self, graph: Iterable[Node]) -> list[Node | Group]:
         for node in _with_late_views(graph):
-            call = _large(node)
+            call = self._fits(node)
             self._close_what_is_read(node, None if call is None else call.meta.shape)
             if call is None:
                 if _changes(node):
@@ -120,10 +126,16 @@ def _large(node: Node) -> Call | None:
     call = nodes.call_of(node)
     if call is None or math.prod(call.meta.shape) < LARGE:
         return None
-    value = nodes.value_of(node)
-    if nodes.steps_of(value) != packed(call.meta.shape, range(len(call.meta.shape))):
+    if not is_packed(node):
         return None
     return call if steps_of(call, known(node)) is not None else None
+
+
+def is_packed(node: Node) -> bool:
+    """Whether the numbers of a node's tensor lie side by side in the order of their indices."""
+    value = nodes.value_of(node)
+    shape = nodes.meta_of(value).shape
+    return nodes.steps_of(value) == packed(shape, range(len(shape)))
 
 
 def known(node: Node) -> dict[str, Meta]:

@@ -137,12 +137,7 @@ class Chain:
             name: Meta(tuple(a.shape), a.dtype)
             for name, a in zip(self._inputs, arrays, strict=True)
         }
-        recording = Recording(metas.__getitem__)
-        for name in self._inputs:
-            recording._traced(Value(name))
-        for call in self._calls:
-            made = self._shaped(call, recording)
-            recording.add(call._replace(meta=Meta(made, call.meta.dtype)))
+        recording = recorded(self._calls, metas)
         places = recording.places
         return Program(
             [places[name] for name in self._inputs],
@@ -151,10 +146,22 @@ class Chain:
             recording.recorder.count,
         )
 
-    def _shaped(self, call: Call, recording: Recording) -> tuple[int, ...]:
-        """The shape of a call's result, which depends on those of the inputs."""
-        values = [v for v in (*call.args, *call.kwargs.values()) if isinstance(v, Value)]
-        return numpy.broadcast_shapes(*(recording.places[v.name].shape for v in values))
+
+def recorded(calls: Sequence[Call], metas: Mapping[str, Meta]) -> Recording:
+    """Calls recorded for inputs of these shapes and formats. Raises NotPointwise."""
+    recording = Recording(metas.__getitem__)
+    for name in metas:
+        recording._traced(Value(name))
+    for call in calls:
+        made = _shaped(call, recording)
+        recording.add(call._replace(meta=Meta(made, call.meta.dtype)))
+    return recording
+
+
+def _shaped(call: Call, recording: Recording) -> tuple[int, ...]:
+    """The shape of a call's result, which depends on those of the inputs."""
+    values = [v for v in (*call.args, *call.kwargs.values()) if isinstance(v, Value)]
+    return numpy.broadcast_shapes(*(recording.places[v.name].shape for v in values))
 
 
 def steps_of(call: Call, metas: Mapping[str, Meta]) -> tuple[list[Step], dict[str, Traced]] | None:

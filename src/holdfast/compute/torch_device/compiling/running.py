@@ -172,6 +172,23 @@ class Output:
             array = laid(array, packed(array.shape, self._order))
         return self._raise(array)
 
+    def of_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A result that is a tensor already: itself, or a copy in the layout that torch traced."""
+        steps = self._steps
+        if steps is None and self._order is not None and tensor.dim() == len(self._order):
+            steps = packed(tensor.shape, self._order)
+        return tensor if steps is None else relaid(tensor, steps)
+
+
+def relaid(tensor: torch.Tensor, steps: tuple[int, ...]) -> torch.Tensor:
+    """A tensor as torch laid it out when it traced: itself, or a copy."""
+    if tuple(tensor.stride()) == steps:
+        return tensor
+    if any(n > 1 and not s for n, s in zip(tensor.shape, steps, strict=True)):
+        return tensor
+    made = torch.empty_strided(tensor.shape, steps, dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(tensor)
+
 
 def packed(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
     """Strides of an array without gaps, its dimensions lying in this order."""

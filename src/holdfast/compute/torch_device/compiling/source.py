@@ -209,7 +209,7 @@ class _Writer:
         written = form(node, self._text) if form is not None else None
         if written is not None:
             return written
-        op, place = nodes.op_of(node), _place(node)
+        op, place = nodes.op_of(node), place_of(node)
         if op is None or nodes.seeded(node) or (op.effect and place == "cpu"):
             return self._by_torch(node, place)
         return self._by_table(node, op)
@@ -218,7 +218,7 @@ class _Writer:
         """A function of Python, or one of torch's that takes functions."""
         target: Any = node.target
         if isinstance(target, torch._ops.HigherOrderOperator):
-            return self._redrawn(node) or self._by_torch(node, _place(node))
+            return self._redrawn(node) or self._by_torch(node, place_of(node))
         if getattr(target, "__name__", "") == "getitem":
             return f"{self._text(node.args[0])}[{self._text(node.args[1])}]"
         name = self._named(target, f"python_{target.__name__}")
@@ -228,7 +228,7 @@ class _Writer:
         """Numbers that a checkpoint draws twice: torch knows the states of its own devices."""
         called = {"run_and_save_rng_state": "noting_state", "run_with_rng_state": "with_state"}
         function = called.get(str(getattr(node.target, "_name", node.target)))
-        if function is None or _place(node) != storage.DEVICE:
+        if function is None or place_of(node) != storage.DEVICE:
             return None
         args = self._text(list(node.args), plain=True)
         named = ", ".join(f"{k!r}: {self._text(v, plain=True)}" for k, v in node.kwargs.items())
@@ -294,7 +294,7 @@ class _Text(str):
     """Source that is written already."""
 
 
-def _place(node: Node) -> str:
+def place_of(node: Node) -> str:
     """The kind of device that a node's value is on, or a part of it; else what it reads."""
     values = _tensors(nodes.value_of(node))
     values = values or [t for i in node.all_input_nodes for t in _tensors(nodes.value_of(i))]

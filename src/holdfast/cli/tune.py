@@ -1,0 +1,120 @@
+"""Find the fastest kernels for an OpenCL device, and remember them.
+
+Products of matrices are timed with several parameters, for results that are small, square, tall and
+wide, and the best are kept in the cache folder for this device and driver. CLBlast is among them
+where it is installed (HOLDFAST_CLBLAST=off leaves it out). Every candidate's result is checked; one
+that cannot be built or is wrong is passed over. Ctrl-C keeps what was found so far.
+
+examples:
+holdfast tune                        the first OpenCL device
+holdfast tune --device opencl:1      another one: holdfast device lists them
+holdfast tune --quick                smaller matrices, fewer candidates
+holdfast tune --json                 for scripts
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from holdfast.base.errors import BadInput
+from holdfast.compute.engine import ENGINES
+
+_HEADINGS = ("results", "m x n x k", "before", "after", "", "parameters")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `holdfast tune`."""
+    add = parser.add_argument
+    add("--device", metavar="NAME", default="opencl:0", help="opencl:0 (default), opencl:1, ...")
+    add("--quick", action="store_true", help="smaller matrices and fewer candidates")
+    add("--json", action="store_true", help="print JSON instead of a table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, keep, tell."""
+    index = _index(args.device)
+    engine: Any = ENGINES["opencl"].on(index)
+    from holdfast.compute.engines.opencl import searching, tuning
+
+    with shown(len(tuning.CLASSES)) as show:
+        found = list(searching.search(engine, args.quick, show))
+    if args.json:
+        print(json.dumps(_record(engine, found, tuning.file_of(engine)), indent=2))
+    else:
+        print(_table(engine, found))
+        print(f"\nkept in {tuning.file_of(engine)}")
+    return 0
+
+
+def _index(device: str) -> int:
+    fits = re.fullmatch(r"opencl(?::(\d+))?", device)
+    if fits is None:
+        raise BadInput(
+            f"cannot tune {device!r}",
+            expected="opencl:0, or another OpenCL device",
+            hint="holdfast device lists them",
+        )
+    return int(fits[1] or 0)
+
+
+def _record(engine: Any, found: list[Any], file: Any) -> dict[str, Any]:
+    return {
+        "device": engine.place.name,
+        "name": engine.place.device.name.strip(),
+        "mapping": engine.mapping,
+        "file": str(file),
+        "results": [
+            {
+                **one._asdict(),
+                "before_gflop_s": one.gflop_s(one.before_ms),
+                "after_gflop_s": one.gflop_s(one.after_ms),
+            }
+            for one in found
+        ],
+    }
+
+
+def _table(engine: Any, found: list[Any]) -> str:
+    rows = [_HEADINGS, *map(_row, found)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADINGS))]
+    lines = [
+        "  ".join(w.ljust(n) for w, n in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    name = engine.place.device.name.strip()
+    return "\n".join(
+        [f"{engine.place.name} ({name}), kernels for {engine.mapping.upper()}s", *lines]
+    )
+
+
+def _row(one: Any) -> tuple[str, ...]:
+    times = [f"{ms:.3g} ms, {one.gflop_s(ms):.3g} GF/s" for ms in (one.before_ms, one.after_ms)]
+    parameters = " ".join(f"{name}={value}" for name, value in one.settings.items())
+    gain = f"{one.before_ms / one.after_ms:.2f}x"
+    return one.name, "x".join(map(str, one.size)), *times, gain, parameters
+
+
+@contextlib.contextmanager
+def shown(classes: int) -> Iterator[Callable[[str, int, int], None]]:
+    """Shows how far it is, on standard error, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description:<8}"), BarColumn(bar_width=None), TimeElapsedColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task, seen = bar.add_task("", total=classes), []
+
+        def show(name: str, done: int, total: int) -> None:
+            if name not in seen:
+                seen.append(name)
+            part = done / total if total else 1
+            bar.update(task, description=name, completed=len(seen) - 1 + part)
+
+        yield show
