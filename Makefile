@@ -31,8 +31,8 @@ test-all: $(VENV)/.dev $(VENV)/.system $(GUEST)/vmlinuz comfyui ## every test, a
 	HOLDFAST_TEST_ALL=1 $(BIN)/python -m pytest $(TWO) -m "xla and not comfyui"
 	HOLDFAST_TEST_ALL=1 $(BIN)/python -m pytest -m comfyui tests/comfyui
 
-quick: $(VENV)/.dev ## the tests a developer runs all the time
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m "not slow and not numa and not comfyui" -x -q -n auto \
+quick: $(VENV)/.dev ## the tests a developer runs all the time; XLA's take longer: pytest tests/xla
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m "not slow and not numa and not comfyui and not xla" -x -q -n auto \
 		--dist worksteal --hypothesis-profile quick
 
 check: $(VENV)/.dev ## lint, format, types, layers

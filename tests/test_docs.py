@@ -478,3 +478,48 @@ def _compiled(value: Figures) -> list[str]:
         for subject, system in value
         if system == systems[0]
     ]
+
+
+def test_the_figures_of_opencl_come_from_their_runs() -> None:
+    import json
+
+    run = json.loads((ROOT / "benchmarks/results/opencl-h200.json").read_text())
+    values = {(row["subject"], row["system"]): row["value"] for row in run["rows"]}
+    text = " ".join((ROOT / "docs/opencl.md").read_text().split())
+    table = text.partition("of torch's speed |")[2].partition("Small arrays")[0]
+    subjects = {subject for subject, _ in values}
+    rows = re.findall(r"\| (\S[^|]*) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| (\d+) % \|", table)
+    assert len(rows) == 11
+    systems = ("holdfast, OpenCL", "torch, cuda", "tinygrad, CL")
+    known = {
+        tuple(f"{values[subject, s]:.{3 if values[subject, s] < 1 else 2}f}" for s in systems)
+        for subject in subjects
+    }
+    assert [row for row in rows if row[1:4] not in known] == []
+    for _, ours, theirs, _, share in rows:
+        assert abs(float(theirs) / float(ours) * 100 - float(share)) < 2
+    share = {s: values[s, systems[1]] / values[s, systems[0]] * 100 for s in subjects}
+    assert (
+        f"products of matrices {share['matmul 4096x4096x4096']:.0f} %, additions "
+        f"{share['add 268435456']:.0f} %, LayerNorm {share['layer_norm 16384x4096']:.0f} %, "
+        f"attention {share['attention 1x24x4096x128']:.0f} %"
+    ) in " ".join((ROOT / "README.md").read_text().split())
+    furthest = max(row["difference"] for row in run["forward"])
+    assert f"are within {furthest:.1e} of torch's numbers" in text
+    assert f"{run['op_db']['passed']} of {run['op_db']['of']} samples" in text
+    assert not any(row["on_host"] for row in run["forward"])
+    run = json.loads((ROOT / "benchmarks/results/opencl-cpu.json").read_text())
+    values = {(row["subject"], row["system"]): row["value"] for row in run["rows"]}
+
+    def over(subject: str, system: str) -> float:
+        return values[subject, system] / values[subject, systems[0]]
+
+    products = [1 / over(f"matmul {n}x{n}x{n}", "numpy") for n in (512, 1024, 2048)]
+    first, second, third = (f"{ratio:.2f}" for ratio in products)
+    assert f"take {first}, {second} and {third} of NumPy's time" in text
+    named = ("softmax 1024x1024", "layer_norm+gelu 1024x1024", "attention 1x8x1024x64")
+    rows_, both, heads = (f"{over(subject, 'numpy'):.1f}" for subject in named)
+    assert f"is {rows_} times as fast as NumPy, LayerNorm with GELU {both} times" in text
+    assert f"1024 places {heads} times" in text
+    one, two, three = (f"{over(subject, 'torch, cpu') * 100:.0f} %" for subject in named)
+    assert f"Of torch's speed these are {one}, {two} and {three}." in text

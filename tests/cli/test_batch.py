@@ -318,7 +318,7 @@ def test_ctrl_c_at_random_moments_and_started_again_until_all_is_done(
     out, moments = tmp_path / "out", random.Random(1)
     arguments = [str(file), "--out", str(out), *SMALL, "--workers"]
     interrupted = 0
-    for number in range(10):
+    for number in range(6):
         child = start(*arguments, "12"[number % 2])
         if number % 3:  # one in three while it loads, the others while it draws
             _wait_for_pictures(out, min(199, len(_records(out, "done")) + 1))
@@ -338,7 +338,7 @@ def test_ctrl_c_at_random_moments_and_started_again_until_all_is_done(
         assert [p.name for p in out.rglob(".*")] == []
         for picture in out.glob("*.png"):
             assert read_settings(picture)["prompt"] in prompts
-    assert interrupted >= 8
+    assert interrupted >= 4
     last = start(*arguments, "2")
     _, error = last.communicate(timeout=300)
     assert last.returncode == 0, error.decode()

@@ -213,7 +213,7 @@ def test_the_passes_on_opencl_only_grow(way: str, least: int):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["table", "tape"])
+@pytest.mark.parametrize("way", ["table", pytest.param("tape", marks=whole)])
 def test_the_passes_in_the_database_only_grow(way: str):
     names = list(op_db.database())
     assert len(names) == 677

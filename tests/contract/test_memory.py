@@ -17,7 +17,7 @@ from holdfast.compute import autograd, functional, tensors
 from holdfast.compute.ops import PACKETS
 from holdfast.compute.tensors import CustomTensor
 from tests.contract import op_db
-from tests.contract.test_conformance import ENGINES_HERE, kernels_kept  # noqa: F401
+from tests.contract.test_conformance import ENGINES_HERE, kernels_kept, whole  # noqa: F401
 from tests.contract.torch_bridge import to_array, to_dtype
 
 # torch conjugates lazily, and has `unsafe_` views that its signatures deny; ours are copies.
@@ -80,6 +80,7 @@ def borrowed(name: str, info: Any) -> list[str]:
     return found
 
 
+@whole
 @pytest.mark.slow
 def test_results_lie_in_an_argument_where_those_of_torch_do():
     with warnings.catch_warnings():

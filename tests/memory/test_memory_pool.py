@@ -60,7 +60,8 @@ def test_a_device_without_a_pool_is_refused() -> None:
     with pytest.raises(BadInput) as caught:
         MemoryPool("abacus")
     assert str(caught.value) == (
-        "there is no pool for the device 'abacus'\n  expected: cpu, cuda or cuda:N"
+        "there is no pool for the device 'abacus'\n"
+        "  expected: cpu, cuda, cuda:N, opencl or opencl:N"
     )
 
 

@@ -14,6 +14,8 @@ from tests.needs import needs
 from tests.topology.test_probes import _no_opencl
 
 HERE = Path(__file__).parent
+# What `make quick` runs: the others build hundreds of kernels each.
+QUICK = ("test_engine", "test_launching", "test_memory", "test_programs", "test_views")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -24,6 +26,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in here:
         item.add_marker(pytest.mark.opencl)
         item.add_marker(missing)
+        if item.path.stem not in QUICK:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)
