@@ -12,7 +12,7 @@ OUT    := out
 TWO    := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all quick check format bench clean comfyui
+.PHONY: help run test test-all quick check format docs bench clean comfyui
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,8 +45,12 @@ format: $(VENV)/.dev ## mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.dev ## every benchmark that can run here
-	@for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
+docs: $(VENV)/.dev ## set up, then build the documentation site, which needs no network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --site-dir $(OUT)/site
+	@echo "open $(OUT)/site/index.html"
+
+bench: $(VENV)/.dev ## every benchmark that can run here, and one report of them
+	@$(BIN)/holdfast bench --out $(OUT)/bench
 
 clean: ## remove everything that set-up and tests made
 	rm -rf $(VENV) .cache $(OUT) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
@@ -75,9 +79,9 @@ $(VENV)/.dev: $(VENV)/.run requirements/dev.txt requirements/no_deps.txt
 	@touch $@
 
 # PoCL is the OpenCL runtime of the tests; QEMU boots the machine with several NUMA nodes;
-# Chromium opens the pages.
+# Chromium opens the pages; zsh and fish complete command lines; CLBlast multiplies beside our kernels.
 $(VENV)/.system: tools/debian_packages.sh | $(VENV)/.core
-	@tools/debian_packages.sh chromium pocl-opencl-icd qemu-system-x86 util-linux
+	@tools/debian_packages.sh chromium fish libclblast1 pocl-opencl-icd qemu-system-x86 util-linux zsh
 	@touch $@
 
 $(GUEST)/vmlinuz: | $(VENV)/.system

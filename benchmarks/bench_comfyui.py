@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from comfyui.models import SHAPES
-from report import RUNS, Row, publish
+from report import RUNS, Row, add_quick, publish
 
 from holdfast.topology import discover
 
@@ -36,12 +36,15 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     about, _, _ = (__doc__ or "").partition("\n")
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--model", choices=sorted(SHAPES), default="flux")
-    parser.add_argument("--shares", type=_shares, default=[0.25, 0.5], help="percent that fits")
+    parser.add_argument("--shares", type=_shares, help="percent that fits (default 25,50)")
     parser.add_argument("--steps", type=int, default=8, help="steps of a picture")
     parser.add_argument("--ways", type=lambda text: text.split(","), default=list(WAYS))
     parser.add_argument("--cpu", action="store_true", help="ComfyUI on the CPU")
     parser.add_argument("--out", type=Path, default=RUNS / "comfyui.json")
-    return parser.parse_args(arguments)
+    add_quick(parser)
+    found = parser.parse_args(arguments)
+    found.shares = found.shares or ([0.5] if found.quick else [0.25, 0.5])
+    return found
 
 
 def _shares(text: str) -> list[float]:
@@ -103,7 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         compared(complete, found)
         measured.append(found | {"share": share})
         rows = rows_of(complete, measured)  # written after each, as a run may be broken off
-        publish(about, rows, machine, asked.out, complete=complete, measured=measured)
+        more = {"quick": asked.quick, "complete": complete, "measured": measured}
+        publish(about, rows, machine, asked.out, **more)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from report import RUNS, Row, best_us, publish
+from report import RUNS, Row, add_quick, best_us, middle, publish
 
 CONVOLUTIONS = {
     "3x3 64->64, 56x56, batch 8": ((8, 64, 56, 56), (64, 64, 3, 3), 1, 1, 1),
@@ -278,8 +278,8 @@ def compared(pair: Pair, count: int, rounds: int, about: dict[str, Any]) -> list
     about["ratios"][subject] = {"median": ratio, "least": least, "equal": same}
     remark = f"{ratio:.2f} by pairs of runs, {least:.2f} by the smallest"
     return [
-        Row(subject, "holdfast", statistics.median(ours), "ms", remark),
-        Row(subject, "torch", statistics.median(theirs), "ms", "" if same else "NOT EQUAL"),
+        Row(subject, "holdfast", middle(ours), "ms", remark),
+        Row(subject, "torch", middle(theirs), "ms", "" if same else "NOT EQUAL"),
     ]
 
 
@@ -328,9 +328,12 @@ def main() -> None:
     default = RUNS / "compute.json"
     parser.add_argument("--out", type=Path, default=default, help=f"JSON file (default {default})")
     parser.add_argument("--only", choices=FAMILIES, help="this family alone")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="default 1 and 2")
-    parser.add_argument("--rounds", type=int, default=15, help="pairs of runs (default 15)")
+    parser.add_argument("--threads", type=int, nargs="+", help="default 1 and 2; quick: 1")
+    parser.add_argument("--rounds", type=int, help="pairs of runs (default 15; quick: 5)")
+    add_quick(parser)
     args = parser.parse_args()
+    args.threads = args.threads or ([1] if args.quick else [1, 2])
+    args.rounds = (5 if args.quick else 15) if args.rounds is None else args.rounds
     if args.rounds < 1 or min(args.threads) < 1:
         parser.error("--rounds and --threads are at least 1")
     from holdfast.base.config import Config
@@ -356,7 +359,7 @@ def main() -> None:
                 rows += compared(pair, count, args.rounds, about)
     lines = summary(about)
     machine = discover(config=Config.load(probes=("linux",)))
-    publish("compute", rows, machine, args.out, **about)
+    publish("compute", rows, machine, args.out, quick=args.quick, **about)
     print("\n".join(lines))
     if not all(found["equal"] for found in about["ratios"].values()):
         raise SystemExit("the results are not equal")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from report import RUNS, Row, best_us, publish
+from report import RUNS, Measured, Row, add_quick, best_us, publish
 
 import holdfast
 from holdfast import memory
@@ -32,7 +32,7 @@ from holdfast.topology import discover
 MB = 1 << 20
 
 
-def pair_us(work: Callable[[], object], count: int = 20_000, repeats: int = 5) -> float:
+def pair_us(work: Callable[[], object], count: int = 20_000, repeats: int = 5) -> Measured:
     """Microseconds for one call."""
     return best_us(work, count, repeats, time.perf_counter)
 
@@ -265,6 +265,7 @@ def main() -> None:
     default = RUNS / "cuda-memory.json"
     parser.add_argument("--out", type=Path, default=default, help=f"JSON file (default {default})")
     parser.add_argument("--keep", type=Path, help="folder for the recording and the snapshot")
+    add_quick(parser)  # all of it takes a minute
     args = parser.parse_args()
     if not torch.cuda.is_available():
         print("cuda memory: torch sees no CUDA device here; nothing to measure")
@@ -280,6 +281,7 @@ def main() -> None:
     print("\n".join(about["recording"]["summary"]))
     about["core"] = compiled.core().__name__
     about["torch"] = torch.__version__
+    about["quick"] = args.quick
     publish("cuda memory", rows + taken + watched, discover(), args.out, **about)
 
 

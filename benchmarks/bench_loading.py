@@ -22,7 +22,6 @@ import gc
 import mmap
 import os
 import shutil
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -35,7 +34,7 @@ import safetensors.torch
 import torch
 from accelerate import init_empty_weights
 from diffusers import FluxTransformer2DModel
-from report import RUNS, Row, publish
+from report import RUNS, Row, add_quick, middle, publish
 
 from holdfast.memory import system
 from holdfast.memory.samples import rss_bytes
@@ -175,7 +174,7 @@ def subject(name: str, folder: Path, dtype: torch.dtype, repeats: int, cold: boo
             runs.setdefault(key, []).append(once(SYSTEMS[key], folder, dtype))
     rows = []
     for key, found in sorted(runs.items(), key=lambda item: systems.index(item[0])):
-        there, ready = (statistics.median(run[at] for run in found) for at in (0, 1))
+        there, ready = (middle([run[at] for run in found]) for at in (0, 1))
         spread = f"{size / max(r[1] for r in found) / 1e9:.2f} to "
         spread += f"{size / min(r[1] for r in found) / 1e9:.2f}"
         remark = f"{spread}; call returned after {there:.2f} s of {ready:.2f} s"
@@ -194,9 +193,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="loading weights, beside safetensors, diffusers")
     default = RUNS / "loading.json"
     parser.add_argument("--out", type=Path, default=default, help=f"JSON file (default {default})")
-    parser.add_argument("--repeats", type=int, default=7, help="runs of each system (default 7)")
+    parser.add_argument("--repeats", type=int, help="runs of each system (default 7; quick: 3)")
     parser.add_argument("--folder", type=Path, help="where the file is written (default: as tmp)")
+    add_quick(parser)
     args = parser.parse_args()
+    args.repeats = args.repeats or (3 if args.quick else 7)
     diffusers.utils.logging.disable_progress_bar()
     folder = Path(tempfile.mkdtemp(prefix="loading-", dir=args.folder))
     try:
@@ -207,12 +208,15 @@ def main() -> None:
         with (folder / WEIGHTS).open("rb") as file:
             os.fsync(file.fileno())  # pages that are to be written cannot be dropped
         rows = subject("cached", folder, STORED, args.repeats, cold=False)
-        rows += subject("cache dropped", folder, STORED, args.repeats, cold=True)
-        rows += subject("cached, bf16 to fp16", folder, torch.float16, args.repeats, cold=False)
+        if not args.quick:
+            rows += subject("cache dropped", folder, STORED, args.repeats, cold=True)
+            half = torch.float16
+            rows += subject("cached, bf16 to fp16", folder, half, args.repeats, cold=False)
         about = {
             "file_bytes": (folder / WEIGHTS).stat().st_size,
             "threads": default_threads(),
             "repeats": args.repeats,
+            "quick": args.quick,
             "versions": {
                 "torch": torch.__version__,
                 "diffusers": diffusers.__version__,

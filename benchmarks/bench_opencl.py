@@ -12,14 +12,13 @@ reason. The difference to NumPy's (or torch's) numbers is in the remark of our r
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy
-from report import RUNS, Row, publish
+from report import RUNS, Row, add_quick, middle, publish
 
 from holdfast.compute.engine import ENGINES, fallbacks, run
 from holdfast.compute.ops import OPS
@@ -230,7 +229,7 @@ def measured(family: str, shape: tuple[int, ...], options: argparse.Namespace) -
         remark = (
             f"differs by {off:.1e}" + (", ON THE HOST" if on_host else "") if not number else ""
         )
-        rows.append(Row(subject, work.system, statistics.median(found), "ms", remark))
+        rows.append(Row(subject, work.system, middle(found), "ms", remark))
     return rows
 
 
@@ -239,14 +238,17 @@ def main() -> None:
     parser.add_argument("--device", type=int, default=0, help="N of opencl:N")
     parser.add_argument("--large", action="store_true", help="sizes for a GPU; torch by CUDA")
     parser.add_argument("--only", default=",".join(SMALL), help="families, comma-separated")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, help="default 7; quick: 3")
     parser.add_argument("--least-s", type=float, default=0.1, help="seconds of a round")
     parser.add_argument("--without-tinygrad", action="store_true")
     parser.add_argument("--out", type=Path, default=RUNS / "opencl.json")
+    add_quick(parser)
     options = parser.parse_args()
+    options.rounds = options.rounds or (3 if options.quick else 7)
     rows = []
     for family in options.only.split(","):
-        for shape in (LARGE if options.large else SMALL)[family]:
+        shapes = (LARGE if options.large else SMALL)[family]
+        for shape in shapes[:1] if options.quick else shapes:
             rows += measured(family, shape, options)
             print(*(f"{row.system}: {row.value:.3f} ms" for row in rows[-3:]), sep="; ", flush=True)
     from holdfast.topology import discover
@@ -257,7 +259,7 @@ def main() -> None:
         "version": device.version,
         "driver": device.driver_version,
     }
-    publish("opencl", rows, discover(), options.out, device=about)
+    publish("opencl", rows, discover(), options.out, quick=options.quick, device=about)
 
 
 if __name__ == "__main__":

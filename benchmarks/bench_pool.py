@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import ctypes.util
+import functools
 import json
 import os
 import resource
@@ -24,10 +25,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from report import RUNS, Row, best_us, publish
+from report import RUNS, Measured, Row, add_quick, best_us, middle, publish
 
 BASELINES = ("stock", "mallopt", "tcmalloc")
 ROUNDS = {"vae decode": 5, "mlp training step": 11, "unet": 7}
+QUICK_WORK = "mlp training step,unet"
+QUICK_BASELINES = ("stock", "tcmalloc")
 TCMALLOC = (
     "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4",
     "/usr/lib/aarch64-linux-gnu/libtcmalloc_minimal.so.4",
@@ -37,12 +40,12 @@ TCMALLOC = (
 # ---- a pair
 
 
-def pair_us(work: Callable[[], object], count: int = 2_000, repeats: int = 150) -> float:
+def pair_us(work: Callable[[], object], count: int = 2_000, repeats: int = 150) -> Measured:
     """Microseconds of CPU time for one call."""
     return best_us(work, count, repeats)
 
 
-def pairs() -> list[Row]:
+def pairs(repeats: int = 150) -> list[Row]:
     """Allocate and free one block; an empty call is taken off each."""
     import numpy
     import torch
@@ -51,23 +54,25 @@ def pairs() -> list[Row]:
     from holdfast.memory.memory_pool import MemoryPool
     from holdfast.memory.pool import Pool
 
-    empty = pair_us(lambda: None)
+    cost = functools.partial(pair_us, repeats=repeats)
+    empty = cost(lambda: None)
     rows = []
     for size, label in ((4096, "4 KB"), (1 << 20, "1 MB"), (64 << 20, "64 MB")):
         for module, name in ((compiled.load_core(), "compiled"), (core, "python")):
             pool = MemoryPool(resource=Pool(core=module))
-            plain = pair_us(lambda pool=pool, size=size: pool.allocate(size)) - empty
+            work = lambda pool=pool, size=size: pool.allocate(size)  # noqa: E731
+            plain = cost(work) - empty
             # What it costs to write down the source line of every block.
             log = module.Log(1, str(Path(core.__file__).parent))
             pool.pool.core.watch(log, 0)
-            tracked = pair_us(lambda pool=pool, size=size: pool.allocate(size), 500, 300) - empty
+            tracked = pair_us(work, 500, 2 * repeats) - empty
             pool.pool.core.watch(None, 0)
             rows.append(Row(f"pair, {label}", f"holdfast, {name} core", plain, "µs"))
             rows.append(
                 Row(f"pair with its line, {label}", f"holdfast, {name} core", tracked, "µs")
             )
-        numpy_us = pair_us(lambda size=size: numpy.empty(size, "u1")) - empty
-        torch_us = pair_us(lambda size=size: torch.empty(size, dtype=torch.uint8)) - empty
+        numpy_us = cost(lambda size=size: numpy.empty(size, "u1")) - empty
+        torch_us = cost(lambda size=size: torch.empty(size, dtype=torch.uint8)) - empty
         rows.append(Row(f"pair, {label}", "numpy.empty", numpy_us, "µs", "untouched memory"))
         rows.append(Row(f"pair, {label}", "torch.empty", torch_us, "µs", "untouched memory"))
     return rows
@@ -112,7 +117,7 @@ def touching() -> list[Row]:
                     seen[name] += faults() - before
         for name, found in times.items():
             remark = f"{seen[name] / count:.0f} page faults each"
-            rows.append(Row(f"touch {size} MB", name, statistics.median(found), "ms", remark))
+            rows.append(Row(f"touch {size} MB", name, middle(found), "ms", remark))
     return rows
 
 
@@ -142,7 +147,7 @@ def chains() -> list[Row]:
                 times["holdfast"].append(pair_us(chain, 4, 4))
                 assert chain() == expected
         rows += [
-            Row(f"numpy chain {side}x{side}", name, statistics.median(found) / 1000, "ms")
+            Row(f"numpy chain {side}x{side}", name, middle(found) / 1000, "ms")
             for name, found in times.items()
         ]
     return rows
@@ -167,7 +172,7 @@ def worker(baseline: str, only: str | None, rounds: int | None) -> None:
     torch.manual_seed(0)
     found: dict[str, Any] = {}
     for name, (work, result) in torch_work(torch).items():
-        if only not in (None, name):
+        if only is not None and name not in only.split(","):
             continue
         pairs: list[dict[str, Any]] = []
         for number in range((rounds or ROUNDS[name]) + 1):
@@ -292,7 +297,7 @@ def torch_rows(
             }
             about["equal"][subject] = found["equal"]
             for system in ("holdfast", baseline):
-                median = statistics.median(pair[system]["seconds"] for pair in pairs) * 1000
+                median = middle([pair[system]["seconds"] for pair in pairs]) * 1000
                 per = statistics.median(pair[system]["faults"] for pair in pairs)
                 remark = f"{per:.0f} page faults each"
                 if system == "holdfast":
@@ -305,22 +310,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     default = RUNS / "pool.json"
     parser.add_argument("--out", type=Path, default=default, help=f"JSON file (default {default})")
-    parser.add_argument("--only", choices=ROUNDS, help="this work of torch's alone")
+    parser.add_argument("--only", help=f"this work of torch's alone: {', '.join(ROUNDS)}")
     parser.add_argument("--against", choices=BASELINES, help="this baseline of torch's alone")
     parser.add_argument("--rounds", type=int, help="pairs of torch's runs (default 5 to 11)")
     parser.add_argument("--worker", choices=BASELINES, help=argparse.SUPPRESS)
+    add_quick(parser)
     args = parser.parse_args()
+    if unknown := set(args.only.split(",") if args.only else ()) - set(ROUNDS):
+        parser.error(f"{min(unknown)!r} is none of {', '.join(ROUNDS)}")
     if args.worker:
         worker(args.worker, args.only, args.rounds)
         return
     from holdfast.base.config import Config
     from holdfast.topology import discover
 
-    rows = [] if args.only or args.against else [*pairs(), *touching(), *chains()]
-    baselines = [args.against] if args.against else BASELINES
-    more, about = torch_rows(baselines, args.only, args.rounds)
+    repeats = 25 if args.quick else 150
+    rows = [] if args.only or args.against else [*pairs(repeats), *touching(), *chains()]
+    baselines = [args.against] if args.against else QUICK_BASELINES if args.quick else BASELINES
+    only, rounds = args.only, args.rounds
+    if args.quick:
+        only, rounds = only or QUICK_WORK, rounds or 3
+    more, about = torch_rows(baselines, only, rounds)
     machine = discover(config=Config.load(probes=("linux",)))
-    publish("pool", rows + more, machine, args.out, **about)
+    publish("pool", rows + more, machine, args.out, quick=args.quick, **about)
     if not all(about["equal"].values()):
         raise SystemExit("the results are not equal")
 

@@ -10,14 +10,13 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy and torch are loaded
 
-import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy
 import torch
-from report import Row, arguments, publish
+from report import Measured, Row, arguments, exact, middle, publish
 
 from holdfast.compute import compiled, from_numpy, functional, nn, no_grad, quant
 from holdfast.compute.engines.numpy import quantize as kernels
@@ -26,7 +25,7 @@ from holdfast.topology import discover
 SHAPES = ((1, 1024, 1024), (64, 512, 512), (512, 1024, 1024), (512, 3072, 768))
 
 
-def in_turn(works: dict[str, Callable[[], Any]], repeats: int = 15) -> dict[str, float]:
+def in_turn(works: dict[str, Callable[[], Any]], repeats: int = 15) -> dict[str, Measured]:
     """Median milliseconds of each, one run of each after the other."""
     times: dict[str, list[float]] = {name: [] for name in works}
     for turn in range(repeats + 1):
@@ -35,12 +34,12 @@ def in_turn(works: dict[str, Callable[[], Any]], repeats: int = 15) -> dict[str,
             work()
             if turn:
                 times[name].append((time.perf_counter() - start) * 1000)
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: middle(found) for name, found in times.items()}
 
 
-def products() -> list[Row]:
+def products(shapes: Sequence[tuple[int, int, int]]) -> list[Row]:
     rows = []
-    for m, n, k in SHAPES:
+    for m, n, k in shapes:
         draw = numpy.random.default_rng(0)
         a, b = (draw.integers(-127, 128, shape).astype("int8") for shape in ((m, k), (n, k)))
         floats = a.astype("float32"), b.astype("float32")
@@ -67,16 +66,15 @@ def layers() -> list[Row]:
         found = in_turn({"int8 dynamic": lambda: made(x), "float32": lambda: model(x)})
     rows = [Row("Linear(1024, 1024), 128 rows", name, v, "ms") for name, v in found.items()]
     subject = "bytes of Linear(1024, 1024)"
-    rows.append(Row(subject, "int8 dynamic", quant.nbytes(made), "B"))
-    rows.append(
-        Row(subject, "int4 weights", quant.nbytes(quant.quantize_weights(model, quant.INT4)), "B")
-    )
-    rows.append(Row(subject, "float32", quant.nbytes(model), "B"))
-    return rows
+    models = {"int8 dynamic": made, "int4 weights": quant.quantize_weights(model, quant.INT4)}
+    models["float32"] = model
+    return rows + [Row(subject, n, exact(quant.nbytes(m)), "B") for n, m in models.items()]
 
 
 if __name__ == "__main__":
     options = arguments("quant", __doc__ or "")
     torch.set_num_threads(1)
     ready = compiled.kernels() is not None and bool(kernels._library().holdfast_int8_ready())
-    publish("quant", products() + layers(), discover(), options.out, dot_products_of_bytes=ready)
+    rows = products(SHAPES[:2] if options.quick else SHAPES) + layers()
+    more = {"quick": options.quick, "dot_products_of_bytes": ready}
+    publish("quant", rows, discover(), options.out, **more)

@@ -9,11 +9,10 @@ since the others are simulated.
 
 from __future__ import annotations
 
-import statistics
 from pathlib import Path
 from typing import Any
 
-from report import Row, arguments, publish
+from report import Row, arguments, exact, middle, publish
 
 from holdfast.base.config import Config
 from holdfast.memory import core
@@ -26,14 +25,15 @@ from holdfast.topology import discover
 TRACES = Path(__file__).parent / "traces"
 # In the order of the documents.
 ORDER = ("flux", "sdxl", "sdxl_12_sizes", "flux_train", "sdxl_train", "kv_cat")
+QUICK = ("flux", "sdxl")
 TARGETS = {POOL: 1.20, PLAN: 1.02}
 
 
 def rows_of(name: str, outcomes: list[Outcome]) -> list[Row]:
     """The ratio of each allocator on one trace."""
     return [
-        Row(name, outcome.name, outcome.ratio, "x", f"{outcome.peak_reserved_bytes / 1e6:,.1f} MB")
-        for outcome in outcomes
+        Row(name, one.name, exact(one.ratio), "x", f"{one.peak_reserved_bytes / 1e6:,.1f} MB")
+        for one in outcomes
     ]
 
 
@@ -43,7 +43,7 @@ def times_of(name: str, wanted: Requests, repeats: int = 5) -> list[Row]:
     rows = []
     for system, pool in pools.items():
         times = [replay(wanted, pool()).request_ns for _ in range(repeats)]
-        rows.append(Row(f"{name}, a block", system, statistics.median(times), "ns"))
+        rows.append(Row(f"{name}, a block", system, middle(times), "ns"))
     return rows
 
 
@@ -72,12 +72,13 @@ def trace(name: str) -> tuple[list[Row], list[Row], dict[str, Any], list[str]]:
 
 def main() -> None:
     args = arguments("replay", __doc__ or "")
-    results = [trace(name) for name in ORDER]
+    results = [trace(name) for name in (QUICK if args.quick else ORDER)]
     rows = [row for part in (0, 1) for result in results for row in result[part]]
     missed = [line for result in results for line in result[3]]
     traces = [result[2] for result in results]
     machine = discover(config=Config.load())
-    publish("replay", rows, machine, args.out, traces=traces, missed=missed)
+    more = {"quick": args.quick, "traces": traces, "missed": missed}
+    publish("replay", rows, machine, args.out, **more)
     for line in missed or ["Every target is met."]:
         print(line)
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from report import RUNS
+from report import RUNS, add_quick, tell
 from residency.cells import RESIDENT, SYSTEMS, Cell, plan
 from residency.measure import LINK_BYTES, Link
 from residency.record import Record, cell_of, show
@@ -38,6 +38,12 @@ from holdfast.topology import amx, discover
 # What a cell of the whole FLUX shape takes, until a cell of the same system has told.
 FIRST_GUESS_S = 30.0
 TINY_LINK_BYTES = 4 << 20
+WHOLE: dict[str, Any] = {
+    "models": ["flux", "wan14b", "sdxl"],
+    "keeps": [0.0, 0.25, 0.5],
+    "budgets": [0.1, 0.25, 0.5, 0.75],
+}
+QUICK: dict[str, Any] = {"models": ["sdxl"], "keeps": [], "budgets": [0.25]}
 
 
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -45,10 +51,10 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     about, _, _ = (__doc__ or "").partition("\n")
     parser = argparse.ArgumentParser(description=about)
     default = RUNS / "residency.json"
-    parser.add_argument("--models", type=_names(SHAPES), default=["flux", "wan14b", "sdxl"])
+    parser.add_argument("--models", type=_names(SHAPES), help="default: flux,wan14b,sdxl")
     parser.add_argument("--systems", type=_names(SYSTEMS), help="default: all")
-    parser.add_argument("--keeps", type=_shares, default=[0.0, 0.25, 0.5], help="percent")
-    parser.add_argument("--budgets", type=_shares, default=[0.1, 0.25, 0.5, 0.75], help="percent")
+    parser.add_argument("--keeps", type=_shares, help="percent (default: 0,25,50)")
+    parser.add_argument("--budgets", type=_shares, help="percent (default: 10,25,50,75)")
     parser.add_argument("--steps", type=_positive, default=10, help="timed steps of a run")
     parser.add_argument("--rounds", type=_positive, default=1, help="2: A B B A in each stage")
     parser.add_argument("--device", help="a torch device (default: cuda where there is one)")
@@ -58,7 +64,13 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--cell-limit", type=float, default=120.0, help="seconds for one cell")
     parser.add_argument("--resume", action="store_true", help="keep the rows that --out has")
     parser.add_argument("--verbose", action="store_true", help="tracebacks of systems that failed")
-    return parser.parse_args(arguments)
+    add_quick(parser)
+    found = parser.parse_args(arguments)
+    defaults = QUICK if found.quick else WHOLE
+    for name, value in defaults.items():
+        if getattr(found, name) is None:
+            setattr(found, name, value)
+    return found
 
 
 def _names(known: Any) -> Any:
@@ -133,6 +145,7 @@ def run(args: argparse.Namespace) -> Record:
         "tiny": args.tiny,
         "steps": args.steps,
         "rounds": args.rounds,
+        "quick": args.quick,
         "shapes": {name: SHAPES[name](tiny=args.tiny).about for name in args.models},
     }
     record = Record(discover(), settings, earlier=earlier(args), references=runner.references)
@@ -148,6 +161,7 @@ def run(args: argparse.Namespace) -> Record:
         clock.note(outcome)
         record.outcomes.append(outcome)
         record.write(args.out)
+        tell({"subject": f"{cell.model}, {cell.room}", "system": cell.system})
         print(said(outcome), flush=True)
     runner.close()
     record.write(args.out)

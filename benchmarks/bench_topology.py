@@ -13,7 +13,7 @@ import sys
 import time
 
 import numpy as np
-from report import Row, arguments, median_ms, publish
+from report import Measured, Row, arguments, median_ms, publish
 
 from holdfast.base.config import Config
 from holdfast.topology import Topology, discover, measure
@@ -34,7 +34,7 @@ print(discover(config=Config.load(probes="{FAST}")).to_json())
 def discovery(subject: str = "discover, a new process") -> list[Row]:
     """Times from nothing to a description in text."""
 
-    def run(command: list[str]) -> float:
+    def run(command: list[str]) -> Measured:
         return median_ms(lambda: subprocess.run(command, capture_output=True, check=True))
 
     rows = [Row(subject, f"holdfast ({FAST})", run([sys.executable, "-c", CALL]), "ms")]
@@ -109,7 +109,8 @@ def main() -> None:
     rows.append(Row("discover, every probe", "holdfast", whole_ms, "ms"))
     machine = measure(machine, refresh=True, config=config)
     rows += [*host_rates(machine), *gpu_rates(machine)]
-    publish("topology", rows, machine, args.out, topology=json.loads(machine.to_json()))
+    more = {"quick": args.quick, "topology": json.loads(machine.to_json())}
+    publish("topology", rows, machine, args.out, **more)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import copy
 import importlib
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -26,10 +25,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from report import RUNS, Row, publish
+from report import RUNS, Measured, Row, add_quick, middle, publish
 
 HERE = Path(__file__).parent / "torch_device"
 PARTS = ("overhead", "models", "compiled")
+QUICK_MODELS = "resnet-50"
 TARGETS_US = {"python": 6.5, "shim": 2.7}
 TARGET_RATIO = 2.5
 COMPILED = {
@@ -48,9 +48,12 @@ def options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=default, help=f"JSON file (default {default})")
     parser.add_argument("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
     parser.add_argument("--models", default="", help="names of models; all when not given")
-    parser.add_argument("--repeats", type=int, default=5, help="runs of each model")
+    parser.add_argument("--repeats", type=int, help="runs of each model (default 5; quick: 3)")
     parser.add_argument("--tinygrad", type=Path, help="a checkout of tinygrad")
+    add_quick(parser)
     given = parser.parse_args()
+    given.repeats = given.repeats or (3 if given.quick else 5)
+    given.models = given.models or (QUICK_MODELS if given.quick else "")
     unknown = set(given.parts.split(",")) - set(PARTS)
     if unknown:
         parser.error(f"{min(unknown)!r} is none of {', '.join(PARTS)}")
@@ -164,7 +167,7 @@ def _apart(ours: Any, theirs: Any) -> float:
 
 def _in_turn(
     ours: Callable[[], Any], theirs: Callable[[], Any], repeats: int
-) -> tuple[float, float]:
+) -> tuple[Measured, Measured]:
     """The medians of both, taken alternately: a busy moment hits both."""
     times: tuple[list[float], list[float]] = [], []
     for _ in range(repeats):
@@ -172,7 +175,7 @@ def _in_turn(
             start = time.perf_counter()
             work()
             found.append((time.perf_counter() - start) * 1e3)
-    return statistics.median(times[0]), statistics.median(times[1])
+    return middle(times[0]), middle(times[1])
 
 
 # ---- compiled
@@ -204,7 +207,8 @@ def main() -> None:
 
     from holdfast.topology import discover
 
-    publish("torch device", rows, discover(), given.out, torch=torch.__version__)
+    more = {"quick": given.quick, "torch": torch.__version__}
+    publish("torch device", rows, discover(), given.out, **more)
 
 
 if __name__ == "__main__":

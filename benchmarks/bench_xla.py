@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from report import RUNS, Row, publish
+from report import RUNS, Row, add_quick, middle, publish
 from xla.working import Outcome, Settings, outcome
 
 from holdfast.topology import Topology, discover
@@ -31,6 +31,8 @@ PARTS = {
     "cuda": ("agreement", "attention", "flux"),
     "cpu": ("networks", "compile"),
 }
+QUICK = {"cuda": ("attention",), "cpu": ("networks",)}
+QUICK_NETWORKS = ("diffusers:FluxTransformer2DModel", "diffusers:UNet2DConditionModel")
 SCHEMES = ("unrolled", "unmerged", "scan", "slices", "kept", "xla")
 FIRST_CALLS = ("scan", "unrolled", "torchax")
 FLUX_NAMES = {
@@ -53,7 +55,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     every = [part for parts in PARTS.values() for part in parts]
     parser.add_argument("--device", choices=sorted(PARTS), help="default: cuda where there is one")
     parser.add_argument("--parts", type=_names(every), help="default: those for the device")
-    parser.add_argument("--steps", type=_positive, default=20, help="timed steps")
+    parser.add_argument("--steps", type=_positive, help="timed steps (default 20; quick: 10)")
     parser.add_argument("--warm", type=int, default=5, help="steps before them")
     parser.add_argument("--rounds", type=_positive, default=1, help="of FLUX.1, to and fro")
     parser.add_argument("--flux", type=_names(FLUX_NAMES), default=list(FLUX_NAMES))
@@ -64,7 +66,10 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="small shapes, to try the benchmark")
     parser.add_argument("--part-limit", type=float, default=240.0, help="seconds for one process")
     parser.add_argument("--out", type=Path, default=default, help=f"JSON file (default {default})")
-    return parser.parse_args(arguments)
+    add_quick(parser)
+    found = parser.parse_args(arguments)
+    found.steps = found.steps or (10 if found.quick else 20)
+    return found
 
 
 def _names(known: Any) -> Any:
@@ -165,16 +170,17 @@ class Run:
             rounds = found.get(key, [])
             times = [time for one in rounds for time in one["times_ms"]]
             if times:
-                self.rows.append(Row("FLUX.1 step", name, median(times), "ms", _told(rounds)))
+                self.rows.append(Row("FLUX.1 step", name, middle(times), "ms", _told(rounds)))
         if with_kernels:
             rounds = {key: found[key] for key in FLUX_NAMES if key in found}
             lists = {key: [one.pop("kernels", []) for one in ones] for key, ones in rounds.items()}
             self.figures["flux, kernels"] = lists
         self.figures["flux"] = found
 
-    def networks(self, _: argparse.Namespace) -> None:
+    def networks(self, args: argparse.Namespace) -> None:
         """Tiny ones, on a CPU."""
-        found = self.part("tiny_models") or {}
+        few = replace(self.settings, variants=QUICK_NETWORKS) if args.quick else None
+        found = self.part("tiny_models", few) or {}
         names = {"ours": "Holdfast", "torch": "torch eager", "torchax": "torchax"}
         names["placed"] = "Holdfast, tensors in and out"
         for network, systems in found.items():
@@ -185,7 +191,7 @@ class Run:
                     self.failed[label] = one["error"]
                     continue
                 subject = f"tiny {network.rpartition(':')[2]}"
-                self.rows.append(Row(subject, name, one["median_ms"], "ms", _told([one])))
+                self.rows.append(Row(subject, name, middle(one["times_ms"]), "ms", _told([one])))
         self.figures["networks"] = found
 
     def compile(self, _: argparse.Namespace) -> None:
@@ -238,13 +244,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         given = Settings(device, args.tiny, args.steps, args.warm, folder, kernels=args.kernels)
         run = Run(given, args.part_limit)
-        for part in args.parts or PARTS[device]:
+        for part in args.parts or (QUICK if args.quick else PARTS)[device]:
             getattr(run, part)(args)
     told = ("tiny", "steps", "warm", "rounds")
     settings = {"device": device} | {name: getattr(args, name) for name in told}
     settings["load_average"] = [*loads, os.getloadavg()[0]]  # before and after
     settings["xla_flags"] = os.environ.get("XLA_FLAGS", "")
-    more: dict[str, Any] = {"settings": settings, "figures": run.figures, "failed": run.failed}
+    more: dict[str, Any] = {"quick": args.quick, "settings": settings}
+    more |= {"figures": run.figures, "failed": run.failed}
     if args.earlier is not None:
         more["earlier"] = run.keep(json.loads(args.earlier.read_text()))
     publish("xla", run.rows, machine, args.out, **more)

@@ -80,6 +80,9 @@ def own_settings(monkeypatch: pytest.MonkeyPatch, caches: Path) -> None:
     # One for all tests: what is compiled is named after its source, and compiling takes seconds.
     monkeypatch.setenv("HOLDFAST_BUILD_DIR", str(BUILD_DIR))
     monkeypatch.setenv("HOLDFAST_TORCH_SHIM", SHIM)
+    # Processes that tests start can be looked at too, by tests alone.
+    monkeypatch.setenv("HOLDFAST_RUNTIME_DIR", str(caches / "meeting"))
+    monkeypatch.setenv("HOLDFAST_HISTORY_DIR", str(caches / "runs"))
 
 
 @pytest.fixture

@@ -80,3 +80,33 @@ def test_the_schema_accepts_what_is_written_and_nothing_else() -> None:
     assert not validator.is_valid({"name": "a"})
     assert schema["properties"]["name"]["description"] == "what it is called"
     assert schema["$defs"]["Leaf"]["description"] == "A leaf."
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Twigs by name."""
+
+    twigs: dict[str, Twig] = about("its twigs")
+    sizes: dict[str, int] = about("their lengths")
+
+
+def test_values_by_name_survive_and_are_described() -> None:
+    tree = Tree({"a": TWIG}, {"a": 3})
+    assert decode(Tree, encode(tree)) == tree
+    schema = json_schema(Tree, "tree", "urn:tree")
+    jsonschema.validate(encode(tree), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"twigs": {}, "sizes": {"a": "3"}}, schema)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ([1], "sizes is [1]\n  expected: an object"),
+        ({"a": "3"}, "sizes.a is '3'\n  expected: a value of type integer"),
+    ],
+)
+def test_bad_values_by_name_are_refused(sizes: Any, message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        decode(Tree, {"twigs": {}, "sizes": sizes})
+    assert str(caught.value) == message

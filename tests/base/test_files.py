@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from holdfast.base.files import write_whole
+from holdfast.base.errors import BadInput
+from holdfast.base.files import expanded, read_json_object, resolved, write_whole
 
 
 def test_a_file_is_replaced_and_readable_by_others(tmp_path: Path) -> None:
@@ -104,3 +106,34 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         write_whole(tmp_path, "text")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_home_of_nobody_is_refused() -> None:
+    with pytest.raises(BadInput) as caught:
+        expanded("~no-such-user/x")
+    assert str(caught.value) == (
+        "cannot use '~no-such-user/x': there is no such user, or no home folder\n"
+        "  expected: a path\n"
+        "  try: ./~no-such-user/x for a name that begins with ~"
+    )
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="resolving follows a circle no further")
+def test_links_that_lead_in_a_circle_are_refused(tmp_path: Path) -> None:
+    circle = tmp_path / "circle"
+    circle.symlink_to("circle")
+    with pytest.raises(BadInput) as caught:
+        resolved(circle)
+    assert str(caught.value) == (
+        f"cannot use {str(circle)!r}: Too many levels of symbolic links\n"
+        "  expected: a path that leads somewhere"
+    )
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        write_whole(circle, "text")
+
+
+def test_json_that_never_ends_its_lists_is_no_json(tmp_path: Path) -> None:
+    file = tmp_path / "deep.json"
+    file.write_text("[" * 100_000, encoding="utf-8")
+    with pytest.raises(BadInput, match="it is not JSON"):
+        read_json_object(file)

@@ -130,7 +130,11 @@ def test_an_unknown_model_is_told_before_anything_is_made(tmp_path: Path, capsys
         (["--retries", "-1"], "cannot use --retries -1\n  expected: 0 or more"),
         (["--ray", ""], 'cannot use --ray ""\n  expected: HOST:PORT, auto, or no address'),
         (["--fps", "0"], "cannot use --fps 0\n  expected: 1 or more"),
-        (["--steps", "0"], "cannot use these options: steps is '0', not a whole number from 1"),
+        (
+            ["--steps", "0"],
+            "cannot use these options: steps is '0', not a whole number from 1\n"
+            "  expected: values that a line of the file could have",
+        ),
         (
             ["--precision", "fp8"],
             "unknown precision 'fp8'\n  expected: one of auto, fp32, bf16, fp16",

@@ -37,8 +37,8 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -
 
 def test_without_an_action_it_tells_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     out = told(capsys)
-    assert "    install   put the nodes into a ComfyUI\n" in out
-    assert "  holdfast comfy check http://127.0.0.1:8188  " in out
+    assert "  install     put the nodes into a ComfyUI\n" in out
+    assert "  holdfast comfy check http://127.0.0.1:8199  " in out
 
 
 @pytest.mark.parametrize("action", ["install", "remove", "check"])
@@ -49,7 +49,7 @@ def test_every_action_has_help_with_an_example(
         main(["comfy", action, "--help"])
     assert caught.value.code == 0
     words = " ".join(capsys.readouterr().out.split())
-    assert f"For example: holdfast comfy {action}" in words
+    assert f"examples: holdfast comfy {action}" in words
 
 
 def test_neither_help_nor_installing_loads_torch(comfyui: Path) -> None:
@@ -189,7 +189,8 @@ def test_a_problem_is_told_and_a_status(
 @pytest.mark.parametrize("timeout", ["0", "-1", "nan", "inf"])
 def test_a_time_that_cannot_be_is_refused(timeout: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert told(capsys, "check", f"--timeout={timeout}", status=2) == (
-        f"holdfast: error: cannot wait {timeout} s\n  expected: --timeout with a number above 0\n"
+        f"holdfast: error: cannot wait {timeout} s\n"
+        "  expected: --timeout with a number above 0, up to 86400\n"
     )
 
 

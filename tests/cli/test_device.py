@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli import device
 from holdfast.cli.main import main
-from holdfast.compute.torch_device import coverage
+from holdfast.compute.engine import ENGINES
+from holdfast.compute.torch_device import coverage, shim
 from holdfast.compute.torch_device.coverage import Row
 from tests.needs import needs
 from tests.topology.test_probes import _no_opencl
@@ -29,7 +29,7 @@ ROWS = [
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device with five overloads."""
-    monkeypatch.setattr(device, "coverage", lambda engine: ROWS)
+    monkeypatch.setattr(coverage, "coverage", lambda engine: ROWS)
 
 
 def ops(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -45,8 +45,8 @@ def error(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_without_an_action_it_tells_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["device"]) == 0
     out = capsys.readouterr().out
-    assert "    ops       how each overload of torch is computed" in out
-    assert "  holdfast device ops --fallbacks            only those that fall back\n" in out
+    assert "  ops         how each overload of torch is computed" in out
+    assert "  holdfast device ops --fallbacks             only those that fall back\n" in out
 
 
 @pytest.mark.opencl
@@ -157,7 +157,7 @@ def test_a_pattern_that_nothing_fits_gets_a_suggestion(capsys: pytest.CaptureFix
 def test_an_engine_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert error(capsys, "--engine", "nump") == (
         "holdfast: error: unknown engine 'nump'\n"
-        "  expected: one of numpy, opencl, torch\n"
+        f"  expected: one of {', '.join(ENGINES)}\n"
         "  try: numpy\n"
     )
 
@@ -189,7 +189,7 @@ def test_building_tells_what_it_does_and_where_the_shim_is(
         progress("compiling: about a minute")
         return tmp_path / "shim.so"
 
-    monkeypatch.setattr(device.shim, "build", build)
+    monkeypatch.setattr(shim, "build", build)
     assert main(["device", "build"]) == 0
     told = capsys.readouterr()
     assert (told.out, told.err) == (

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -159,3 +160,55 @@ def test_the_provider_that_is_wished_for_is_tried(
 ) -> None:
     monkeypatch.setenv(variable, value)
     assert check in doctor.examine(MACHINE)
+
+
+def test_an_extra_of_several_packages_needs_them_all(installed) -> None:
+    installed("torch", "textual")
+    checks = {check.name: check for check in doctor.examine(MACHINE)}
+    assert checks["dashboard"] == doctor.Check(
+        name="dashboard",
+        state="missing",
+        found="aiohttp is not installed; would add `holdfast top` in a terminal, `holdfast serve` "
+        "in a browser",
+        advice="pip install 'holdfast[dashboard]'",
+    )
+    assert checks["comfyui"].found == "not installed; would add the nodes in ComfyUI"
+
+
+def test_processes_that_cannot_be_met_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_to_others = tmp_path / "open"
+    open_to_others.mkdir(mode=0o777)
+    open_to_others.chmod(0o777)
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("HOLDFAST_RUNTIME_DIR", str(open_to_others))
+    monkeypatch.setattr(doctor.meeting, "_temporary", lambda: file)
+    monkeypatch.setattr(doctor.offering, "is_offered", lambda: False)
+    monkeypatch.setenv("HOLDFAST_OFFER", "1")
+    [check] = [one for one in doctor.examine(MACHINE) if one.name == "processes"]
+    own = doctor.meeting.folders()[1]
+    assert check == doctor.Check(
+        name="processes",
+        state="broken",
+        found="holdfast top and serve would see none: cannot meet processes in "
+        f"{str(open_to_others)!r}: it is open to others; {own}: Not a directory",
+        advice="HOLDFAST_RUNTIME_DIR names a folder that is yours alone",
+    )
+
+
+def test_processes_that_are_not_to_be_met_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_OFFER", "0")
+    [check] = [one for one in doctor.examine(MACHINE) if one.name == "processes"]
+    assert check.state == "idle"
+
+
+def test_processes_that_can_be_met_need_no_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_OFFER", "1")
+    monkeypatch.setenv("HOLDFAST_RUNTIME_DIR", str(tmp_path / "folder"))
+    monkeypatch.setattr(doctor.offering, "is_offered", lambda: False)
+    assert "processes" not in _states(MACHINE)
+    assert list((tmp_path / "folder").iterdir()) == []

@@ -7,6 +7,7 @@ import pytest
 
 import holdfast
 from holdfast.cli.main import COMMANDS, main
+from holdfast.residency.interrupt import InterruptProcessingException
 
 
 def test_no_command_shows_the_help(capsys) -> None:
@@ -39,10 +40,12 @@ def test_every_command_refuses_an_unknown_option(command: str, capsys) -> None:
 
 
 def test_an_unknown_command_is_refused(capsys) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["tpoo"])
-    assert caught.value.code == 2
-    assert "invalid choice: 'tpoo'" in capsys.readouterr().err
+    assert main(["tpoo"]) == 2
+    assert capsys.readouterr().err == (
+        "holdfast: error: unknown command 'tpoo'\n"
+        f"  expected: one of {', '.join(COMMANDS)}\n"
+        "  try: topo\n"
+    )
 
 
 def test_an_error_is_text_and_a_status(capsys) -> None:
@@ -79,6 +82,15 @@ def test_ctrl_c_is_a_status(capsys, monkeypatch) -> None:
     monkeypatch.setattr(COMMANDS["topo"], "run", interrupted)
     assert main(["topo"]) == 130
     assert capsys.readouterr().err == "\nholdfast: stopped by Ctrl-C\n"
+
+
+def test_a_request_to_stop_is_the_same_status(capsys, monkeypatch) -> None:
+    def interrupted(args: object) -> int:
+        raise InterruptProcessingException("processing was interrupted")
+
+    monkeypatch.setattr(COMMANDS["topo"], "run", interrupted)
+    assert main(["topo"]) == 130
+    assert capsys.readouterr().err == "\nholdfast: stopped on request\n"
 
 
 def test_ctrl_c_wrapped_by_an_import_is_the_same_status(capsys, monkeypatch) -> None:

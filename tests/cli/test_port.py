@@ -43,7 +43,7 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -
 
 def test_without_an_action_it_tells_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     out = told(capsys)
-    assert "    new       write a port and its nodes for ComfyUI\n" in out
+    assert "  new         write a port and its nodes for ComfyUI\n" in out
     assert "  holdfast port check diffusers:FluxTransformer2DModel\n" in out
 
 
@@ -55,7 +55,7 @@ def test_every_action_has_help_with_an_example(
         main(["port", action, "--help"])
     assert caught.value.code == 0
     words = " ".join(capsys.readouterr().out.split())
-    assert f"For example: holdfast port {action}" in words
+    assert f"examples: holdfast port {action}" in words
 
 
 def test_help_loads_neither_torch_nor_jax() -> None:

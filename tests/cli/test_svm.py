@@ -41,7 +41,7 @@ def output(capsys: pytest.CaptureFixture[str]) -> str:
 def test_without_an_action_it_tells_what_there_is(capsys) -> None:
     assert main(["svm"]) == 0
     out = capsys.readouterr().out
-    assert all(f"    {action} " in out for action in ("demo", "alloc", "where", "migrate"))
+    assert all(f"\n  {action} " in out for action in ("demo", "alloc", "where", "migrate"))
 
 
 # ---- demo

@@ -290,6 +290,8 @@ def test_a_sampler_that_fails_does_not_run_any_more() -> None:
     while sampler.running and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not sampler.running
+    assert sampler._thread is not None
+    sampler._thread.join(5)  # its complaint comes a moment later, and belongs to this test
 
 
 def test_what_a_workflow_calls_its_nodes_is_cut_and_may_be_nonsense(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -101,6 +102,28 @@ def test_the_picture_prefers_what_was_measured() -> None:
     text = svg(machine.replace(measurements=tuple(both)))
     assert "measured ↓ 25.3 ↑ 26.1 GB/s pinned" in text
     assert re.search(r'font-weight="600"[^>]*>25.3<', text)
+
+
+def test_parts_of_the_picture_say_what_they_are_of() -> None:
+    machine = discover(config=Config.load({}, simulate="1x16GB:gpu=24GB,1x64GB:far"))
+    (first, *rest) = machine.nodes
+    machine = machine.replace(nodes=(dataclasses.replace(first, free_bytes=10**9), *rest))
+    shapes = [shape.attrib for shape in ElementTree.fromstring(svg(machine)).iter()]
+    named = [
+        (shape.get("data-node") or shape.get("data-gpu"), shape["data-part"])
+        for shape in shapes
+        if "data-part" in shape
+    ]
+    assert named == [
+        ("0", "card"),
+        ("0", "bar"),
+        ("0", "fill"),
+        ("0", "link"),
+        ("0", "card"),
+        ("0", "bar"),
+        ("1", "card"),
+        ("1", "bar"),
+    ]
 
 
 def test_a_hostile_name_is_escaped() -> None:

@@ -1,6 +1,7 @@
 """Frozen dataclasses to JSON and back, and the JSON schema that describes them.
 
-Covers: int, float, str, bool, None, `X | None`, `tuple[X, ...]`, `Literal` and nested dataclasses.
+Covers: int, float, str, bool, None, `X | None`, `tuple[X, ...]`, `dict[str, X]`, `Literal` and
+nested dataclasses.
 Leaves to others: versions and files (each caller knows its own).
 Promise: `decode(cls, encode(value)) == value`; bad data is refused with the path to the bad place.
 """
@@ -9,13 +10,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 import types
 import typing
+from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 from holdfast.base.errors import BadInput
 
 T = TypeVar("T")
+_PLAIN = frozenset((int, float, str, bool, type(None)))
 _SCALARS = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
 
 
@@ -26,10 +30,18 @@ def about(doc: str, **options: Any) -> Any:
 
 def encode(value: Any) -> Any:
     """Plain dicts, lists and scalars for `value`."""
-    if dataclasses.is_dataclass(value):
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    known = _reader(kind)
+    if known is not None:
+        names, read = known
+        values = zip(names, read(value), strict=True)
+        return {name: one if type(one) in _PLAIN else encode(one) for name, one in values}
     if isinstance(value, tuple):
         return [encode(item) for item in value]
+    if isinstance(value, dict):
+        return {name: encode(item) for name, item in value.items()}
     return value
 
 
@@ -69,6 +81,10 @@ def _value(hint: Any, data: Any, path: str) -> Any:
         if not isinstance(data, list):
             raise _wrong(path, "a list", data)
         return tuple(_value(args[0], item, f"{path}[{i}]") for i, item in enumerate(data))
+    if origin is dict:
+        if not isinstance(data, dict):
+            raise _wrong(path, "an object", data)
+        return {name: _value(args[1], item, _join(path, name)) for name, item in data.items()}
     if origin is Literal:
         if data not in args:
             raise _wrong(path, "one of " + ", ".join(map(repr, args)), data)
@@ -120,6 +136,8 @@ def _schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"anyOf": [_schema(a, definitions) for a in args]}
     if origin is tuple:
         return {"type": "array", "items": _schema(args[0], definitions)}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": _schema(args[1], definitions)}
     if origin is Literal:
         return {"enum": list(args)}
     if dataclasses.is_dataclass(hint):
@@ -135,6 +153,17 @@ def _schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 def _hints(cls: type) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)
     return {f.name: hints[f.name] for f in _fields(cls)}
+
+
+@functools.cache
+def _reader(cls: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]] | None:
+    """The names of a dataclass's fields and what reads them; None for any other type."""
+    if not dataclasses.is_dataclass(cls):
+        return None
+    names = tuple(f.name for f in _fields(cls))
+    if len(names) < 2:
+        return names, lambda value: tuple(getattr(value, name) for name in names)
+    return names, operator.attrgetter(*names)
 
 
 def _class(hint: Any) -> Any:

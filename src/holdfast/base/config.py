@@ -34,6 +34,14 @@ def default_cache_dir(environ: Mapping[str, str], platform: str = sys.platform) 
     return Path(environ.get("XDG_CACHE_HOME") or home / ".cache") / "holdfast"
 
 
+def default_history_dir(environ: Mapping[str, str], platform: str = sys.platform) -> Path:
+    """Where the history of runs belongs on this system."""
+    if platform in ("darwin", "win32"):
+        return default_cache_dir(environ, platform) / "runs"
+    state = environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "holdfast" / "runs"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Every setting of Holdfast. The variable for `cache_dir` is HOLDFAST_CACHE_DIR, and so on."""
@@ -103,6 +111,20 @@ class Config:
         'several processes as one: "auto", or HOST:PORT,INDEX/COUNT; alone when not set (xla)',
         default=None,
     )
+    offer: bool = about(
+        "whether other programs of this user may look at a process that uses Holdfast (dashboard)",
+        default=True,
+    )
+    runtime_dir: Path | None = about(
+        "folder where processes that can be looked at meet; one of this user's when not set"
+        " (dashboard)",
+        default=None,
+    )
+    history: int = about("how many runs are remembered; 0 remembers none (pipeline)", default=200)
+    history_dir: Path = about(
+        "folder for the history of runs and their small pictures (pipeline)",
+        default_factory=lambda: default_history_dir({}),
+    )
     debug: bool = about("show Python tracebacks for errors (command line)", default=False)
 
     @classmethod
@@ -118,7 +140,12 @@ class Config:
             raise BadInput(
                 f"unknown setting {unknown[0]!r}", expected=f"one of {', '.join(sorted(known))}"
             )
-        values: dict[str, Any] = {"cache_dir": default_cache_dir(environ)}
+        values: dict[str, Any] = {
+            "cache_dir": default_cache_dir(environ),
+            "history_dir": default_history_dir(environ),
+        }
+        if environ.get("XDG_RUNTIME_DIR"):
+            values["runtime_dir"] = Path(environ["XDG_RUNTIME_DIR"]) / "holdfast"
         for name, hint in _hints(cls).items():
             variable = variable_for(name)
             if options.get(name) is not None:
@@ -173,6 +200,13 @@ def _seconds(value: Any) -> float:
     return number
 
 
+def _count(value: Any) -> int:
+    number = int(str(value))
+    if number < 0:
+        raise ValueError(value)
+    return number
+
+
 def _names(value: Any) -> tuple[str, ...]:
     parts = value.split(",") if isinstance(value, str) else value
     names = tuple(str(part).strip() for part in parts if str(part).strip())
@@ -184,6 +218,7 @@ def _names(value: Any) -> tuple[str, ...]:
 _CONVERTERS: dict[Any, tuple[Callable[[Any], Any], str]] = {
     str: (str, "text"),
     bool: (_boolean, "1, true, yes, on, 0, false, no or off"),
+    int: (_count, "a whole number from 0 up"),
     float: (_seconds, "a number above 0"),
     tuple: (_names, "names separated by commas"),
     Path: (lambda value: Path(value).expanduser(), "a path"),

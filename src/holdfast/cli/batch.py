@@ -9,9 +9,9 @@ examples:
 holdfast batch prompts.jsonl                        into out/batch/prompts
 holdfast batch prompts.csv --out pictures --steps 8
 holdfast batch prompts.jsonl --dry-run              what would be done
-holdfast batch prompts.jsonl --workers 2            two processes; with several GPUs, one on each
-holdfast batch prompts.jsonl --ray 10.0.0.5:6379    the GPUs of a Ray cluster
-echo '{"prompt": "a seven"}' | holdfast batch -     prompts from another program
+holdfast batch prompts.jsonl --workers 2            two processes, or GPUs
+holdfast batch prompts.jsonl --ray 10.0.0.5:6379    a Ray cluster
+echo '{"prompt": "a seven"}' | holdfast batch -     from another program
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import sys
 from pathlib import Path
 
 from holdfast.base.errors import BadInput
+from holdfast.base.files import expanded
 from holdfast.cli.drawing import DRAWING, add_drawing, add_placing
 from holdfast.cli.files import read_text
 from holdfast.pipeline.batch import (
@@ -44,8 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `holdfast batch`."""
     add = parser.add_argument
     add("file", metavar="FILE", nargs="?", help="the prompts (- for JSON lines on standard input)")
-    add("--out", metavar="DIR", help="where the pictures go (default out/batch/NAME-OF-FILE)")
-    add("--model", default="tiny-flux", help="as for holdfast run (default tiny-flux)")
+    add("--out", metavar="DIR", help="where the pictures go (default: out/batch/NAME-OF-FILE)")
+    add(
+        "--model",
+        metavar="MODEL",
+        default="tiny-flux",
+        help="as for holdfast run (default tiny-flux)",
+    )
     add_drawing(parser)
     add_placing(parser)
     add(
@@ -53,14 +59,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="BASE",
-        help="the first line without a seed gets BASE + 0, the next BASE + 1, … (default 0)",
+        help="lines without a seed get BASE, BASE+1, and so on (default 0)",
     )
     add(
         "--format",
         metavar="KIND",
-        help=f"{', '.join(s[1:] for s in SUFFIXES)} (default png, and gif for videos)",
+        help=f"{', '.join(s[1:] for s in SUFFIXES)} (default: png, and gif for videos)",
     )
-    add("--workers", type=int, metavar="N", help="processes (default one for each GPU)")
+    add("--workers", type=int, metavar="N", help="processes (default: one for each GPU)")
     add(
         "--ray",
         nargs="?",
@@ -105,7 +111,7 @@ def _folder(out: str | None, file: str) -> Path:
         return Path("out", "batch", "stdin" if file == "-" else Path(file).stem)
     if not out:
         raise BadInput("cannot write into '': that is no folder", expected="--out DIR")
-    return Path(out).expanduser()
+    return expanded(out)
 
 
 def _file_and_ray(args: argparse.Namespace) -> tuple[str, str | None]:

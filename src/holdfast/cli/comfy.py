@@ -6,10 +6,11 @@ translations, templates. `remove` takes away what `install` has made.
 Exit status: 0 all is well, 1 the check has found a problem, 2 bad input or no ComfyUI.
 
 examples:
-holdfast comfy install ~/ComfyUI            a link, so that it is always up to date
-holdfast comfy install ~/ComfyUI --copy     a copy; again after every update of Holdfast
-holdfast comfy check http://127.0.0.1:8188  whether a running ComfyUI has all of it
-holdfast comfy remove ~/ComfyUI
+holdfast comfy install ~/ComfyUI            a link, always up to date
+holdfast comfy install ~/ComfyUI --copy     a copy; again after every update
+holdfast comfy check                        whether a running one has it all
+holdfast comfy check http://127.0.0.1:8199  one that listens elsewhere
+holdfast comfy remove ~/ComfyUI             take them out again
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.nodes.checking import Checked
     from holdfast.nodes.installing import Installed
 
+A_DAY_S = 86_400
 USUAL = "http://127.0.0.1:8188"
 MARKS = {"ok": "✓", "missing": "✗", "different": "✗"}
 
@@ -43,8 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _install_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Link or copy Holdfast's nodes into custom_nodes of a ComfyUI, or bring them up to date. "
-        "For example: holdfast comfy install ~/ComfyUI"
+        "Link or copy Holdfast's nodes into custom_nodes of a ComfyUI, or bring them up to date."
     )
     add = parser.add_argument
     add("folder", metavar="DIR", help="ComfyUI's folder, or its base directory")
@@ -59,8 +60,7 @@ def _install_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _remove_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Remove the link, or the files of the copy, that `install` has made; nothing else. "
-        "For example: holdfast comfy remove ~/ComfyUI"
+        "Remove the link, or the files of the copy, that `install` has made; nothing else."
     )
     add = parser.add_argument
     add("folder", metavar="DIR", help="ComfyUI's folder, or its base directory")
@@ -70,10 +70,16 @@ def _remove_arguments(parser: argparse.ArgumentParser) -> None:
 def _check_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Ask a running ComfyUI for every node of this Holdfast with its sockets, for what the "
-        f"browser loads, translations and templates. For example: holdfast comfy check {USUAL}"
+        "browser loads, translations and templates."
     )
     add = parser.add_argument
-    add("url", metavar="URL", nargs="?", default=USUAL, help="default %(default)s")
+    add(
+        "url",
+        metavar="URL",
+        nargs="?",
+        default=USUAL,
+        help="where it listens (default %(default)s)",
+    )
     add(
         "--timeout",
         metavar="SECONDS",
@@ -141,9 +147,10 @@ def _plain(value: Any) -> dict[str, Any]:
 def _check(args: argparse.Namespace) -> int:
     from holdfast.nodes import checking
 
-    if not 0 < args.timeout < float("inf"):
+    if not 0 < args.timeout <= A_DAY_S:
         raise BadInput(
-            f"cannot wait {args.timeout:g} s", expected="--timeout with a number above 0"
+            f"cannot wait {args.timeout:g} s",
+            expected=f"--timeout with a number above 0, up to {A_DAY_S}",
         )
     found = checking.check(args.url, args.timeout)
     if args.json:

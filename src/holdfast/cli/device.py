@@ -6,12 +6,12 @@ HOLDFAST_STRICT=1 refuses the last. The shim makes small ops quicker, with torch
 brings torch.Generator(device="holdfast"); nothing else needs it.
 
 examples:
-holdfast device                            engines, and OpenCL devices with their memory
-holdfast device ops                        every overload, and how many go which way
-holdfast device ops --fallbacks            only those that fall back
-holdfast device ops --only 'conv*'         names that fit a pattern
-holdfast device ops --engine opencl --json for scripts, of the OpenCL engine
-holdfast device build                      compile the C++ shim for this torch
+holdfast device                              engines, and OpenCL devices
+holdfast device ops                          every overload, and its way
+holdfast device ops --fallbacks              only those that fall back
+holdfast device ops --only 'conv*'           names that fit a pattern
+holdfast device ops --engine opencl --json   for scripts, of another engine
+holdfast device build                        compile the C++ shim
 """
 
 from __future__ import annotations
@@ -21,17 +21,27 @@ import difflib
 import fnmatch
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.base.config import Config
 from holdfast.base.errors import HoldfastError, NotFound
+from holdfast.base.registry import Entry, Registry
 from holdfast.base.units import format_bytes
 from holdfast.compute.engine import ENGINES
-from holdfast.compute.torch_device import shim
-from holdfast.compute.torch_device.coverage import FALLBACK, WAYS, Row, counts, coverage
 from holdfast.topology.render import words
 
-_HEADINGS = Row("overload", "form", "way", "op of the table")
+if TYPE_CHECKING:
+    from holdfast.compute.torch_device.coverage import Row
+
+# Loaded when it is called, not for the help; the extra is told where it is missing.
+_PARTS: Registry[Any] = Registry(
+    "command",
+    {
+        "device ops": Entry("holdfast.compute.torch_device.coverage", extra="torch,compute"),
+        "device build": Entry("holdfast.compute.torch_device.shim", extra="torch,compute"),
+    },
+)
+_HEADINGS = ("overload", "form", "way", "op of the table")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +57,7 @@ def _ops_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Show how each overload of torch is computed on the device."
     add = parser.add_argument
     names = ", ".join(ENGINES)
-    add("--engine", metavar="NAME", default="numpy", help=f"one of {names} (default numpy)")
+    add("--engine", metavar="ENGINE", default="numpy", help=f"one of {names} (default numpy)")
     add("--only", metavar="PATTERN", help="names that fit, such as add, add.Tensor or 'conv*'")
     add("--fallbacks", action="store_true", help="only what torch computes on the CPU")
     add("--json", action="store_true", help="print JSON instead of a table")
@@ -100,18 +110,19 @@ def _aligned(rows: list[list[str]]) -> list[str]:
 
 
 def _build() -> int:
-    print(f"shim  {shim.build(lambda text: print(text, file=sys.stderr))}")
+    print(f"shim  {_PARTS['device build'].build(lambda text: print(text, file=sys.stderr))}")
     return 0
 
 
 def _ops(args: argparse.Namespace) -> int:
     ENGINES.entry(args.engine)  # an unknown one is refused before anything is looked at
-    rows = coverage(args.engine)
+    table = _PARTS["device ops"]
+    rows: list[Row] = table.coverage(args.engine)
     if args.only is not None:
         rows = _fitting(rows, args.only)
-    total = counts(rows)
+    total: dict[str, int] = table.counts(rows)
     if args.fallbacks:
-        rows = [row for row in rows if row.way == FALLBACK]
+        rows = [row for row in rows if row.way == table.FALLBACK]
     if args.json:
         print(json.dumps(_document(args.engine, rows, total), indent=2))
     else:
@@ -140,7 +151,7 @@ def _document(engine: str, rows: list[Row], total: dict[str, int]) -> dict[str, 
 
 
 def _text(engine: str, rows: list[Row], total: dict[str, int]) -> str:
-    numbers = ", ".join(f"{total[way]} {way}" for way in WAYS)
+    numbers = ", ".join(f"{number} {way}" for way, number in total.items())
     lines = [f"engine {engine}: {words.count(sum(total.values()), 'overload')}: {numbers}"]
     if not rows:
         return "\n".join([*lines, "none of them falls back"])

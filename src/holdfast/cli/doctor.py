@@ -6,7 +6,7 @@ with --require cannot be used.
 examples:
 holdfast doctor                          the whole report
 holdfast doctor --json                   for scripts
-holdfast doctor --require opencl,torch   exit status 1 unless both can be used
+holdfast doctor --require opencl,torch   status 1 unless both can be used
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 
 import holdfast
 from holdfast.base.codec import about, encode
-from holdfast.base.config import Config, unknown_variables
+from holdfast.base.config import Config, unknown_variables, variable_for
 from holdfast.base.errors import BadInput, HoldfastError
+from holdfast.dashboard import meeting, offering
 from holdfast.memory import compiled, svm
 from holdfast.topology import Topology, discover
 from holdfast.topology.render import words
@@ -31,33 +33,41 @@ from holdfast.topology.render import words
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """An extra: what it adds, its distribution and module, and the probe that tries it."""
+    """An extra: what it adds, its packages as distribution and module, the probe that tries it."""
 
     name: str
     adds: str
-    distribution: str
-    module: str
+    packages: dict[str, str]
     probe: str | None = None
-    to_come: bool = False
 
 
 EXTRAS = (
-    Extra("compute", "tensors that learn, without torch", "ml-dtypes", "ml_dtypes"),
-    Extra("torch", "devices PyTorch can use: CUDA, ROCm, XPU, MPS", "torch", "torch", "torch"),
-    Extra("run", "`holdfast run`: FLUX, SDXL and Wan", "diffusers", "diffusers"),
-    Extra("video", "MP4 files", "av", "av"),
-    Extra("ray", "`holdfast batch --ray`, over several machines", "ray", "ray"),
+    Extra("compute", "tensors that learn, without torch", {"ml-dtypes": "ml_dtypes"}),
+    Extra(
+        "torch", "devices PyTorch can use: CUDA, ROCm, XPU, MPS", {"torch": "torch"}, probe="torch"
+    ),
+    Extra("run", "`holdfast run`: FLUX, SDXL and Wan", {"diffusers": "diffusers"}),
+    Extra("video", "MP4 files", {"av": "av"}),
+    Extra("ray", "`holdfast batch --ray`, over several machines", {"ray": "ray"}),
     Extra(
         "opencl",
         "`--device opencl`: GPUs of any vendor, without CUDA",
-        "pyopencl",
-        "pyopencl",
-        "opencl",
+        {"pyopencl": "pyopencl"},
+        probe="opencl",
     ),
-    Extra("nvml", "NVIDIA memory and NVLink", "nvidia-ml-py", "pynvml", "nvml"),
-    Extra("plot", "pictures of memory over time", "matplotlib", "matplotlib"),
-    Extra("xla", "`--device xla` and `holdfast port`: TPUs through JAX", "torchax", "jax"),
-    Extra("dashboard", "the dashboard layer, which is to come", "textual", "textual", to_come=True),
+    Extra("nvml", "NVIDIA memory and NVLink", {"nvidia-ml-py": "pynvml"}, probe="nvml"),
+    Extra("plot", "pictures of memory over time", {"matplotlib": "matplotlib"}),
+    Extra(
+        "xla",
+        "`--device xla` and `holdfast port`: TPUs through JAX",
+        {"torchax": "torchax", "jax": "jax"},
+    ),
+    Extra("comfyui", "the nodes in ComfyUI", {"ml-dtypes": "ml_dtypes", "pillow": "PIL"}),
+    Extra(
+        "dashboard",
+        "`holdfast top` in a terminal, `holdfast serve` in a browser",
+        {"textual": "textual", "aiohttp": "aiohttp"},
+    ),
 )
 
 
@@ -79,9 +89,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of the report")
     parser.add_argument(
         "--require",
-        metavar="NAMES",
+        metavar="CHECKS",
         default="",
-        help="comma-separated checks that must be ok, such as " + ",".join(e.name for e in EXTRAS),
+        help="checks that must be ok, by name, such as opencl,torch (default: none)",
     )
 
 
@@ -113,6 +123,7 @@ def examine(topology: Topology) -> list[Check]:
         *(_extra(extra, topology) for extra in EXTRAS),
         _memory_core(),
         *(_shared_memory()),
+        *(_meeting()),
         *(_settings()),
     ]
 
@@ -154,18 +165,18 @@ def _gpu_checks(topology: Topology) -> list[Check]:
 
 
 def _extra(extra: Extra, topology: Topology) -> Check:
-    installed = importlib.util.find_spec(extra.module) is not None
-    version = f"{extra.distribution} {_version(extra.distribution)}" if installed else None
-    if extra.to_come:
-        found = f"{version or 'not installed'}; for {extra.adds}"
-        return Check(name=extra.name, state="idle", found=found)
-    if version is None:
+    missing = [
+        d for d, module in extra.packages.items() if importlib.util.find_spec(module) is None
+    ]
+    if missing:
+        some = "" if len(missing) == len(extra.packages) else f"{words.join(missing)} is "
         return Check(
             name=extra.name,
             state="missing",
-            found=f"not installed; would add {extra.adds}",
+            found=f"{some}not installed; would add {extra.adds}",
             advice=f"pip install 'holdfast[{extra.name}]'",
         )
+    version = words.join([f"{name} {_version(name)}" for name in extra.packages])
     if extra.probe is None:
         return Check(name=extra.name, state="ok", found=f"{version}; for {extra.adds}")
     return _tried(extra, version, topology)
@@ -226,6 +237,40 @@ def _shared_memory() -> list[Check]:
         advice = exc.hint or exc.expected
         return [Check(name="shared memory", state="broken", found=exc.what, advice=advice)]
     return [Check(name="shared memory", state="ok", found=f"provider {name}")]
+
+
+def _meeting() -> list[Check]:
+    """Whether a process of Holdfast can be looked at; nothing to say where it can."""
+    config = Config.load()
+    if not config.offer:
+        found = "HOLDFAST_OFFER is off: holdfast top and serve do not see such processes"
+        return [Check(name="processes", state="idle", found=found)]
+    if offering.is_offered():
+        return []
+    opened = meeting.open_here(config)
+    if opened is not None:
+        opened.close()
+        return []
+    reasons = words.join([_why_not(folder) for folder in meeting.folders(config)], "; ")
+    return [
+        Check(
+            name="processes",
+            state="broken",
+            found=f"holdfast top and serve would see none: {reasons}",
+            advice=f"{variable_for('runtime_dir')} names a folder that is yours alone",
+        )
+    ]
+
+
+def _why_not(folder: Path) -> str:
+    """Why no socket can be in a folder."""
+    try:
+        meeting.refuse_others(folder)
+    except OSError as exc:
+        return f"{folder}: {exc.strerror}"
+    except HoldfastError as exc:
+        return exc.what
+    return f"{folder}: no socket can be made there, or the path is too long"
 
 
 def _settings() -> list[Check]:

@@ -6,8 +6,8 @@ Headers are read and half a megabyte of weights at most. The first question abou
 layers on the device, with random weights; later ones take what was measured then.
 
 examples:
-holdfast fit ~/models/FLUX.1-dev --budget 8GB
-holdfast fit ~/models/Wan2.1-T2V-14B-Diffusers --budget 12GB --size 832x480 --frames 81
+holdfast fit ~/FLUX.1-dev --budget 8GB
+holdfast fit ~/Wan2.1-T2V-14B --budget 12GB --size 832x480 --frames 81
 holdfast fit flux1-dev.safetensors --budget 6GB --precision fp8
 holdfast fit black-forest-labs/FLUX.1-dev --budget 8GB --device cuda:1 --json
 holdfast fit tiny-flux --device simulated --budget 12MB
@@ -22,27 +22,55 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from holdfast.base.errors import BadInput
-from holdfast.pipeline import hub, sources
-from holdfast.pipeline.quiet import quiet
-from holdfast.residency.prediction.fitting import fit
-from holdfast.residency.prediction.shapes import Size, parse_size
+from holdfast.base.registry import Entry, Registry
+from holdfast.cli.files import whole
+from holdfast.pipeline import sources
+
+if TYPE_CHECKING:
+    from holdfast.residency.prediction.shapes import Size
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+# Loaded when a model is looked at, not for the help; the extra is told where it is missing.
+_PARTS: Registry[Any] = Registry(
+    "command",
+    {
+        "fit": Entry("holdfast.residency.prediction.fitting:fit", extra="run"),
+        "shapes": Entry("holdfast.residency.prediction.shapes", extra="run"),
+        "hub": Entry("holdfast.pipeline.hub", extra="run"),
+        "quiet": Entry("holdfast.pipeline.quiet:quiet", extra="run"),
+    },
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `holdfast fit`."""
     add = parser.add_argument
     add("model", metavar="MODEL", nargs="?", help="what to look at: see above")
-    add("--budget", metavar="SIZE", help="memory to take at most, such as 8GB (default: all)")
-    add("--size", metavar="WxH", help="width and height of the picture, such as 1024x1024")
-    add("--frames", metavar="N", help="frames of a video")
-    add("--device", metavar="NAME", default="auto", help="cpu, cuda, xpu, mps, holdfast, simulated")
-    add("--precision", metavar="NAME", default="auto", help="auto, fp32, bf16, fp16, fp8")
+    add(
+        "--budget",
+        metavar="SIZE",
+        help="memory to take at most, such as 8GB (default: what is free)",
+    )
+    add("--size", metavar="WxH", help="of the picture, such as 1024x1024 (default: the model's)")
+    add("--frames", metavar="N", help="frames of a video (default: the model's)")
+    add(
+        "--device",
+        metavar="DEVICE",
+        default="auto",
+        help="cpu, cuda, cuda:1, xpu, mps, holdfast, simulated (default auto)",
+    )
+    add(
+        "--precision",
+        metavar="FORMAT",
+        default="auto",
+        help="fp32, bf16, fp16, fp8 (default auto, by the device)",
+    )
     add("--no-pack", action="store_true", help="weights cross the link as they are")
-    add("--config", metavar="FOLDER", help="the folder that says what a single file is")
+    add("--config", metavar="DIR", help="the folder that says what a single file is")
     add("--json", action="store_true", help="print JSON: all numbers, the networks one by one")
 
 
@@ -54,8 +82,9 @@ def run(args: argparse.Namespace) -> int:
             expected=f"a folder, a .safetensors file, a hub id, or one of {_built_in()}",
             hint="holdfast fit tiny-flux",
         )
+    fit = _PARTS["fit"]
     path = _path(args.model)
-    with shown() as show, quiet():
+    with shown() as show, _PARTS["quiet"]():
         answer = fit(
             path,
             args.device,
@@ -85,25 +114,27 @@ def _path(model: str) -> Path:
         if path.exists():
             return path
         if _HUB_ID.fullmatch(model) and path.suffix != ".safetensors":
-            return hub.fetch(model, weights=False)
+            return _PARTS["hub"].fetch(model, weights=False)
     return Path(sources.locate(model).folder)  # which says what is wrong with it
 
 
 def _size(args: argparse.Namespace, path: Path) -> Size | None:
     """As asked; else as the model's own defaults say."""
-    size = parse_size(args.size)
+    shapes = _PARTS["shapes"]
+    size: Size | None = shapes.parse_size(args.size)
     defaults = sources.about(path).get("defaults", {}) if path.is_dir() else {}
     if size is None and {"height", "width"} <= defaults.keys():
-        size = Size(defaults["height"], defaults["width"], defaults.get("num_frames"))
+        size = shapes.Size(defaults["height"], defaults["width"], defaults.get("num_frames"))
     if args.frames is None:
         return size
-    if not args.frames.isdecimal() or int(args.frames) < 1:
+    frames = whole(args.frames)
+    if not frames:
         raise BadInput(f"cannot use frames={args.frames!r}", expected="a number from 1 on")
     if size is None:
         raise BadInput(
             f"cannot use frames={args.frames!r} alone", expected="--size 832x480 beside it"
         )
-    return dataclasses.replace(size, frames=int(args.frames))
+    return dataclasses.replace(size, frames=frames)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """The `holdfast` command: find the sub-command, run it, turn errors into text and a status.
 
 Exit status: 0 all is well, 1 the command found a problem or its output could not be written, 2 bad
-input or an error, 130 Ctrl-C.
+input or an error, 130 Ctrl-C or a run that `holdfast top` or `holdfast serve` stopped.
 Promise: an error a person can cause is never shown as a traceback (unless HOLDFAST_DEBUG=1).
 """
 
@@ -12,16 +12,17 @@ import contextlib
 import errno
 import os
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import NoReturn, TextIO
+from typing import TextIO
 
 import holdfast
 from holdfast.base.config import Config
-from holdfast.base.errors import HoldfastError
+from holdfast.base.errors import BadInput, HoldfastError, OutOfMemory
 from holdfast.base.interrupts import is_interrupt
 from holdfast.base.registry import Entry, Registry
+from holdfast.cli.parsing import Parser, describe, read_examples, shortened
+from holdfast.residency.interrupt import InterruptProcessingException
 
 # Each module has add_arguments(parser) and run(args) -> exit status.
 COMMANDS: Registry[ModuleType] = Registry(
@@ -42,21 +43,38 @@ COMMANDS: Registry[ModuleType] = Registry(
         "port": Entry("holdfast.cli.port", "models on XLA: write a port, check one, list them"),
         "comfy": Entry("holdfast.cli.comfy", "put the nodes into ComfyUI, check a running one"),
         "doctor": Entry("holdfast.cli.doctor", "check what Holdfast can use here, what to install"),
+        "top": Entry("holdfast.cli.top", "watch this machine and Holdfast's processes, live"),
+        "serve": Entry(
+            "holdfast.cli.serve", "the same as a web page, with an API and metrics", "dashboard"
+        ),
+        "bench": Entry("holdfast.cli.bench", "measure: ours beside the peers, one report"),
+        "completion": Entry("holdfast.cli.completion", "have your shell complete all of this"),
     },
 )
 
-EXAMPLE = """\
-examples:
-  holdfast run tiny-flux --prompt "a handwritten seven" --out seven.png
-  holdfast fit tiny-flux            whether a model fits and how fast it will be
-  holdfast topo                     the machine as a tree
-  holdfast topo --svg machine.svg   the same as a picture
-  holdfast mem record train.py      where its memory goes
-  holdfast svm demo                 memory placed by topology, moved and freed
-  holdfast port check WanTransformer3DModel
-  holdfast comfy install ~/ComfyUI  the nodes for ComfyUI
-  holdfast doctor                   what is missing, and how to get it
+# How `holdfast --help` shows them.
+GROUPS = {
+    "draw": ("run", "batch", "fit"),
+    "the machine": ("topo", "svm"),
+    "memory": ("mem", "top", "serve"),
+    "compute": ("device", "tune"),
+    "models elsewhere": ("port", "comfy"),
+    "help": ("doctor", "bench", "completion"),
+}
+
+EXAMPLES = """
+holdfast run tiny-flux --prompt "a handwritten seven" --out seven.png
+holdfast fit tiny-flux --budget 12MB    whether it fits, and how fast it is
+holdfast topo --svg machine.svg         the machine as a picture
+holdfast mem record train.py            where its memory goes
+holdfast svm demo                       memory placed, moved and freed
+holdfast comfy install ~/ComfyUI        the nodes for ComfyUI
+holdfast doctor                         what is missing, and how to get it
+holdfast run --help                     all options of a command
 """
+
+
+ASK = "__complete"  # for the scripts that `holdfast completion` writes; no command for people
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -74,10 +92,23 @@ def _main(arguments: list[str]) -> int:
     except HoldfastError as exc:
         if _debug():
             raise
-        _tell(_styled(f"holdfast: error: {exc}"))
-        return 2
+        return _refused(exc)
+    except MemoryError:
+        if _debug():
+            raise
+        return _refused(
+            OutOfMemory(
+                "there was not enough memory",
+                expected="more of it, or a higher limit for this process",
+                hint="HOLDFAST_DEBUG=1 shows where",
+            )
+        )
     except KeyboardInterrupt:
         return _stopped()
+    except InterruptProcessingException:
+        if _debug():
+            raise
+        return _stopped("on request")  # of `holdfast top`, of `holdfast serve`
     except (RuntimeError, ImportError) as exc:
         if is_interrupt(exc):  # one in the middle of an import can come out wrapped
             return _stopped()
@@ -86,6 +117,9 @@ def _main(arguments: list[str]) -> int:
         _give_up(sys.stdout)  # the reader went away: `holdfast topo | head`
         return 0
     except OSError as exc:
+        if exc.errno in _NO_PATH and exc.filename is not None and not _debug():
+            reason = f"cannot use {str(exc.filename)!r}: {exc.strerror}"
+            return _refused(BadInput(reason, expected="a path that this system can have"))
         if exc.filename is not None or exc.errno not in _UNWRITABLE or _debug():
             raise
         _give_up(sys.stdout)
@@ -95,6 +129,15 @@ def _main(arguments: list[str]) -> int:
 
 # What writing fails with; opening a file fails with these too, but then names the file.
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+
+# What a system says of a path that cannot be there, whoever looks at it first.
+_NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)
+
+
+def _refused(exc: HoldfastError) -> int:
+    _tell(_styled("\n".join(map(shortened, f"holdfast: error: {exc}".split("\n")))))
+    return 2
 
 
 def _give_up(stream: TextIO) -> None:
@@ -142,13 +185,17 @@ def _tell(text: str) -> None:
             print(text, file=sys.stderr)
 
 
-def _stopped() -> int:
-    _tell("\nholdfast: stopped by Ctrl-C")
+def _stopped(why: str = "by Ctrl-C") -> int:
+    _tell(f"\nholdfast: stopped {why}")
     return 130
 
 
 def _run(arguments: list[str]) -> int:
-    parser = _parser(arguments)
+    if arguments[:1] == [ASK]:
+        return _answer(arguments[1:])
+    if arguments and not arguments[0].startswith("-"):
+        COMMANDS.entry(arguments[0])  # an unknown one is refused with the one that was meant
+    parser = parser_for(arguments)
     args = parser.parse_args(arguments)
     if args.command is None:
         parser.print_help()
@@ -156,38 +203,57 @@ def _run(arguments: list[str]) -> int:
     return COMMANDS[args.command].run(args)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Tell what is wrong with the arguments, where that can be written; status 2."""
-        try:
-            super().error(message)
-        except OSError:  # older versions of argparse let it out
-            sys.exit(2)
+def _answer(kinds: list[str]) -> int:
+    """What a shell's completion asks for while somebody types: no error, at worst nothing."""
+    from holdfast.cli.completion import answers
+
+    for kind in kinds:
+        for value, about in answers(kind):
+            print(f"{value}\t{about}")
+    return 0
 
 
-def _parser(arguments: list[str]) -> argparse.ArgumentParser:
-    """The parser; only the sub-command that is called is imported."""
-    parser = _Parser(
+def parser_for(arguments: Sequence[str]) -> Parser:
+    """The parser; only the command that is called is imported."""
+    parser = Parser(
         prog="holdfast",
-        description="Run diffusion models on the hardware people actually have.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="holdfast COMMAND [OPTION ...]",
+        description="Run diffusion models on the hardware people actually have.\n\n" + _groups(),
     )
-    parser.add_argument("--version", action="version", version=f"holdfast {holdfast.__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    parser.examples = tuple(read_examples(EXAMPLES))
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"holdfast {holdfast.__version__}",
+        help="tell the version, and stop",
+    )
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", prog="holdfast", help=argparse.SUPPRESS
+    )
     called = next((word for word in arguments if not word.startswith("-")), None)
     for name in COMMANDS:
-        summary = COMMANDS.entry(name).summary
-        sub = commands.add_parser(
-            name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
+        sub = commands.add_parser(name, help=COMMANDS.entry(name).summary)
         if name == called:
             module = COMMANDS[name]
-            about, _, example = (module.__doc__ or "").partition("\nexamples:\n")
-            sub.description = about.strip()
-            sub.epilog = "examples:\n" + textwrap.indent(textwrap.dedent(example), "  ")
             module.add_arguments(sub)
+            describe(sub, module.__doc__)
     return parser
+
+
+def _groups() -> str:
+    """Every command in its group, with a line about it."""
+    grouped = [name for names in GROUPS.values() for name in names]
+    rest = tuple(name for name in COMMANDS if name not in grouped)
+    column = max(map(len, COMMANDS))
+    parts = []
+    for title, names in [*GROUPS.items(), ("more", rest)]:
+        lines = [
+            f"  {name.ljust(column)}  {COMMANDS.entry(name).summary}"
+            for name in names
+            if name in COMMANDS
+        ]
+        parts += ["\n".join([f"{title}:", *lines])] if lines else []
+    return "\n\n".join(parts)
 
 
 def _debug() -> bool:

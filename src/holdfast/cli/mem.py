@@ -5,13 +5,14 @@ torch's CUDA allocator (.pickle) are read as well.
 Exit status: of `record` the status of the program, of all others 0, or 2 for bad input.
 
 examples:
-holdfast mem record train.py --epochs 1                record a script; options of it come after it
-holdfast mem record --html run.html -m package.main    record a module, and write the page
-holdfast mem report train.hfmem                        the peak, who held it, what was left
-holdfast mem report train.hfmem --html run.html        every block over time, in a browser
-holdfast mem report after.hfmem --diff before.hfmem    what grew
-holdfast mem report snapshot.pickle --png cuda.png     a snapshot of torch's, as a picture
-holdfast mem replay train.hfmem                        what other allocators would have reserved
+holdfast mem record train.py --epochs 1               a script, its options
+holdfast mem record --html run.html -m package.main   a module, and its page
+holdfast mem report train.hfmem                       the peak, and who held it
+holdfast mem report train.hfmem --html run.html       every block over time
+holdfast mem report after.hfmem --diff before.hfmem   what grew
+holdfast mem report snapshot.pickle --png cuda.png    torch's own, as a picture
+holdfast mem replay train.hfmem                       other allocators on it
+holdfast mem replay train.hfmem --json                for scripts
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.base.errors import BadInput
-from holdfast.base.files import write_whole
+from holdfast.base.files import expanded, resolved, write_whole
+from holdfast.cli.files import refuse_endless, whole
 from holdfast.memory import export, page
 from holdfast.memory.diff import diff
 from holdfast.memory.recording import SUFFIX, Recording
@@ -54,17 +56,17 @@ def _record_arguments(parser: argparse.ArgumentParser) -> None:
         "Run a Python script or module and record the memory it takes. The recording is written "
         "also when the program fails or is stopped by Ctrl-C; a file of that name is replaced."
     )
-    parser.usage = "holdfast mem record [options] [-m] SCRIPT [ARGUMENT ...]"
+    parser.usage = "holdfast mem record [OPTION ...] [-m] SCRIPT [ARGUMENT ...]"
     add = parser.add_argument
     add("--out", metavar="FILE", help=f"where to (default: the script's name with {SUFFIX})")
     add("--depth", metavar="N", default=DEPTH, help=f"frames of a stack to keep (default {DEPTH})")
     add(
         "--sources",
-        metavar="NAMES",
+        metavar="SOURCES",
         default=DEFAULT_SOURCES,
-        help=f"who to listen to, of {','.join(SOURCES)} (default {DEFAULT_SOURCES})",
+        help=f"some of {','.join(SOURCES)} (default {DEFAULT_SOURCES})",
     )
-    add("--html", metavar="FILE", help="write the page as well")
+    add("--html", metavar="FILE", help="write the page of `holdfast mem report --html` as well")
     add("-m", dest="module", action="store_true", help="SCRIPT is the name of a module")
     add("script", metavar="SCRIPT", help="the program")
     add("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="passed on to it")
@@ -79,7 +81,7 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
     add("--perfetto", metavar="FILE", help="a trace for ui.perfetto.dev or chrome://tracing")
     add("--snapshot", metavar="FILE", help="a pickle for torch's memory_viz")
     add("--collapsed", metavar="FILE", help="stacks at the peak for flamegraph.pl or speedscope")
-    add("--diff", metavar="OTHER", help="compare with this earlier recording")
+    add("--diff", metavar="FILE", help="compare with this earlier recording")
     add("--json", action="store_true", help="print JSON instead of text")
 
 
@@ -88,7 +90,7 @@ def _replay_arguments(parser: argparse.ArgumentParser) -> None:
         "Run the blocks of a recording through Holdfast's pool and through models of other "
         "allocators, and compare what each would have reserved."
     )
-    parser.add_argument("file", metavar="TRACE", help=f"a {SUFFIX} file, or a torch snapshot")
+    parser.add_argument("file", metavar="FILE", help=f"a {SUFFIX} file, or a torch snapshot")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
 
 
@@ -104,8 +106,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _record(args: argparse.Namespace) -> int:
-    out = Path(args.out or _default_name(args.script, args.module)).expanduser()
-    html = None if args.html is None else Path(args.html).expanduser()
+    out = expanded(args.out or _default_name(args.script, args.module))
+    html = None if args.html is None else expanded(args.html)
     _check_program(args.script, args.module)
     _check_targets({"--out": out, "--html": html}, "" if args.module else args.script)
     shown, out = out, out.absolute()  # the program may go to another folder
@@ -149,11 +151,24 @@ def _check_program(script: str, module: bool) -> None:
             f"cannot run {script!r}: {what}",
             expected="a Python script, with the options of `record` before it",
         )
+    else:
+        _refuse_unreadable(script)
+
+
+def _refuse_unreadable(script: str) -> None:
+    try:
+        with Path(script).open("rb") as file:
+            file.read(1)
+    except OSError as exc:
+        raise BadInput(
+            f"cannot run {script!r}: {exc.strerror}", expected="a script that can be read"
+        ) from exc
 
 
 def _depth(text: str | int) -> int:
-    if str(text).isdecimal() and 1 <= int(text) <= 1000:
-        return int(text)
+    number = whole(str(text))
+    if number is not None and 1 <= number <= 1000:
+        return number
     raise BadInput(f"cannot keep {text!r} frames of a stack", expected="a number from 1 to 1000")
 
 
@@ -180,9 +195,7 @@ def _report(args: argparse.Namespace) -> int:
         "collapsed": lambda recording, path: _write(path, export.collapsed(recording)),
     }
     targets = {
-        name: Path(getattr(args, name)).expanduser()
-        for name in forms
-        if getattr(args, name) is not None
+        name: expanded(getattr(args, name)) for name in forms if getattr(args, name) is not None
     }
     _check_targets({f"--{name}": path for name, path in targets.items()}, args.file)
     _check_suffixes(targets)
@@ -198,7 +211,8 @@ def _report(args: argparse.Namespace) -> int:
 
 def load(file: str) -> Recording:
     """A recording from our own file or from torch's snapshot, told apart by how it begins."""
-    path = Path(file).expanduser()
+    path = expanded(file)
+    refuse_endless(path)
     if not _is_pickle(path):
         return Recording.load(path)
     try:
@@ -218,7 +232,7 @@ def _is_pickle(path: Path) -> bool:
 
 def _check_targets(targets: dict[str, Path | None] | dict[str, Path], source: str = "") -> None:
     """Before any work: every target can be a file, and no two are the same."""
-    taken = {Path(source).expanduser().resolve(): source} if source else {}
+    taken = {resolved(expanded(source)): source} if source else {}
     for option, path in targets.items():
         if path is None:
             continue
@@ -231,12 +245,13 @@ def _check_targets(targets: dict[str, Path | None] | dict[str, Path], source: st
                 f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}",
                 expected="a path in a folder that exists",
             )
-        if path.resolve() in taken:
+        target = resolved(path)
+        if target in taken:
             raise BadInput(
-                f"cannot use {str(path)!r} for {option}: {taken[path.resolve()]} is that file",
+                f"cannot use {str(path)!r} for {option}: {taken[target]} is that file",
                 expected="a name of its own for each file",
             )
-        taken[path.resolve()] = option
+        taken[target] = option
 
 
 def _check_suffixes(targets: dict[str, Path]) -> None:

@@ -5,11 +5,12 @@ it in torch and on XLA, on one device and on several, and compares. `list` shows
 Exit status: 0 all is well, 1 the check has found a problem, 2 bad input.
 
 examples:
-holdfast port new Wan21 --class diffusers:WanTransformer3DModel --out ComfyUI/custom_nodes
+holdfast port new Wan21 --out ~/ComfyUI/custom_nodes
+holdfast port new Wan21 --class diffusers:WanTransformer3DModel
 holdfast port check diffusers:FluxTransformer2DModel
 holdfast port check WanTransformer3DModel --devices 4 --dtype f32 --json
-holdfast port list                  the ports that come with Holdfast
-holdfast port list --classes        the classes that can be checked
+holdfast port list              the ports that come with Holdfast
+holdfast port list --classes    the classes that can be checked
 """
 
 from __future__ import annotations
@@ -57,12 +58,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _new_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Write a folder ComfyUI-NAME-TPU: a port, its ComfyUI nodes and a test of them. "
-        "For example: holdfast port new Wan21 --out ComfyUI/custom_nodes"
+        "Write a folder ComfyUI-NAME-TPU: a port, its ComfyUI nodes and a test of them."
     )
     add = parser.add_argument
     add("name", metavar="NAME", help="letters, digits, - and _")
-    add("--class", dest="cls", metavar="CLASS", help="such as diffusers:WanTransformer3DModel")
+    add(
+        "--class",
+        dest="cls",
+        metavar="CLASS",
+        help="such as diffusers:WanTransformer3DModel (default: by NAME)",
+    )
     add("--out", metavar="DIR", help="where to, such as ComfyUI/custom_nodes (default: here)")
     add(
         "--force", action="store_true", help="replace the files of an earlier one, leave all others"
@@ -72,11 +77,11 @@ def _new_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _check_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Run a tiny random model of a class in torch and on XLA, and compare. "
-        "For example: holdfast port check WanTransformer3DModel"
+        "Run a tiny random model of a class in torch and on XLA, and compare. A class is a "
+        "ClassName or library:ClassName, one of those that `holdfast port list --classes` shows."
     )
     add = parser.add_argument
-    add("cls", metavar="CLASS", help="ClassName or library:ClassName")
+    add("cls", metavar="CLASS", help="such as diffusers:FluxTransformer2DModel")
     add(
         "--devices",
         metavar="N",
@@ -84,12 +89,12 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
         default=8,
         help="split over so many; virtual ones where there is no such accelerator (default 8)",
     )
-    add("--dtype", metavar="TYPE", help="f32 or bf16 alone (default both; f32 is also split)")
+    add("--dtype", metavar="TYPE", help="f32 or bf16 alone (default: both; f32 is also split)")
     add("--json", action="store_true", help="print JSON instead of a table")
 
 
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Show the ports that come with Holdfast. For example: holdfast port list"
+    parser.description = "Show the ports that come with Holdfast."
     add = parser.add_argument
     add("--classes", action="store_true", help="the classes that `port check` has tiny models of")
     add("--json", action="store_true", help="print JSON instead of text")

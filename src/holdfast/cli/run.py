@@ -5,13 +5,13 @@ safetensors file, or a hub id. FLUX.1, SDXL and Wan 2.1/2.2 are drawn. The setti
 the picture; the same seed gives the same picture.
 
 examples:
-holdfast run tiny-flux --prompt "a red handwritten seven on yellow paper" --seed 1 --out seven.png
+holdfast run tiny-flux --prompt "a handwritten seven" --seed 1 --out seven.png
 holdfast run tiny-wan --prompt "a handwritten three turning" --out three.gif
-holdfast run ~/models/FLUX.1-dev --prompt "a lighthouse" --device cuda --precision bf16
-holdfast run ~/models/FLUX.1-dev --prompt "a lighthouse" --budget 6GB
-holdfast run flux1-dev.safetensors --config ~/models/FLUX.1-dev --prompt "a lighthouse"
-holdfast run tiny-flux --device text=cpu,denoise=cuda --timeline run.html --json
-holdfast run ~/models/FLUX.1-dev --prompt "a lighthouse" --device xla --hosts auto
+holdfast run ~/FLUX.1-dev --prompt "a lighthouse" --device cuda:1
+holdfast run ~/FLUX.1-dev --prompt "a lighthouse" --budget 6GB
+holdfast run flux1.safetensors --config ~/FLUX.1-dev --prompt "a lighthouse"
+holdfast run tiny-flux --device text=cpu,denoise=cuda --timeline run.html
+holdfast run ~/FLUX.1-dev --prompt "a lighthouse" --device xla --hosts auto
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from typing import Any
 
 from holdfast.base.config import Config, variable_for
 from holdfast.base.errors import BadInput
+from holdfast.base.files import expanded, resolved
 from holdfast.base.registry import Entry, Registry
 from holdfast.base.units import format_bytes
 from holdfast.cli.drawing import DRAWING, add_drawing, add_placing
-from holdfast.cli.files import write_text
+from holdfast.cli.files import whole, write_text
 from holdfast.cli.progress import shown
 from holdfast.pipeline import Pipeline, Result, media
 from holdfast.pipeline.progress import Event, Listener
@@ -47,8 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `holdfast run`."""
     add = parser.add_argument
     add("model", metavar="MODEL", nargs="?", help="what to draw with: see above")
-    add("--prompt", metavar="TEXT", help="what to draw (the built-in models have a default)")
-    add("--out", metavar="FILE", help="where to: .png .webp .jpg .gif .mp4 (default MODEL-SEED)")
+    add("--prompt", metavar="TEXT", help="what to draw (default: a built-in model's own example)")
+    add(
+        "--out",
+        metavar="FILE",
+        help="where to: .png .webp .jpg .gif .mp4 (default: MODEL-SEED here)",
+    )
     add_drawing(parser)
     add("--seed", metavar="N", help="same seed, same picture (default: random, and told)")
     add_placing(parser)
@@ -75,8 +80,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, tells: bool = True) -> int:
-    target = None if args.out is None else Path(args.out).expanduser()
-    page = None if args.timeline is None else Path(args.timeline).expanduser()
+    target = None if args.out is None else expanded(args.out)
+    page = None if args.timeline is None else expanded(args.timeline)
     _refuse_early(args, target, page)
     timeline = Timeline()
     with shown(tells) as show, timeline:
@@ -98,15 +103,12 @@ def _run(args: argparse.Namespace, tells: bool = True) -> int:
 def _refuse_early(args: argparse.Namespace, target: Path | None, page: Path | None) -> None:
     """What can be refused before a model is looked at."""
     frames = args.num_frames
-    media.check_target(
-        target or Path("picture.gif"),
-        int(frames) if frames is not None and frames.isdecimal() else 1,
-    )
+    media.check_target(target or Path("picture.gif"), whole(frames or "") or 1)
     media.check_fps(args.fps)
     refuse_nonsense(steps=args.steps, seed=args.seed, guidance=args.guidance)
     if page is not None:
         media.check_folder(page)
-        if target is not None and page.resolve() == target.resolve():
+        if target is not None and resolved(page) == resolved(target):
             raise BadInput(
                 f"cannot write the picture and the page to the same file {str(page)!r}",
                 expected="another name for --timeline",

@@ -5,12 +5,12 @@ works here unless one is named. `where` and `migrate` are about any process of y
 Exit status: 0 all is well, 1 pages were left that could have been moved, 2 bad input, 130 Ctrl-C.
 
 examples:
-holdfast svm demo                                  discover, allocate, measure, migrate, free
-holdfast svm demo --simulate 2x16GB,1x64GB:far     the same on a machine you do not have
-holdfast svm alloc 256MB --near gpu:0              where would it go, and why there
-holdfast svm alloc 1GB --mode interleave --hold    keep it until Ctrl-C
-holdfast svm where 4711                            pages of a process by node and mapping
-holdfast svm migrate 4711 --from 0 --to 1          move them, with progress
+holdfast svm demo                                 allocate, migrate, free
+holdfast svm demo --simulate 2x16GB,1x64GB:far    on a machine you do not have
+holdfast svm alloc 256MB --near gpu:0             where it goes, and why there
+holdfast svm alloc 1GB --mode interleave --hold   keep it until Ctrl-C
+holdfast svm where 4711                           pages of a process by node
+holdfast svm migrate 4711 --from 0 --to 1         move them, with progress
 """
 
 from __future__ import annotations
@@ -52,7 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _provider_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--provider", metavar="NAME", help=f"one of {', '.join(svm.PROVIDERS)}")
+    add(
+        "--provider",
+        metavar="PROVIDER",
+        help=f"one of {', '.join(svm.PROVIDERS)} (default: the first that works)",
+    )
     add("--library", metavar="FILE", help="the shared library of the provider retryix")
     add("--simulate", metavar="TEXT", help=f"a made-up machine, such as {EXAMPLE}")
     add("--json", action="store_true", help="print JSON instead of text")
@@ -70,8 +74,12 @@ def _alloc_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("size", metavar="SIZE", help='how much, such as "256MB"')
     add("--domain", metavar="N", type=int, nargs="+", help="in these domains")
-    add("--near", metavar="WHAT", help="near gpu:0, node:1 or cpu:3")
-    add("--mode", metavar="MODE", help=f"one of {', '.join(MODES)}")
+    add(
+        "--near",
+        metavar="WHAT",
+        help="near gpu:0, node:1 or cpu:3 (default: the CPUs this runs on)",
+    )
+    add("--mode", metavar="MODE", help=f"one of {', '.join(MODES)} (default: bind where it fits)")
     add("--hold", action="store_true", help="keep it until Ctrl-C")
     _provider_arguments(parser)
 
@@ -113,6 +121,11 @@ def _config(args: argparse.Namespace) -> Config:
         name = "retryix"  # it is a library for that one
     if name is not None:
         svm.PROVIDERS.entry(name)  # "" is a name too, and an unknown one
+    if args.library is not None and name != "retryix":
+        raise BadInput(
+            f"cannot use --library with the provider {name!r}",
+            expected="--provider retryix, or no --provider",
+        )
     return Config.load(svm_provider=name, simulate=args.simulate, retryix_library=args.library)
 
 

@@ -2,10 +2,10 @@
 
 examples:
 holdfast topo                                the machine as a tree
-holdfast topo --json > machine.json          for scripts; holdfast topo --schema describes it
-holdfast topo --svg machine.svg --measure    a picture with measured bandwidth
-holdfast topo --simulate 2x16GB,1x64GB:far   a machine you do not have
+holdfast topo --json > machine.json          for scripts, and for others
 holdfast topo --from machine.json            a machine somebody sent you
+holdfast topo --svg machine.svg --measure    a picture, with measured bandwidth
+holdfast topo --simulate 2x16GB,1x64GB:far   a machine you do not have
 """
 
 from __future__ import annotations
@@ -38,14 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="stop measuring after that long (default 60)",
     )
     source = parser.add_mutually_exclusive_group()
-    source.add_argument(
-        "--simulate", metavar="TEXT", help=f"a made-up machine, such as {EXAMPLE} (see docs)"
-    )
+    source.add_argument("--simulate", metavar="TEXT", help=f"a made-up machine, such as {EXAMPLE}")
     source.add_argument(
         "--from", dest="file", metavar="FILE", help="a machine saved with --json (- for input)"
     )
     source.add_argument("--root", metavar="DIR", help="a recorded tree that holds sys/ and proc/")
-    add("--probes", metavar="NAMES", help=f"ask only these of {', '.join(PROBES)}")
+    add("--probes", metavar="PROBES", help=f"some of {','.join(PROBES)} (default: all)")
     add("--schema", action="store_true", help="print the JSON schema of --json, and stop")
 
 

@@ -7,7 +7,7 @@ that cannot be built or is wrong is passed over. Ctrl-C keeps what was found so 
 
 examples:
 holdfast tune                        the first OpenCL device
-holdfast tune --device opencl:1      another one: holdfast device lists them
+holdfast tune --device opencl:1      another one; `holdfast device` lists them
 holdfast tune --quick                smaller matrices, fewer candidates
 holdfast tune --json                 for scripts
 """
@@ -30,7 +30,12 @@ _HEADINGS = ("results", "m x n x k", "before", "after", "", "parameters")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `holdfast tune`."""
     add = parser.add_argument
-    add("--device", metavar="NAME", default="opencl:0", help="opencl:0 (default), opencl:1, ...")
+    add(
+        "--device",
+        metavar="opencl:N",
+        default="opencl:0",
+        help="which OpenCL device, as `holdfast device` counts them (default opencl:0)",
+    )
     add("--quick", action="store_true", help="smaller matrices and fewer candidates")
     add("--json", action="store_true", help="print JSON instead of a table")
 

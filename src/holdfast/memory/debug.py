@@ -30,6 +30,7 @@ import sys
 import threading
 
 from holdfast.base.errors import BadInput, Misuse
+from holdfast.base.offering import offer_once
 from holdfast.base.units import parse_bytes
 from holdfast.memory.memory_pool import watch_all
 from holdfast.memory.pool import Pool, on_pressure
@@ -70,6 +71,7 @@ def enable_memory_debugging(
     if depth < 1:
         raise BadInput(f"cannot keep {depth} frames of a stack", expected="at least 1")
     limit = parse_bytes(quarantine_bytes)
+    offer_once()
     with _state.lock:
         if not enabled:
             _disable()

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.base.errors import BadInput, DoubleFree, ForeignPointer, HoldfastError, OutOfMemory
+from holdfast.base.offering import offer_once
 from holdfast.base.units import format_bytes, parse_bytes
 from holdfast.memory import compiled, tags
 from holdfast.memory.adaptors import Adaptor
@@ -70,6 +71,7 @@ class Pool(Adaptor):
         else:
             self.core.trim = _if_there(self)
         _register(self)
+        offer_once()
 
     # ---- the protocol of a resource
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.base.errors import Misuse
+from holdfast.base.offering import offer_once
 from holdfast.memory.record import Recorder
 from holdfast.memory.recording import COLUMNS, SUFFIX, Event, Kind, Recording
 from holdfast.memory.report import Report
@@ -168,4 +169,5 @@ memory_profiler = MemoryProfiler()
 
 def enable_memory_profiling(enabled: bool = True, **options: Any) -> None:
     """Record memory from now on, or stop: `memory_profiler` has the report."""
+    offer_once()
     memory_profiler.enable(enabled, **options)

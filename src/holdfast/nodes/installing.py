@@ -24,7 +24,7 @@ from typing import Any
 
 import holdfast
 from holdfast.base.errors import BadInput, Unsupported
-from holdfast.base.files import write_whole
+from holdfast.base.files import expanded, resolved, write_whole
 from holdfast.nodes import EXAMPLE_WORKFLOWS, LOCALES
 
 NAME = "holdfast"  # of the folder in custom_nodes
@@ -110,7 +110,7 @@ def remove(folder: Path) -> Removed:
 
 def custom_nodes(folder: Path) -> Path:
     """Where the ComfyUI of `folder` looks for packs. Raises BadInput where that is none."""
-    folder = folder.expanduser().resolve()
+    folder = resolved(expanded(folder))
     if not folder.is_dir():
         what = "it is no folder" if folder.exists() else "there is no such folder"
         raise BadInput(f"cannot use {str(folder)!r}: {what}", expected=_EXPECTED)
@@ -277,7 +277,7 @@ def _elsewhere(target: Path, verb: str) -> BadInput:
 
 def _own_python(folder: Path) -> Path | None:
     """The Python that comes with this ComfyUI, unless it is the one that runs here."""
-    folder = folder.expanduser().resolve()
+    folder = resolved(expanded(folder))
     for place in (".venv", "venv", "../.venv", "../venv", "../python_embeded"):
         for program in ("bin/python", "Scripts/python.exe", "python.exe"):
             found = folder / place / program

@@ -9,8 +9,9 @@
 
 Covers: what may be asked and what is answered.  Leaves to others: HTTP (host.server), looking
 (live), freeing (memory).
-Promise: `register` starts nothing and works once; every value of a request is checked, and one
-that cannot be used is answered with status 400 and an error in three parts.
+Promise: `register` works once, and starts nothing but the socket on which `holdfast top` looks;
+every value of a request is checked, and one that cannot be used is answered with status 400 and an
+error in three parts.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 
 from holdfast.base.codec import encode
 from holdfast.base.errors import BadInput, NotFound, Unsupported
+from holdfast.base.offering import offer_once
 from holdfast.nodes import memory
 from holdfast.nodes.host import following, models
 from holdfast.nodes.host import server as host
@@ -42,6 +44,7 @@ def register(server: Any = None) -> bool:
     server = following.server() if server is None else server
     if server is None or host.has_route(server, LIVE):
         return False
+    offer_once()
     live, freeing = Live(), threading.Lock()
     host.add_route(server, "GET", LIVE, lambda request: look(live, request))
     host.add_route(server, "GET", PEAKS, lambda request: peaks(live, request))

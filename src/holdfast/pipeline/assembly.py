@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from holdfast.pipeline import components
+from holdfast.pipeline import components, runs
 from holdfast.pipeline.memory_errors import translated
 from holdfast.pipeline.placement import Placement
 from holdfast.pipeline.progress import Event, Listener
@@ -75,10 +75,15 @@ class _Assembly:
         shared = self._sharing(stage) if is_network else None
         if shared is None:
             part = components.load(self._source, name, dtype)
-            return device.place(part) if is_network else part
+            if is_network:
+                part = device.place(part)
+                runs.loaded(self._source.model, name, device.name, part)
+            return part
         try:
             part = components.load(self._source, name, dtype, self._half(name, 0))
             shared.add(name, part, self._half(name, 1))
+            managed = shared.members[name]
+            runs.loaded(self._source.model, name, device.name, part, managed)
         except Exception:
             if self._stopped is not None:  # a listener, whose exception comes out as it is
                 raise self._stopped from None

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.base.errors import BadInput, HoldfastError, MissingDependency
 from holdfast.base.interrupts import is_interrupt, undisturbed
+from holdfast.base.offering import offer_once
+from holdfast.pipeline import runs
 from holdfast.pipeline.devices import Device
 from holdfast.pipeline.families import FAMILIES
 from holdfast.pipeline.placement import Placement, Wish, place
@@ -53,8 +55,11 @@ class Prepared:
         from holdfast.pipeline.assembly import assemble
 
         started = time.perf_counter()
-        family = _family(self.source.family)
-        stages, shared = assemble(family, self.source, self.placement, progress)
+        working = runs.Working(self.source.model)
+        with runs.under_way(working):
+            family = _family(self.source.family)
+            heard = working.heard(progress)
+            stages, shared = assemble(family, self.source, self.placement, heard)
         return Pipeline(self, stages, self.took_s + time.perf_counter() - started, shared)
 
 
@@ -81,6 +86,7 @@ class Pipeline(contextlib.AbstractContextManager["Pipeline"]):
         self.text, self.denoise, self.decode = stages
         self.load_s = load_s
         self.shared = dict(shared or {})  # networks under a budget, by the names of devices
+        self.runs = 0  # calls that came to their end
 
     @classmethod
     def prepare(
@@ -97,16 +103,20 @@ class Pipeline(contextlib.AbstractContextManager["Pipeline"]):
         """All of `load` that comes before the weights, with the same arguments and errors."""
         started = time.perf_counter()
         wish = Wish(device, budget, precision, topology).checked()
-        progress(Event("load", 0, None, "finding files"))
-        source = locate(model, config)
-        require_weights(source)
-        progress(Event("load", 0, None, "importing torch and diffusers"))
-        share_cores()
-        family = _family(source.family)
-        _require_components(source, family)
-        with understood(source):
-            limits = family.limits(source.configs()).replaced(source.defaults)
-        placement = place(source, family, wish)
+        offer_once()
+        working = runs.Working(str(model))
+        tell = working.heard(progress)
+        with runs.under_way(working):
+            tell(Event("load", 0, None, "finding files"))
+            source = locate(model, config)
+            require_weights(source)
+            tell(Event("load", 0, None, "importing torch and diffusers"))
+            share_cores()
+            family = _family(source.family)
+            _require_components(source, family)
+            with understood(source):
+                limits = family.limits(source.configs()).replaced(source.defaults)
+            placement = place(source, family, wish)
         return Prepared(source, limits, placement, time.perf_counter() - started)
 
     @classmethod

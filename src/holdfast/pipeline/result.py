@@ -82,6 +82,7 @@ class Result:
     settings: dict[str, Any]
     cost: Cost
     notes: tuple[str, ...] = ()
+    run_id: str | None = None  # its name in the history of runs
 
     @property
     def image(self) -> Image:
@@ -92,9 +93,11 @@ class Result:
 
     def save(self, path: str | Path, fps: int = 8) -> Path:
         """Write a picture or video with the settings inside, whole or not at all."""
-        from holdfast.pipeline import media
+        from holdfast.pipeline import history, media
 
         target = Path(path).expanduser()
         media.check_target(target, len(self.frames))
         media.save(target, self.frames, self.settings, fps)
+        if self.run_id is not None:
+            history.note_file(self.run_id, target)
         return target

@@ -8,12 +8,14 @@ Promise: what a listener raises comes out as it is.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from holdfast.base.errors import HoldfastError, Misuse, Unsupported
 from holdfast.base.interrupts import is_interrupt
+from holdfast.pipeline import history, runs
 from holdfast.pipeline.families import FAMILIES
 from holdfast.pipeline.progress import Event, Listener, Stage
 from holdfast.pipeline.result import Cost, Residence, Result
@@ -24,6 +26,15 @@ from holdfast.residency.interrupt import InterruptProcessingException
 if TYPE_CHECKING:
     from holdfast.pipeline.pipeline import Pipeline
     from holdfast.pipeline.streaming import Watch
+
+
+def _where(pipe: Pipeline) -> str:
+    """The device of all stages, or each with its own."""
+    names = {stage: device.name for stage, device in pipe.devices.items()}
+    if len(set(names.values())) == 1:
+        return next(iter(names.values()))
+    return ", ".join(f"{stage}={name}" for stage, name in names.items())
+
 
 # What comes out of a run as it is.
 _PASSED_ON = (HoldfastError, InterruptProcessingException)
@@ -55,9 +66,22 @@ class Run:
         self._watch: Watch | None = None
         self._residences: tuple[Residence, ...] = ()
         self._stopped: BaseException | None = None
+        self._working = runs.Working(pipe.source.model, settings.prompt)
 
     def result(self) -> Result:
-        """Draw."""
+        """Draw, and have it in the history of runs."""
+        started = time.perf_counter()
+        with runs.under_way(self._working):
+            try:
+                result = self._draw()
+            except BaseException as exc:
+                self._remember(time.perf_counter() - started, failed=exc)
+                raise
+        self._remember(time.perf_counter() - started, result)
+        self._pipe.runs += 1
+        return result
+
+    def _draw(self) -> Result:
         import torch
 
         from holdfast.pipeline.quiet import quiet
@@ -82,8 +106,13 @@ class Run:
             peak_bytes=self._peaks(),
             residences=self._residences,
         )
-        notes = pipe.text.notes(settings)
-        return Result(frames=frames, settings=pipe.describe(settings), cost=cost, notes=notes)
+        return Result(
+            frames=frames,
+            settings=pipe.describe(settings),
+            cost=cost,
+            notes=pipe.text.notes(settings),
+            run_id=self._working.id,
+        )
 
     def _timed(self, stage: Stage, work: Callable[[], Any], total: int = 1) -> tuple[float, Any]:
         from holdfast.pipeline.memory_errors import translated
@@ -115,6 +144,7 @@ class Run:
 
     def _tell(self, event: Event) -> None:
         try:
+            self._working.tell(event)
             self._progress(event)
         except BaseException as exc:
             self._stopped = exc
@@ -144,6 +174,58 @@ class Run:
             self._watch.tick()
         self._tell(Event("denoise", done, self._settings.steps))
         self._mark = time.perf_counter()
+
+    def _remember(
+        self, took_s: float, result: Result | None = None, failed: BaseException | None = None
+    ) -> None:
+        """Have the run in the history, however it ended. Never raises."""
+        with history.harmless():
+            frames = None if result is None else result.frames
+            history.keep(self._record(took_s, result, failed), frames)
+
+    def _record(
+        self, took_s: float, result: Result | None, failed: BaseException | None
+    ) -> history.RunRecord:
+        pipe, settings = self._pipe, self._settings
+        cost = None if result is None else result.cost
+        return history.RunRecord(
+            id=self._working.id,
+            pid=os.getpid(),
+            began_s=self._working.began_s,
+            took_s=round(took_s, 3),
+            model=pipe.source.model,
+            prompt=settings.prompt[: history.MOST_LETTERS],
+            status=self._status(failed),
+            error=self._error(failed),
+            device=_where(pipe),
+            seed=settings.seed,
+            width=settings.width,
+            height=settings.height,
+            steps=settings.steps,
+            frames=0 if result is None else len(result.frames),
+            load_s=None if pipe.runs else round(pipe.load_s, 3),
+            text_ms=None if cost is None else round(cost.text_ms, 3),
+            step_ms=None if cost is None else round(cost.mean_step_ms, 3),
+            decode_ms=None if cost is None else round(cost.decode_ms, 3),
+            peak_bytes=None if cost is None else max(cost.peak_bytes.values(), default=None),
+            saved_to=None,
+        )
+
+    def _error(self, failed: BaseException | None) -> str | None:
+        if failed is None or not self._has_failed(failed):
+            return None
+        return first_line(failed)[: history.MOST_LETTERS]
+
+    def _status(self, failed: BaseException | None) -> history.Status:
+        if failed is None:
+            return "done"
+        return "failed" if self._has_failed(failed) else "stopped"
+
+    def _has_failed(self, failed: BaseException | None) -> bool:
+        """Somebody who stops a run raises in a listener, interrupts it, or presses Ctrl-C."""
+        return isinstance(failed, Exception) and not (
+            failed is self._stopped or isinstance(failed, InterruptProcessingException)
+        )
 
     def _peaks(self) -> dict[str, int]:
         devices = {device.name: device for device in self._pipe.devices.values()}

@@ -8,6 +8,7 @@ Promise: together they never hold more than the budget leaves.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -30,27 +31,33 @@ class Group:
         self._order: list[State] = []
         self._asked: tuple[float, int] | None = None  # when, and what the device has in all
         self._unsettled = False  # whether a new budget waits for the end of a pass
+        self._settling = threading.RLock()
         self.budget_bytes = budget_bytes
+        self._limit_bytes = budget_bytes  # what the device keeps to
         self.weights_bytes: int | None = None  # what each member's weights may take at most
 
     def join(self, member: State) -> None:
         """One member more; with the first, the limit of the device."""
         self.members.append(member)
-        self.carrier.limit(self.budget_bytes)
+        self._limit(self.budget_bytes)
 
     def set_budget(self, budget_bytes: int | None) -> None:
         """From the next pass on; what does not fit any more leaves at once, if it does not run.
 
         A pass under way ends inside of the larger of the two budgets. Any thread may call this.
         """
-        shrinks = budget_bytes is not None and (
-            self.budget_bytes is None or budget_bytes < self.budget_bytes
-        )
-        self.budget_bytes = budget_bytes
-        self._unsettled = True
-        if not shrinks:
-            self.carrier.limit(budget_bytes)
-        self.settle()
+        with self._settling:
+            held = self._limit_bytes  # a pass under way may have begun inside of that
+            self.budget_bytes = budget_bytes
+            self._unsettled = True
+            if held is not None and (budget_bytes is None or budget_bytes > held):
+                self._limit(budget_bytes)
+            self.settle()
+
+    def _limit(self, budget_bytes: int | None, loading: bool = False) -> None:
+        """Have the device keep to it."""
+        self._limit_bytes = budget_bytes
+        self.carrier.limit(budget_bytes, loading)
 
     def grant(self, weights_bytes: int | None) -> None:
         """What the weights of each member may take at most, for hosts that share out a device.
@@ -63,29 +70,59 @@ class Group:
 
     def settle(self) -> None:
         """Have a new budget hold, once nobody runs."""
-        if not self._unsettled or any(member.running for member in self.members):
+        if not self._unsettled:
             return
-        for member in self.members:
-            if member.allowance() < member.held_bytes:
-                member.let_go("the budget shrank")
-        self.tidy(loading=False)
-        if self.budget_bytes is None:
-            self.carrier.limit(None)
-        self._unsettled = False
+        with self._at_rest() as resting:
+            if not resting:
+                return
+            for member in list(self.members):
+                if member.allowance() < member.held_bytes:
+                    member.let_go("the budget shrank")
+            self.tidy(loading=False)
+            if self.budget_bytes is None:
+                self._limit(None)
+            self._unsettled = False
+
+    def rest(self, reason: str) -> int:
+        """Have all members leave the device until their next pass; how many did.
+
+        None leaves while one of them runs. Any thread may call this.
+        """
+        with self._at_rest() as resting:
+            holding = [member for member in self.members if resting and member.held_bytes]
+            for member in holding:
+                member.let_go(reason)
+            if holding:
+                self.carrier.tidy()
+        return len(holding)
+
+    @contextlib.contextmanager
+    def _at_rest(self) -> Iterator[bool]:
+        """Inside, nobody begins a pass; whether nobody is in the middle of one."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._settling)
+            members = list(self.members)
+            for member in members:
+                stack.enter_context(member.door)
+            resting = not any(member.running for member in members)
+            me = threading.get_ident()
+            if resting and any(member.thread not in (None, me) for member in members):
+                self.carrier.synchronize()  # streams of other threads do not wait for ours
+            yield resting
 
     def leave(self, member: State) -> None:
         """One member goes; with the last, the limit of the device."""
         if member in self.members:
             self.members.remove(member)
         if not self.members:
-            self.carrier.limit(None)
+            self._limit(None)
         self.carrier.tidy()
 
     def tidy(self, loading: bool) -> None:
         """Have nothing cached and the budget hold; `loading` before what has never run."""
         self.carrier.tidy()
         if self.budget_bytes is not None:
-            self.carrier.limit(self.budget_bytes, loading)
+            self._limit(self.budget_bytes, loading)
 
     def follow(self, order: Sequence[State]) -> None:
         """Say in which order the members will run, over and over."""

@@ -88,14 +88,15 @@ class Managed(Passes):
         When this is broken off, the next call or the next `release` goes on with it.
         """
         self._leaving = True
-        self.let_go("released")
-        self._unhook()
-        for stretch in self._stretches:
-            stretch.restore(self._unpacked)
-        self._weight_of = {}
-        self.carrier.tidy()
-        outside.take_back(self.module)
-        self._part()
+        with self.door:  # others may have it leave the device meanwhile
+            self.let_go("released")
+            self._unhook()
+            for stretch in self._stretches:
+                stretch.restore(self._unpacked)
+            self._weight_of = {}
+            self.carrier.tidy()
+            outside.take_back(self.module)
+            self._part()
 
     def _part(self) -> None:
         """Nothing of the module leads here any more, and nothing here to its weights."""
@@ -113,11 +114,12 @@ class Managed(Passes):
     def abandon(self) -> None:
         """Let a module go that nobody will run again: its weights are dropped, not copied back."""
         self._leaving = True
-        self.let_go("the module is gone")
-        self._unhook()
-        self._weight_of = {}
-        outside.take_back(self.module)
-        self._part()
+        with self.door:
+            self.let_go("the module is gone")
+            self._unhook()
+            self._weight_of = {}
+            outside.take_back(self.module)
+            self._part()
 
     def suspend(self) -> None:
         """Give the weights memory of their own until the next call takes them over anew."""
@@ -128,16 +130,17 @@ class Managed(Passes):
                 f"cannot change the weights of {self.name} while it runs",
                 expected="a call that is over",
             )
-        self.let_go("its weights are being changed")
-        self._unhook()
-        for stretch in self._stretches:
-            stretch.restore(self._unpacked)
-        self._weight_of = {}
-        outside.take_back(self.module)
-        outside.detach(self)
-        outside.mark(self)
-        self._orders, self._own, self._stretches = {}, {}, []
-        self._taken = False
+        with self.door:
+            self.let_go("its weights are being changed")
+            self._unhook()
+            for stretch in self._stretches:
+                stretch.restore(self._unpacked)
+            self._weight_of = {}
+            outside.take_back(self.module)
+            outside.detach(self)
+            outside.mark(self)
+            self._orders, self._own, self._stretches = {}, {}, []
+            self._taken = False
 
     def value_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The true value of one of its tensors, on the host; None for a tensor it does not move."""

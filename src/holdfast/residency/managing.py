@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from holdfast.base.errors import BadInput, Misuse
+from holdfast.base.offering import offer_once
 from holdfast.base.units import parse_bytes
 from holdfast.residency.carriers import carrier_for
 from holdfast.residency.group import Group
@@ -45,6 +46,7 @@ def manage(
     and in all while weights are prepared.
     Raises BadInput, OutOfMemory, or whatever `progress` raises; the module is whole then.
     """
+    offer_once()
     refuse_nonsense(module)
     if managed_of(module) is not None:
         raise Misuse(
@@ -78,6 +80,16 @@ def manage(
 
 
 _everyone: weakref.WeakSet[Managed] = weakref.WeakSet()
+
+
+def everyone() -> list[Managed]:
+    """Every module of this process that is managed now, for those who look. Any thread may ask."""
+    while True:
+        try:
+            listed = list(_everyone)
+        except RuntimeError:  # one came meanwhile
+            continue
+        return [one for one in listed if one in one.group.members]
 
 
 def _refuse_shared(module: nn.Module) -> None:

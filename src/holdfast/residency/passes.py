@@ -64,7 +64,7 @@ class Passes(Layers):
         )
 
     def _come_in(self, thread: int, token: object | None) -> None:
-        with self._lock:
+        with self.door:
             if self._is_inside():
                 raise InUse(
                     f"cannot run {self.name}: another thread is running it",
@@ -74,6 +74,7 @@ class Passes(Layers):
             if self._entered is not None:
                 self._break_off()
             self._entered, self._token = thread, token
+            self.thread = thread
 
     def _run(
         self, entry: str, original: Callable[..., Any], args: Any, kwargs: dict[str, Any]
@@ -156,7 +157,7 @@ class Passes(Layers):
 
     def _plan_anew(self, order: Order, allowed: int) -> None:
         self._current = None
-        problem = self.problem(order)
+        problem = self.planned_for = self.problem(order)
         chosen = self._planned(problem, allowed)
         old = self._streamer
         if old is not None and self._paths == order.paths and old.serves(problem, allowed):

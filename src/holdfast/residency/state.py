@@ -96,6 +96,7 @@ class State:
         self._paths: tuple[str, ...] = ()
         self._where: dict[str, list[int]] = {}
         self._uses: tuple[plan.Use, ...] = ()
+        self.planned_for: plan.Problem | None = None  # what the latest plan had to solve
         self._lane = Lane()
         self._turns: Turns | None = None  # of calls that run in step
         self._borders: list[int] = []
@@ -113,7 +114,8 @@ class State:
         self._entered: int | None = None  # the thread that is inside
         self._token: object | None = None  # the call that is inside, if it came by itself
         self._astray = 0  # layers out of turn in this pass
-        self._lock = threading.Lock()
+        self.door = threading.RLock()  # held by who comes in, and by who has it leave
+        self.thread: int | None = None  # where it ran last
         self._hooks: list[Any] = []
         self._hooked_itself = False
         self._taken = False
@@ -189,15 +191,16 @@ class State:
 
     def let_go(self, reason: str) -> None:
         """Leave the device; the next pass comes back."""
-        if self._streamer is not None:
-            with self.journal.inside(self, self.name):
-                self._streamer.close(reason)
-        self._streamer = None
-        self._current = None
-        for stretch in self._stretches:
-            stretch.unbind()
-            stretch.forget_views()
-        self._lane.calls = []
+        with self.door:
+            if self._streamer is not None:
+                with self.journal.inside(self, self.name):
+                    self._streamer.close(reason)
+            self._streamer = None
+            self._current = None
+            for stretch in self._stretches:
+                stretch.unbind()
+                stretch.forget_views()
+            self._lane.calls = []
 
     def _sample(self) -> None:
         """Note how much everyone else has on the device, while what is ours is known."""
@@ -217,6 +220,18 @@ class State:
         if self.group.weights_bytes is not None:
             room = min(room, self.group.weights_bytes)
         return room if self.keep_bytes is None else min(room, self.keep_bytes + (1 << 30))
+
+    def budget_for(self, weights_bytes: int) -> int:
+        """The smallest budget that leaves so much for weights, with what the last passes computed.
+
+        The other way round from `allowance`: rounding takes more of a larger budget.
+        """
+        beside = self.carrier.outside_bytes() + self._others_peak + self._reserve
+        budget, wanted = 0, weights_bytes + beside
+        while budget != wanted:
+            budget = wanted
+            wanted = weights_bytes + beside + self.carrier.slack_bytes(budget)
+        return budget
 
     @property
     def running(self) -> bool:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.base import errors
+from holdfast.base.offering import never_offer
 
 
 class Children(contextlib.AbstractContextManager["Children"]):
@@ -103,6 +104,7 @@ def _unpack(answer: dict[str, Any]) -> Any:
 
 def _main(target: str, arguments: str, answer: str) -> None:
     """The child: call, and write what came of it."""
+    never_offer()
     module, _, function = target.partition(":")
     try:
         result = getattr(importlib.import_module(module), function)(*json.loads(arguments))

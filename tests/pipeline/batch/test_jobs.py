@@ -106,6 +106,9 @@ def test_names_that_collide_or_are_no_pictures_are_refused() -> None:
 def test_options_are_held_to_the_rules_of_lines() -> None:
     with pytest.raises(BadInput) as caught:
         plan(rows("a"), Options(model="m", defaults={"steps": 0}), "prompts.jsonl")
-    assert str(caught.value) == "cannot use these options: steps is 0, not a whole number from 1"
+    assert str(caught.value) == (
+        "cannot use these options: steps is 0, not a whole number from 1\n"
+        "  expected: values that a line of the file could have"
+    )
     with pytest.raises(BadInput, match="seed is -1"):
         plan(rows("a"), Options(model="m", seed=-1), "prompts.jsonl")

@@ -18,6 +18,7 @@ import torch
 from torch.utils import backend_registration
 
 from holdfast.base.errors import Unsupported
+from holdfast.base.offering import offer_once
 from holdfast.compute.torch_device.storage import DEVICE
 
 _KEY = "PrivateUse1"
@@ -138,6 +139,7 @@ def _arm() -> bool:
         if _armed:
             return False
         _armed = True
+        offer_once()
         try:
             _arm_all()
         except BaseException:  # Ctrl-C, or a package that does not import: the next use tries again

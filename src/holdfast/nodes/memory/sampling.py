@@ -16,10 +16,11 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
+from holdfast.base import thinning
 from holdfast.memory.samples import rss_bytes
 from holdfast.nodes.host import following, models
 from holdfast.nodes.refusing import free_bytes
@@ -342,14 +343,8 @@ def _place(sample: Sample) -> tuple[str | None, str | None]:
 
 def thinned(samples: Sequence[Sample]) -> list[Sample]:
     """The older half with at most half as many: of each four the highest in RAM and on devices."""
-    middle = 1 + len(samples) // 2 // 4 * 4
-    kept = list(samples[:1])
-    for start in range(1, middle, 4):
-        kept += _highest(samples[start : start + 4])
-    return [*kept, *samples[middle:]]
-
-
-def _highest(samples: Sequence[Sample]) -> Iterable[Sample]:
-    ram = max(samples, key=lambda one: one.ram_bytes)
-    device = max(samples, key=lambda one: (one.device_bytes or 0, one.pinned_bytes))
-    return sorted({ram.at_s: ram, device.at_s: device}.values(), key=lambda one: one.at_s)
+    return thinning.thinned(
+        samples,
+        lambda one: one.ram_bytes,
+        lambda one: (one.device_bytes or 0, one.pinned_bytes),
+    )

@@ -17,6 +17,7 @@ from typing import Any
 
 from holdfast.base.config import Config
 from holdfast.base.errors import BadInput, HoldfastError
+from holdfast.base.files import expanded
 from holdfast.pipeline.batch.folder import Folder, Standing
 from holdfast.pipeline.batch.jobs import SUFFIXES, Job, Options, plan, suffix_for
 from holdfast.pipeline.batch.local import NUMBERED, gpus
@@ -193,7 +194,7 @@ def _usual_frames(options: Options) -> int:
     """How many frames the model draws unless told otherwise; 1 where only loading would tell."""
     from holdfast.pipeline.sources import built_in, locate
 
-    place, rest = Path(options.model).expanduser(), Path(options.config or "").expanduser()
+    place, rest = expanded(options.model), expanded(options.config or "")
     alone = options.model in built_in() or place.is_dir()
     if not alone and not (options.config and place.is_file() and rest.is_dir()):
         return 1  # not here, or not all of it: no reason to go and fetch it

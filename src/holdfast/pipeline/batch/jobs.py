@@ -117,7 +117,10 @@ def _checked(options: Options) -> dict[str, Any]:
         given = {name: v for name, v in options.defaults.items() if v is not None}
         return {name: value(name, v, isinstance(v, str)) for name, v in given.items()}
     except BadRow as exc:
-        raise BadInput(f"cannot use these options: {exc}") from exc
+        raise BadInput(
+            f"cannot use these options: {exc}",
+            expected="values that a line of the file could have",
+        ) from exc
 
 
 def _meaning(asked: Mapping[str, Any], out: str | None, suffix: str | None, o: Options) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.base.errors import HoldfastError, Unsupported
+from holdfast.pipeline import history
 from holdfast.pipeline.batch.folder import Folder
 from holdfast.pipeline.batch.jobs import Job, folded
 from holdfast.pipeline.batch.reading import bad_rows
@@ -161,6 +162,8 @@ class Runner:
             attempts=self._attempts[job.identity],
             settings=dict(painted.settings),
         )
+        if painted.run_id is not None:
+            history.note_file(painted.run_id, self._folder.path / file)
         self.outcome.kept.append(file)
         if job.out is not None and folded(file) != folded(job.out):
             self.outcome.renamed.append((job.out, file))

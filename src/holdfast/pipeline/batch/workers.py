@@ -120,6 +120,7 @@ class Painted:
     suffix: str
     settings: Mapping[str, Any]
     seconds: float
+    run_id: str | None = None  # in the history of runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +224,8 @@ def _paint(pipe: Pipe, task: Task, progress: Listener) -> Painted:
     # With its identity inside, a picture can be told from all others when its record is lost.
     settings = {**result.settings, "job": task.identity}
     data = media.encode(result.frames, suffix, settings, fps=task.fps)
-    return Painted(data, suffix, settings, round(time.perf_counter() - start, 3))
+    seconds = round(time.perf_counter() - start, 3)
+    return Painted(data, suffix, settings, seconds, getattr(result, "run_id", None))
 
 
 class Crew(AbstractContextManager["Crew"]):

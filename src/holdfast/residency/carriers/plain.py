@@ -15,6 +15,7 @@ from holdfast.base.errors import OutOfMemory
 from holdfast.base.units import format_bytes
 from holdfast.residency.carriers.carrier import Parts
 from holdfast.residency.carriers.measure import measured_rates
+from holdfast.residency.carriers.traffic import way_to
 from holdfast.residency.packing.pack import unpack
 from holdfast.residency.plan import Rates
 from holdfast.residency.recording.journal import Journal
@@ -31,6 +32,7 @@ class Plain:
         self.name = name
         self._api: Any = torch.mps if self.device.type == "mps" else None
         self._rates: dict[bool, Rates] = {}  # by whether the decoder was measured
+        self._way = way_to(name)
         self.log: Journal | None = None
         self.peak_bytes = 0
 
@@ -50,7 +52,9 @@ class Plain:
         start = self.mark(timed=self.log is not None)
         for target, source in pairs:
             target.copy_(source)
-        return self._done("copy", sum(t.numel() for t, _ in pairs), start)
+        nbytes = sum(t.numel() for t, _ in pairs)
+        self._way.copied_bytes += nbytes
+        return self._done("copy", nbytes, start)
 
     def decode(self, parts: Parts) -> Any:
         """At once."""
@@ -145,4 +149,5 @@ class Plain:
         found = self._rates.get(True) or self._rates.get(packed)
         if found is None:
             found = self._rates[packed] = measured_rates(self, packed)
+            self._way.link_gb_s = found.link_gb_s
         return found

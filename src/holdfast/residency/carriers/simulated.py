@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 from holdfast.base.errors import OutOfMemory
 from holdfast.base.units import format_bytes
 from holdfast.residency.carriers.carrier import Parts
+from holdfast.residency.carriers.traffic import way_to
 from holdfast.residency.packing.pack import unpack
 from holdfast.residency.plan import Rates
 from holdfast.residency.recording.journal import Journal
@@ -76,6 +77,8 @@ class Simulated:
         self.copied_bytes = 0
         self._computed_peak = 0
         self._rates = Rates(link_gb_s, decode_gb_s)
+        self._way = way_to(name)
+        self._way.link_gb_s = link_gb_s
         self._gflops, self._memory_gb_s = compute_gflops, memory_gb_s
         self._copies: list[Moment] = []  # queued
         self._free_ms = 0.0  # when the link is
@@ -136,6 +139,7 @@ class Simulated:
         nbytes = sum(source.numel() for _, source in pairs)
         kept = list(pairs)
         self.copied_bytes += nbytes
+        self._way.copied_bytes += nbytes
         cost = nbytes / self._rates.link_gb_s / 1e6 + self._rates.copy_ms * len(kept)
         self.link_busy_ms += cost
 

@@ -18,6 +18,7 @@ from holdfast.base.units import format_bytes
 from holdfast.residency.carriers.carrier import Parts
 from holdfast.residency.carriers.driver import sender
 from holdfast.residency.carriers.measure import measured_rates
+from holdfast.residency.carriers.traffic import way_to
 from holdfast.residency.packing.pack import decoder, unpack
 from holdfast.residency.plan import Rates
 from holdfast.residency.recording.journal import Journal
@@ -38,6 +39,7 @@ class Streams:
         self.device = torch.device(device.type, index)
         self._index = index  # torch finds a device much faster by it
         self.name = str(self.device)
+        self._way = way_to(self.name)
         self._copies = self._api.Stream(device=self.device)
         self._send = sender() if device.type == "cuda" else None
         self.log: Journal | None = None
@@ -88,7 +90,9 @@ class Streams:
             if self._send is None or not self._send(target, source, self._copies.cuda_stream):
                 with self._api.stream(self._copies):
                     target.copy_(source, non_blocking=True)
-        return self._done("copy", sum(t.numel() for t, _ in pairs), start, self._copies)
+        nbytes = sum(t.numel() for t, _ in pairs)
+        self._way.copied_bytes += nbytes
+        return self._done("copy", nbytes, start, self._copies)
 
     def decode(self, parts: Parts) -> Any:
         """On the current stream."""
@@ -211,6 +215,7 @@ class Streams:
         found = self._rates.get(True) or self._rates.get(packed)
         if found is None:
             found = self._rates[packed] = measured_rates(self, packed)
+            self._way.link_gb_s = found.link_gb_s
         return found
 
 

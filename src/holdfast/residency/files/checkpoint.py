@@ -75,7 +75,7 @@ def _tensors(path: Path, text: bytes, size: int) -> dict[str, TensorInfo]:
         entries: dict[str, Any] = json.loads(text)
         entries.pop("__metadata__", None)
         tensors = {name: _tensor(entry, data) for name, entry in entries.items()}
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as exc:
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as exc:
         raise _not_one(path) from exc
     wanted = max((tensor.end for tensor in tensors.values()), default=data)
     if wanted > size:

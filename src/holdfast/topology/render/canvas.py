@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 
+# Names for programs that change the picture later, as data-NAME="VALUE" of a shape.
+Data = Mapping[str, object]
+_NONE: Data = {}
 FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 _WIDTH_OF_A_LETTER = 0.58  # of the font size, on the wide side so that text stays in its box
 
@@ -26,6 +30,10 @@ def wrap(text: str, width: float, size: float) -> list[str]:
     return lines
 
 
+def _attributes(data: Data) -> str:
+    return "".join(f' data-{name}="{escape(str(value))}"' for name, value in data.items())
+
+
 class Canvas:
     """Collects shapes in drawing order; `svg()` gives the document."""
 
@@ -45,12 +53,13 @@ class Canvas:
         stroke: str = "none",
         radius: float = 6,
         title: str | None = None,
+        data: Data = _NONE,
     ) -> None:
         """A rounded box; `title` is what a browser shows when the pointer rests on it."""
         tip = f"<title>{escape(title)}</title>" if title else ""
         self._shapes.append(
             f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{radius:g}" '
-            f'fill="{fill}" stroke="{stroke}">{tip}</rect>'
+            f'fill="{fill}" stroke="{stroke}"{_attributes(data)}>{tip}</rect>'
         )
         self._right = max(self._right, x + width)
         self._bottom = max(self._bottom, y + height)
@@ -78,21 +87,38 @@ class Canvas:
         self._bottom = max(self._bottom, y + size / 3)
 
     def line(
-        self, x1: float, y1: float, x2: float, y2: float, *, stroke: str, width: float = 2
+        self,
+        x1: float,
+        y1: float,
+        x2: float,
+        y2: float,
+        *,
+        stroke: str,
+        width: float = 2,
+        data: Data = _NONE,
     ) -> None:
         """A straight line."""
         self._shapes.append(
             f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="{stroke}" '
-            f'stroke-width="{width:g}" stroke-linecap="round"/>'
+            f'stroke-width="{width:g}" stroke-linecap="round"{_attributes(data)}/>'
         )
 
     def bar(
-        self, x: float, y: float, width: float, used: float | None, *, fill: str, back: str
+        self,
+        x: float,
+        y: float,
+        width: float,
+        used: float | None,
+        *,
+        fill: str,
+        back: str,
+        data: Data = _NONE,
     ) -> None:
         """A bar filled from the left; unknown use leaves it empty."""
-        self.box(x, y, width, 12, fill=back, radius=6)
+        self.box(x, y, width, 12, fill=back, radius=6, data={**data, "part": "bar"})
         if used:
-            self.box(x, y, max(width * min(used, 1.0), 12), 12, fill=fill, radius=6)
+            filled = max(width * min(used, 1.0), 12)
+            self.box(x, y, filled, 12, fill=fill, radius=6, data={**data, "part": "fill"})
 
     def svg(self, margin: float, label: str) -> str:
         """The document, as large as what was drawn and a margin."""

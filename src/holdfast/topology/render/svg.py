@@ -125,7 +125,10 @@ def _node(
     canvas: Canvas, x: float, y: float, height: float, node: Node, topology: Topology
 ) -> None:
     colours = FAR if node.memory_only else NODE
-    canvas.box(x, y, CARD, height, fill=colours["card"], stroke=colours["edge"], radius=10)
+    here = {"node": node.id}
+    card = {**here, "part": "card"}
+    edge = colours["edge"]
+    canvas.box(x, y, CARD, height, fill=colours["card"], stroke=edge, radius=10, data=card)
     title = words.join([words.node_title(node), _packages(node, topology)])
     canvas.text(x + PAD, y + 26, title, size=15, bold=True)
     canvas.text(
@@ -137,7 +140,8 @@ def _node(
         anchor="end",
     )
     used = words.used(node.total_bytes, node.free_bytes)
-    canvas.bar(x + PAD, y + 38, CARD - 2 * PAD, used, fill=colours["fill"], back=colours["back"])
+    fill, back = colours["fill"], colours["back"]
+    canvas.bar(x + PAD, y + 38, CARD - 2 * PAD, used, fill=fill, back=back, data=here)
     line = y + 50
     for text in _facts(node):
         line += 17
@@ -157,7 +161,8 @@ def _between(
     canvas: Canvas, x: float, y: float, left: Node, right: Node, topology: Topology
 ) -> None:
     """The way between two neighbouring cards, in the gap before `x`."""
-    canvas.line(x - GAP + 3, y + 44, x - 3, y + 44, stroke="#7b8794")
+    between = {"part": "between", "from": left.id, "to": right.id}
+    canvas.line(x - GAP + 3, y + 44, x - 3, y + 44, stroke="#7b8794", data=between)
     distance = topology.distance(left.id, right.id)
     if distance is not None:
         canvas.text(x - GAP / 2, y + 37, str(distance), size=11, fill=SOFT, anchor="middle")
@@ -261,14 +266,18 @@ def _gpu_height(gpu: Gpu) -> float:
 
 
 def _gpu(canvas: Canvas, x: float, y: float, gpu: Gpu, topology: Topology) -> None:
-    canvas.box(x, y, CARD, _gpu_height(gpu), fill=CARDS["card"], stroke=CARDS["edge"], radius=10)
+    here = {"gpu": gpu.id}
+    card, height = {**here, "part": "card"}, _gpu_height(gpu)
+    edge = CARDS["edge"]
+    canvas.box(x, y, CARD, height, fill=CARDS["card"], stroke=edge, radius=10, data=card)
     title = fit(f"gpu {gpu.id}  {words.gpu_title(gpu)}", CARD - 2 * PAD, 15)
     canvas.text(x + PAD, y + 25, title, size=15, bold=True)
     line = y + 32
     if gpu.memory_bytes:
         used = words.used(gpu.memory_bytes, gpu.free_bytes)
         width = CARD - 2 * PAD
-        canvas.bar(x + PAD, y + 36, width, used, fill=CARDS["fill"], back=CARDS["back"])
+        fill, back = CARDS["fill"], CARDS["back"]
+        canvas.bar(x + PAD, y + 36, width, used, fill=fill, back=back, data=here)
         line += 20
     for text in _gpu_facts(gpu):
         line += 17
@@ -277,7 +286,8 @@ def _gpu(canvas: Canvas, x: float, y: float, gpu: Gpu, topology: Topology) -> No
 
 def _host_link(canvas: Canvas, x: float, y: float, gpu: Gpu, topology: Topology) -> None:
     """From a node down to its GPU: measured where it was, on paper otherwise."""
-    canvas.line(x + 40, y + 3, x + 40, y + GAP - 3, stroke="#7b8794", width=3)
+    link = {"gpu": gpu.id, "part": "link"}
+    canvas.line(x + 40, y + 3, x + 40, y + GAP - 3, stroke="#7b8794", width=3, data=link)
     host, card = f"node:{gpu.numa_node}", f"gpu:{gpu.id}"
     rates = {
         (m.source, m.target): m.bandwidth_gb_s for m in topology.measurements if m.mode == "pinned"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.base.errors import BadInput
+from holdfast.base.files import expanded, resolved
 from holdfast.base.threads import Team
 from holdfast.xla.scaffold.classes import USUAL, guess, resolve
 from holdfast.xla.scaffold.names import name_parts
@@ -43,7 +44,7 @@ def new(name: str, cls: str | None = None, out: Path | None = None, force: bool 
     Raises BadInput, NotFound for a class that is not there, MissingDependency.
     """
     names = name_parts(name)
-    target = _place(Path.cwd() if out is None else out.expanduser(), names.folder, force)
+    target = _place(Path.cwd() if out is None else expanded(out), names.folder, force)
     if cls is not None:
         found, chosen = resolve(cls), "given"
     else:
@@ -59,7 +60,7 @@ def _place(out: Path, folder: str, force: bool) -> Path:
             f"cannot write into {str(out)!r}: there is no such folder",
             expected="a folder that exists, such as ComfyUI/custom_nodes",
         )
-    target = out.resolve() / folder
+    target = resolved(out) / folder
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise BadInput(
             f"cannot write {str(target)!r}: there is something of that name that is no folder",

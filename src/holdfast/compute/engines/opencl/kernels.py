@@ -1,6 +1,6 @@
 """Where the OpenCL engine's kernels are put together.
 
-Covers: the decorator, C's names for number formats.
+Covers: the engine's kernels by op, C's names for number formats.
 Leaves to others: calling kernels (the engine), formats in C (kernels/numbers.cl).
 Promise: a kernel function gets the engine and arrays of its device; what it cannot compute it
 leaves to the host by raising NotHere.
@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy
 
-from holdfast.base.errors import AlreadyRegistered
 from holdfast.compute import dtype as formats
 from holdfast.compute.engines.opencl.array import NotHere
+from holdfast.compute.engines.registering import Kernels
 
 
 class Kernel:
@@ -32,25 +32,8 @@ class Kernel:
         return f"<opencl kernel {self.name}>"
 
 
-KERNELS: dict[str, Any] = {}
-
-
-def kernel(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator: the function below computes these ops. Its first argument is the engine."""
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        for name in names:
-            register(name, function)
-        return function
-
-    return decorate
-
-
-def register(name: str, function: Callable[..., Any]) -> None:
-    """Let `function` compute the op `name`. Raises AlreadyRegistered."""
-    if name in KERNELS:
-        raise AlreadyRegistered(f"the OpenCL engine has two kernels for {name}")
-    KERNELS[name] = Kernel(name, function)
+KERNELS = Kernels("OpenCL", Kernel)
+kernel, register = KERNELS.kernel, KERNELS.register
 
 
 # ---- formats

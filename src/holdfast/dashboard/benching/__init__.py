@@ -1,0 +1,1 @@
+"""`holdfast bench`: the benchmark tables that can run here, in one report."""

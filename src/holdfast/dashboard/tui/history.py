@@ -1,0 +1,170 @@
+"""What was seen since `top` began, of the machine and of every process, in bounded memory.
+
+Covers: samples made of snapshots, thinning, the last minutes in so many columns.
+Leaves to others: who is alive (session), files (timeline).
+Promise: a track keeps at most `MOST` samples. The highest of RAM, devices and pools is never
+thinned away; the older, the fewer samples for a second.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from holdfast.base.thinning import thinned
+from holdfast.dashboard.snapshot import Process, Snapshot
+
+MOST = 2400  # twenty minutes of two looks a second before anything gets thinner
+Named = tuple[tuple[str, int], ...]
+
+
+class _Timed(Protocol):
+    @property
+    def at_s(self) -> float: ...
+
+
+S = TypeVar("S", bound=_Timed)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSample:
+    """Memory of the machine at one moment, in seconds since 1970."""
+
+    at_s: float
+    ram_bytes: int
+    gpus: tuple[int | None, ...]  # in the order of the snapshot
+    devices: int | None  # on devices, by Holdfast's processes together; None where none has one
+
+    @property
+    def device_bytes(self) -> int | None:
+        """On all GPUs; where no driver tells, what Holdfast's processes have on devices."""
+        known = [count for count in self.gpus if count is not None]
+        return sum(known) if known else self.devices
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSample:
+    """Memory of one process at one moment, in seconds since 1970."""
+
+    at_s: float
+    ram_bytes: int
+    devices: Named  # reserved by it
+    used: Named  # of these devices, by anybody
+    pools: Named  # allocated
+    models: Named  # resident
+    stage: str | None
+
+    @property
+    def device_bytes(self) -> int | None:
+        """On all its devices."""
+        return sum(count for _, count in self.devices) if self.devices else None
+
+
+def machine_sample(snapshot: Snapshot) -> MachineSample:
+    """What the history keeps of a snapshot's machine."""
+    devices = [one.reserved_bytes for process in snapshot.processes for one in process.devices]
+    return MachineSample(
+        at_s=snapshot.at_s,
+        ram_bytes=snapshot.machine.ram_used_bytes,
+        gpus=tuple(gpu.used_bytes for gpu in snapshot.machine.gpus),
+        devices=sum(devices) if devices else None,
+    )
+
+
+def process_sample(at_s: float, process: Process) -> ProcessSample:
+    """What the history keeps of a process."""
+    devices = process.devices
+    return ProcessSample(
+        at_s=at_s,
+        ram_bytes=process.rss_bytes,
+        devices=tuple((one.name, one.reserved_bytes) for one in devices),
+        used=tuple((one.name, one.used_bytes) for one in devices if one.used_bytes is not None),
+        pools=_told_apart((one.name, one.allocated_bytes) for one in process.pools),
+        models=_told_apart((one.name, one.resident_bytes) for one in process.models),
+        stage=process.run.stage if process.run else None,
+    )
+
+
+def _told_apart(named: Iterable[tuple[str, int]]) -> Named:
+    """Two of the same name get numbers."""
+    seen: Counter[str] = Counter()
+    found = []
+    for name, count in named:
+        seen[name] += 1
+        found.append((name if seen[name] == 1 else f"{name} ({seen[name]})", count))
+    return tuple(found)
+
+
+class Track(Generic[S]):
+    """Samples of one subject, oldest first. `figures` are what no peak may be lost of."""
+
+    def __init__(self, *figures: Callable[[S], int], most: int = MOST) -> None:
+        self._figures = figures
+        self._most = max(most, 8 * len(figures))
+        self._samples: list[S] = []
+
+    def add(self, sample: S) -> None:
+        """Keep one more."""
+        self._samples.append(sample)
+        if len(self._samples) >= self._most:
+            self._samples = thinned(self._samples, *self._figures)
+
+    @property
+    def samples(self) -> Sequence[S]:
+        """All that are kept."""
+        return self._samples
+
+    def columns(
+        self, figure: Callable[[S], int | None], count: int, span_s: float, now_s: float
+    ) -> list[int | None]:
+        """The most in each of `count` parts of the last `span_s` seconds; None where none is known.
+
+        A part without a sample between two that have one is taken from the one before.
+        """
+        found: list[int | None] = [None] * count
+        for sample in reversed(self._samples):
+            at = count - 1 - int((now_s - sample.at_s) / span_s * count)
+            if at < 0:
+                break
+            value = figure(sample)
+            if value is not None and at < count:
+                found[at] = max(found[at] or 0, value)
+        return _joined(found)
+
+
+def _joined(values: list[int | None]) -> list[int | None]:
+    last = max((at for at, value in enumerate(values) if value is not None), default=-1)
+    for at in range(1, last):
+        if values[at] is None:
+            values[at] = values[at - 1]
+    return values
+
+
+def machine_track(gpus: int) -> Track[MachineSample]:
+    """For a machine with so many GPUs."""
+    each = [functools.partial(_gpu, number) for number in range(gpus)]
+    return Track(_ram, _device, *each)
+
+
+def process_track() -> Track[ProcessSample]:
+    """For one process."""
+    return Track(_ram, _device, _in_pools)
+
+
+def _ram(sample: MachineSample | ProcessSample) -> int:
+    return sample.ram_bytes
+
+
+def _device(sample: MachineSample | ProcessSample) -> int:
+    return sample.device_bytes or 0
+
+
+def _gpu(number: int, sample: MachineSample) -> int:
+    return (sample.gpus[number] if number < len(sample.gpus) else None) or 0
+
+
+def _in_pools(sample: ProcessSample) -> int:
+    return sum(count for _, count in sample.pools)

@@ -1,0 +1,130 @@
+"""Everything `top` knows: the newest snapshot, who was there before, what was seen of them.
+
+Covers: who is alive, silent or gone; link use from two snapshots; the history.
+Leaves to others: looking (watching), order and columns (rows), screens (app).
+Promise: a process that ends stays, with its history, until `MOST_ENDED` others have ended since.
+A number that comes again with another beginning is another process.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from holdfast.dashboard.snapshot import Process, Snapshot
+from holdfast.dashboard.tui.history import (
+    MachineSample,
+    ProcessSample,
+    Track,
+    machine_sample,
+    machine_track,
+    process_sample,
+    process_track,
+)
+
+State = Literal["alive", "silent", "ended"]
+MOST_ENDED = 20
+WINDOW_S = 1.5  # link use is taken over about so long: a single look would make it jump
+Counters = dict[str, int]  # bytes so far, by device
+
+
+@dataclass(slots=True)
+class Watched:
+    """One process, as it was seen last."""
+
+    process: Process
+    seen_s: float
+    state: State = "alive"
+    computes: bool = False  # a model ran since the look before
+    track: Track[ProcessSample] = field(default_factory=process_track)
+    _sent: deque[tuple[float, Counters]] = field(default_factory=deque)
+
+    @property
+    def key(self) -> str:
+        """Its name among all that were ever seen."""
+        return key(self.process)
+
+    def see(self, at_s: float, process: Process) -> None:
+        """It is there, at that time."""
+        before, self.process, self.seen_s, self.state = self.process, process, at_s, "alive"
+        self.track.add(process_sample(at_s, process))
+        self._sent.append((at_s, {link.device: link.copied_bytes for link in process.links}))
+        self.computes = _passes(process) > _passes(before) or any(m.running for m in process.models)
+        while len(self._sent) > 2 and at_s - self._sent[1][0] >= WINDOW_S:
+            self._sent.popleft()
+
+    def link_gb_s(self, device: str | None = None) -> float | None:
+        """How fast weights go to a device, or to all together; None before the second look."""
+        if len(self._sent) < 2 or self.state != "alive":
+            return None
+        (began, before), (ended, after) = self._sent[0], self._sent[-1]
+        names = [name for name in after if name in before and device in (None, name)]
+        if not names or ended <= began:
+            return None
+        sent = sum(after[name] - before[name] for name in names)
+        return max(sent, 0) / (ended - began) / 1e9
+
+
+def _passes(process: Process) -> int:
+    return sum(model.passes for model in process.models)
+
+
+def key(process: Process) -> str:
+    """A name for a process that no later one has."""
+    return f"{process.pid}:{process.began_s:.2f}"
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is a process of that number that has not ended."""
+    if sys.platform == "linux":
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2]
+        except OSError:
+            return False
+        return state.split()[0] not in ("Z", "X")
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's now
+        return True
+    return True
+
+
+class Session:
+    """What was seen since it was made. Not for several threads at once."""
+
+    def __init__(self, running: Callable[[int], bool] = is_running) -> None:
+        self.snapshot: Snapshot | None = None
+        self.machine: Track[MachineSample] = machine_track(0)
+        self.watched: dict[str, Watched] = {}
+        self._running = running
+
+    def add(self, snapshot: Snapshot) -> None:
+        """One more look."""
+        if self.snapshot is None:
+            self.machine = machine_track(len(snapshot.machine.gpus))
+        self.snapshot = snapshot
+        self.machine.add(machine_sample(snapshot))
+        for process in snapshot.processes:
+            name = key(process)
+            found = self.watched.setdefault(name, Watched(process, snapshot.at_s))
+            found.see(snapshot.at_s, process)
+        self._mark_missing(snapshot)
+
+    def _mark_missing(self, snapshot: Snapshot) -> None:
+        there = {key(process): process.pid for process in snapshot.processes}
+        for name, one in self.watched.items():
+            if name in there or one.state == "ended":
+                continue
+            again = one.process.pid in there.values()  # the number is another's now
+            alive = not again and self._running(one.process.pid)
+            one.state = "silent" if alive else "ended"
+        ended = [name for name, one in self.watched.items() if one.state == "ended"]
+        for name in ended[: max(len(ended) - MOST_ENDED, 0)]:
+            del self.watched[name]

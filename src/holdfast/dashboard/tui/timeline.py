@@ -1,0 +1,248 @@
+"""Everything that `top` has seen, as a file: memory over time, stacked by who has it.
+
+Covers: the figures in one document; JSON, CSV, and one HTML page of it.
+Leaves to others: what was seen (session, history), what the page does once open (assets).
+Promise: a file needs no network and runs only its own script; it is written whole or not at all.
+A stack never says more than was seen: where several processes were seen at different moments, each
+has its last value before.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from string import Template
+from typing import Any, Literal
+
+from holdfast.base.codec import encode
+from holdfast.base.errors import BadInput
+from holdfast.base.files import write_whole
+from holdfast.dashboard.tui.history import Named, ProcessSample
+from holdfast.dashboard.tui.session import Session, Watched
+from holdfast.memory.page import escaped, policy
+
+NAME = "holdfast-timeline.html"
+VERSION = 1
+ASSETS = Path(__file__).with_name("assets")
+Kind = Literal["ram", "device", "pools", "models"]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One part of a stack; None while it was not there."""
+
+    name: str
+    nbytes: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stage that was seen, in seconds since the document began."""
+
+    name: str
+    from_s: float
+    to_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One picture: layers on each other over the same times."""
+
+    title: str
+    kind: Kind
+    capacity_bytes: int | None
+    at_s: tuple[float, ...]  # since the document began
+    layers: tuple[Layer, ...]
+    stages: tuple[Span, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What was seen, from `began_s` (seconds since 1970) on."""
+
+    format: str
+    version: int
+    host: str
+    began_s: float
+    duration_s: float
+    panels: tuple[Panel, ...]
+
+
+def document(session: Session) -> Document:
+    """All that a session has seen. Raises BadInput where it has seen nothing yet."""
+    samples, snapshot = session.machine.samples, session.snapshot
+    if snapshot is None or not samples:
+        raise BadInput("cannot save a timeline: nothing was seen yet", hint="wait for a look")
+    began_s = samples[0].at_s
+    watched = list(session.watched.values())
+    panels = [_ram(session, began_s), *_devices(session, began_s)]
+    for one in watched:
+        panels += _own(one, began_s)
+    return Document(
+        format="holdfast-timeline",
+        version=VERSION,
+        host=snapshot.machine.host,
+        began_s=began_s,
+        duration_s=samples[-1].at_s - began_s,
+        panels=tuple(panel for panel in panels if panel.layers),
+    )
+
+
+# ---- panels of the whole machine
+
+
+def _ram(session: Session, began_s: float) -> Panel:
+    samples = session.machine.samples
+    times = [sample.at_s for sample in samples]
+    layers = [
+        Layer(_name(one), tuple(_held(one, times, lambda sample: sample.ram_bytes)))
+        for one in session.watched.values()
+    ]
+    rest = _rest([sample.ram_bytes for sample in samples], layers)
+    total = session.snapshot.machine.ram_total_bytes if session.snapshot else None
+    return Panel(
+        "RAM of the machine", "ram", total, _since(times, began_s), (*layers, Layer("others", rest))
+    )
+
+
+def _devices(session: Session, began_s: float) -> Iterable[Panel]:
+    watched = session.watched.values()
+    names = {d.name: d.total_bytes for one in watched for d in one.process.devices}
+    for name, total in names.items():
+        users = [one for one in watched if any(d.name == name for d in one.process.devices)]
+        times = sorted({sample.at_s for one in users for sample in one.track.samples})
+        layers = [Layer(_name(one), tuple(_held(one, times, _on(name)))) for one in users]
+        used = [_most(_held(one, times, _used(name)) for one in users)]
+        seen = used[0]
+        if any(count is not None for count in seen):
+            layers.append(Layer("others", _rest(seen, layers)))
+        yield Panel(f"device {name}", "device", total, _since(times, began_s), tuple(layers))
+
+
+def _on(name: str) -> Callable[[ProcessSample], int | None]:
+    return lambda sample: dict(sample.devices).get(name)
+
+
+def _used(name: str) -> Callable[[ProcessSample], int | None]:
+    return lambda sample: dict(sample.used).get(name)
+
+
+def _most(series: Iterable[Sequence[int | None]]) -> list[int | None]:
+    columns = zip(*series, strict=True)
+    return [max((v for v in column if v is not None), default=None) for column in columns]
+
+
+def _held(
+    one: Watched, times: Sequence[float], figure: Callable[[ProcessSample], int | None]
+) -> list[int | None]:
+    """A figure of a process at each time: the last before it, None before and after its life."""
+    samples = one.track.samples
+    own = [sample.at_s for sample in samples]
+    found: list[int | None] = []
+    for at_s in times:
+        at = bisect_right(own, at_s) - 1
+        gone = at < 0 or (at == len(own) - 1 and at_s > own[-1])
+        found.append(None if gone else figure(samples[at]))
+    return found
+
+
+def _rest(all_bytes: Sequence[int | None], layers: Sequence[Layer]) -> tuple[int | None, ...]:
+    """What others have: never below nothing, as processes share pages."""
+    found: list[int | None] = []
+    for at, count in enumerate(all_bytes):
+        ours = sum(layer.nbytes[at] or 0 for layer in layers)
+        found.append(None if count is None else max(count - ours, 0))
+    return tuple(found)
+
+
+# ---- panels of one process
+
+
+def _own(one: Watched, began_s: float) -> Iterable[Panel]:
+    samples = one.track.samples
+    times = _since([sample.at_s for sample in samples], began_s)
+    spans = tuple(_stages(samples, began_s))
+    for kind in ("pools", "models"):
+        rows: list[Named] = [getattr(sample, kind) for sample in samples]
+        names = dict.fromkeys(name for row in rows for name, _ in row)
+        layers = tuple(Layer(name, tuple(dict(row).get(name) for row in rows)) for name in names)
+        what = "in memory pools" if kind == "pools" else "weights on devices"
+        yield Panel(f"{_name(one)}: {what}", kind, None, times, layers, spans)
+
+
+def _stages(samples: Sequence[ProcessSample], began_s: float) -> Iterable[Span]:
+    for stage, group in groupby(samples, key=lambda sample: sample.stage):
+        found = list(group)
+        if stage is not None:
+            yield Span(stage, found[0].at_s - began_s, found[-1].at_s - began_s)
+
+
+def _name(one: Watched) -> str:
+    return f"{one.process.pid} {one.process.name}"
+
+
+def _since(times: Sequence[float], began_s: float) -> tuple[float, ...]:
+    return tuple(round(at_s - began_s, 3) for at_s in times)
+
+
+# ---- files
+
+
+def write(found: Document, path: Path) -> Path:
+    """Write it, in the form that the name asks for. Raises BadInput with the system's reason."""
+    forms = {".html": page, ".htm": page, ".json": as_json, ".csv": as_csv}
+    form = forms.get(path.suffix.lower())
+    if form is None:
+        raise BadInput(
+            f"cannot save a timeline as {path.name!r}",
+            expected="a name that ends in .html, .json or .csv",
+        )
+    try:
+        write_whole(path, form(found))
+    except OSError as exc:
+        raise BadInput(
+            f"cannot write {str(path)!r}: {exc.strerror}", expected="a path in a folder that exists"
+        ) from exc
+    return path
+
+
+def as_json(found: Document) -> str:
+    """The document."""
+    return json.dumps(encode(found), separators=(",", ":")) + "\n"
+
+
+def as_csv(found: Document) -> str:
+    """A line for each figure."""
+    out = io.StringIO()
+    lines = csv.writer(out, lineterminator="\n")
+    lines.writerow(("at_s", "panel", "layer", "bytes"))
+    for panel in found.panels:
+        for layer in panel.layers:
+            for at_s, count in zip(panel.at_s, layer.nbytes, strict=True):
+                if count is not None:
+                    lines.writerow((at_s, panel.title, layer.name, count))
+    return out.getvalue()
+
+
+def page(found: Document) -> str:
+    """One page that needs nothing else."""
+    style, script = _asset("timeline.css"), _asset("timeline.js")
+    data: dict[str, Any] = encode(found)
+    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    return Template(_asset("timeline.html")).substitute(
+        policy=policy([style], [script]),
+        style=style,
+        script=script,
+        host=escaped(found.host),
+        data=text,
+    )
+
+
+def _asset(name: str) -> str:
+    return (ASSETS / name).read_text(encoding="utf-8")

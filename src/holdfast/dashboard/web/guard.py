@@ -1,0 +1,178 @@
+"""Who may come in: a request for this host, from our own page, with the token where there is one.
+
+Covers: the names of this host (against DNS rebinding), the origin, the token and its cookie.
+Leaves to others: sending refusals (application), where to listen (server).
+Promise: decided from the headers alone, before anything else is read; tokens are compared in a time
+that does not depend on them.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import re
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast.base.errors import BadInput
+from holdfast.dashboard.web.refusals import Forbidden, Unauthorized, WrongType
+
+_HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[^\s:\[\]/@]{1,253})(?::([0-9]{1,5}))?", re.IGNORECASE)
+_TOKEN = re.compile(r"[A-Za-z0-9._~-]{8,128}")
+_OURS = ("same-origin", "none")
+OPEN = ("/healthz",)  # tells nothing, and needs no token
+
+
+def made_token() -> str:
+    """A token nobody can guess."""
+    return secrets.token_urlsafe(24)
+
+
+def checked_token(token: str) -> str:
+    """The token; raises BadInput for one that is too short or would not fit into an address."""
+    if _TOKEN.fullmatch(token):
+        return token
+    raise BadInput(
+        f"cannot use a token of {len(token)} characters such as this one",
+        expected="8 to 128 letters, digits and . _ ~ -",
+        hint="--token auto",
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    address = _address(host)
+    return host.lower() == "localhost" if address is None else address.is_loopback
+
+
+def is_everywhere(host: str) -> bool:
+    """Whether an address stands for all those of this machine."""
+    address = _address(host)
+    return address is not None and address.is_unspecified
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """What is known of a request before its body is read."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    cookies: Mapping[str, str]
+    query_token: str | None = None
+
+
+class Guard:
+    """Refuses whoever may not come in."""
+
+    def __init__(self, host: str, port: int, token: str | None, called: str | None = None) -> None:
+        """`host` is the address that is listened on, `called` the name it was given by."""
+        self.host, self.port, self.token = host, port, token
+        self.cookie = f"holdfast_{port}"  # cookies do not tell ports apart
+        self._names = _names_of_this_host(host, host if called is None else called)
+
+    def check(self, visit: Visit) -> None:
+        """Raises Forbidden or Unauthorized; nothing of the request was done then."""
+        self._check_host(visit)
+        self._check_origin(visit)
+        if visit.path not in OPEN:
+            self._check_token(visit)
+
+    def fits(self, token: str | None) -> bool:
+        """Whether that is the token."""
+        if self.token is None:
+            return True
+        given = (token or "").encode("utf-8", "surrogateescape")
+        return hmac.compare_digest(given, self.token.encode())
+
+    def _check_host(self, visit: Visit) -> None:
+        said = visit.headers.get("Host", "")
+        match = _HOST.fullmatch(said)
+        if match is not None and self._is_us(match[1].lower().rstrip(".")):
+            return
+        raise Forbidden(
+            f"this server does not answer for the host {said[:80]!r}",
+            expected=f"one of {', '.join(sorted(self._names))}",
+            hint="the address that holdfast serve printed",
+        )
+
+    def _is_us(self, name: str) -> bool:
+        address = _address(name)
+        if name in self._names:
+            return True
+        if address is None:
+            return False
+        # A name can be made to lead here by whoever owns it; a number cannot.
+        return address.is_loopback if is_loopback(self.host) else is_everywhere(self.host)
+
+    def _check_origin(self, visit: Visit) -> None:
+        origin = visit.headers.get("Origin")
+        ours = f"http://{visit.headers.get('Host', '')}".lower()
+        if origin is not None and origin.lower() != ours:
+            raise Forbidden(
+                f"this server does not answer pages of {origin[:80]!r}",
+                expected=f"requests of its own page, {ours}, or of programs that name no origin",
+            )
+        site = visit.headers.get("Sec-Fetch-Site", "none").lower()
+        if site not in _OURS and not _is_a_link_to_the_page(visit):
+            raise Forbidden(
+                f"this server does not answer other sites (Sec-Fetch-Site: {site[:80]})",
+                expected="requests of its own page",
+            )
+
+    def _check_token(self, visit: Visit) -> None:
+        if self.token is None:
+            return
+        scheme, _, given = visit.headers.get("Authorization", "").partition(" ")
+        if scheme:
+            fits = scheme.lower() == "bearer" and self.fits(given.strip())
+        elif visit.query_token is not None and (visit.method, visit.path) == ("GET", "/"):
+            fits = self.fits(visit.query_token)
+        else:
+            fits = self.fits(visit.cookies.get(self.cookie))
+        if not fits:
+            raise Unauthorized(
+                "this server needs its token, which the request does not have",
+                expected="Authorization: Bearer TOKEN, or the cookie that /?token=TOKEN sets",
+                hint="open the whole address that holdfast serve printed",
+            )
+
+
+def _is_a_link_to_the_page(visit: Visit) -> bool:
+    """A link on another site that a person followed: it shows the page and does nothing."""
+    headers = visit.headers
+    return (
+        (visit.method, visit.path) == ("GET", "/")
+        and headers.get("Sec-Fetch-Mode") == "navigate"
+        and headers.get("Sec-Fetch-Dest") == "document"
+    )
+
+
+def check_type(said: str) -> None:
+    """A body has to be called JSON, which no form of another site can do. Raises WrongType."""
+    if said.partition(";")[0].strip().lower() != "application/json":
+        raise WrongType(
+            f"cannot take a body of the type {said[:80]!r}",
+            expected="Content-Type: application/json",
+        )
+
+
+def _names_of_this_host(host: str, called: str) -> frozenset[str]:
+    """What the Host header may say: the address, and on others than loopback our own name."""
+    own = (one.lower().strip("[]") for one in (host, called))
+    names = {f"[{one}]" if ":" in one else one for one in own}
+    if is_loopback(host) or is_everywhere(host):
+        names |= {"localhost", "127.0.0.1", "[::1]"}
+    if not is_loopback(host):
+        name = socket.gethostname().lower()
+        names |= {name, f"{name.partition('.')[0]}.local"}
+    return frozenset(name for name in names if not is_everywhere(name))

@@ -1,0 +1,250 @@
+"""A server that runs in a thread of its own, from `start` to `stop`.
+
+Covers: listening, the address, ending at once.  Leaves to others: what is served (application).
+Promise: what keeps it from listening is raised by `start`, where it is called. After `stop` the
+port is free and no stream is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from aiohttp import web
+
+import holdfast
+from holdfast.base.errors import BadInput
+from holdfast.dashboard.watching import Watcher
+from holdfast.dashboard.web.answers import ServerNow
+from holdfast.dashboard.web.application import application
+from holdfast.dashboard.web.feed import Feed
+from holdfast.dashboard.web.guard import (
+    Guard,
+    checked_token,
+    is_everywhere,
+    is_loopback,
+    made_token,
+)
+from holdfast.dashboard.web.sources import Sources, Watches
+from holdfast.topology import Topology, discover
+
+LOOPBACK, PORT, INTERVAL_S = "127.0.0.1", 8765, 0.5
+STARTING_S, STOPPING_S = 20.0, 5.0
+
+
+class Server(AbstractContextManager["Server"]):
+    """Serves the page and the API on one address."""
+
+    def __init__(
+        self,
+        watcher: Watches,
+        *,
+        host: str = LOOPBACK,
+        port: int = PORT,
+        interval_s: float = INTERVAL_S,
+        token: str | None = None,
+        machine: Callable[[], Topology] = discover,
+    ) -> None:
+        """A token is made where the address is not loopback and none is given."""
+        self.host, self.port, self.interval_s = host, port, interval_s
+        self.token = None if token is None else checked_token(token)
+        if self.token is None and not is_loopback(host):
+            self.token = made_token()
+        self._watcher, self._machine = watcher, machine
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ending: asyncio.Event | None = None
+        self._address = host
+        self._started, self._over = threading.Event(), threading.Event()
+        self._trouble: BaseException | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it listens, without the token."""
+        host = _own_address(self.host) if is_everywhere(self.host) else self.host
+        return f"http://{_in_brackets(host)}:{self.port}"
+
+    @property
+    def url_to_open(self) -> str:
+        """What a person opens."""
+        return f"{self.url}/" + ("" if self.token is None else f"?token={self.token}")
+
+    def start(self) -> None:
+        """Listen and serve. Raises BadInput where the address cannot be listened on."""
+        listening = _listen(self.host, self.port)
+        self._address, self.port = listening.getsockname()[:2]
+        threading.Thread(
+            target=self._run, args=(listening,), name="holdfast-serve", daemon=True
+        ).start()
+        self._started.wait(STARTING_S)
+        self._raise_trouble()
+
+    def wait(self) -> None:
+        """Until it ends: by `stop`, or by trouble, which is raised here. Ctrl-C gets through."""
+        self._over.wait()  # rather than the thread, which Ctrl-C would mark as ended
+        self._raise_trouble()
+
+    def stop(self) -> None:
+        """End at once, streams too. May be called twice, and from any thread."""
+        loop, ending = self._loop, self._ending
+        if loop is None or ending is None:
+            return
+        with contextlib.suppress(RuntimeError):  # its loop is closed already
+            loop.call_soon_threadsafe(ending.set)
+        self._over.wait(STOPPING_S)
+
+    def _raise_trouble(self) -> None:
+        if self._trouble is not None:
+            raise self._trouble
+
+    def __enter__(self) -> Server:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _run(self, listening: socket.socket) -> None:
+        try:
+            with listening:
+                asyncio.run(self._serve(listening))
+        except BaseException as exc:  # noqa: BLE001  raised by start
+            self._trouble = exc
+        finally:
+            self._over.set()
+            self._started.set()
+
+    async def _serve(self, listening: socket.socket) -> None:
+        self._loop, self._ending = asyncio.get_running_loop(), asyncio.Event()
+        feed = Feed(self._watcher.look, self.interval_s)
+        now = ServerNow(os.getpid(), time.time(), holdfast.__version__)
+        sources = Sources(self._watcher, self._machine, feed, now)
+        guard = Guard(self._address, self.port, self.token, self.host)
+        runner = web.AppRunner(
+            application(sources, guard), access_log=None, shutdown_timeout=0.5, keepalive_timeout=30
+        )
+        await runner.setup()
+        await web.SockSite(runner, listening).start()
+        looking = asyncio.create_task(feed.run())
+        self._started.set()
+        await self._until_it_ends(looking)
+        feed.end()
+        await runner.cleanup()
+        feed.close()
+        sources.close()
+
+    async def _until_it_ends(self, looking: asyncio.Task[None]) -> None:
+        """Until `stop`; a look that failed in a way nobody foresaw ends the server too."""
+        assert self._ending is not None
+        ending = asyncio.create_task(self._ending.wait())
+        await asyncio.wait([looking, ending], return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        while not looking.done():  # before Python 3.12, waiting may lose that it was cancelled
+            looking.cancel()
+            await asyncio.wait([looking], timeout=0.05)
+        if not looking.cancelled():
+            looking.result()
+
+
+@contextmanager
+def serving(
+    watcher: Watches | None = None,
+    *,
+    host: str = LOOPBACK,
+    port: int = 0,
+    interval_s: float = INTERVAL_S,
+    token: str | None = None,
+    machine: Callable[[], Topology] = discover,
+) -> Iterator[Server]:
+    """A server for as long as the block lasts; without a watcher it watches every process."""
+    with contextlib.ExitStack() as stack:
+        seen = stack.enter_context(Watcher()) if watcher is None else watcher
+        yield stack.enter_context(
+            Server(seen, host=host, port=port, interval_s=interval_s, token=token, machine=machine)
+        )
+
+
+# ---- addresses
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, address = _resolved(host, port)
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if os.name == "posix":
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(128)
+    except OSError as exc:
+        listening.close()
+        raise _cannot_listen(host, port, exc) from exc
+    listening.setblocking(False)
+    return listening
+
+
+def _resolved(host: str, port: int) -> tuple[int, Any]:
+    name = LOOPBACK if host.lower() == "localhost" else host.strip("[]")
+    try:
+        if not name:
+            raise ValueError("empty")  # which would be every address
+        found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, ValueError) as exc:
+        raise BadInput(
+            f"cannot listen on {host!r}: no such address",
+            expected="an address or a name of this machine",
+            hint=f"--host {LOOPBACK}",
+        ) from exc
+    family, _, _, _, address = found[0]
+    return family, address
+
+
+def _cannot_listen(host: str, port: int, exc: OSError) -> BadInput:
+    where = f"cannot listen on {_in_brackets(host)}:{port}"
+    if exc.errno == errno.EADDRINUSE:
+        return BadInput(
+            f"{where}: another program listens there",
+            expected="a port that is free",
+            hint=f"--port {_free_port(host, port)}, or --port 0 for any that is free",
+        )
+    if exc.errno == errno.EACCES:
+        return BadInput(
+            f"{where}: the system does not allow it",
+            expected="a port from 1024 on",
+            hint="--port 0",
+        )
+    return BadInput(
+        f"{where}: {exc.strerror}",
+        expected="an address of this machine",
+        hint=f"--host {LOOPBACK}",
+    )
+
+
+def _free_port(host: str, port: int) -> int:
+    """One of the next ports that is free now, else any."""
+    for candidate in [*range(port + 1, min(port + 20, 65_536)), 0]:
+        family, address = _resolved(host, candidate)
+        with socket.socket(family, socket.SOCK_STREAM) as trial, contextlib.suppress(OSError):
+            trial.bind(address)
+            return trial.getsockname()[1]
+    return 0
+
+
+def _in_brackets(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def _own_address(host: str) -> str:
+    """An address of this machine that others can reach, where it listens on all of them."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    away = ("2001:db8::1", 9) if family == socket.AF_INET6 else ("192.0.2.1", 9)
+    with socket.socket(family, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+        probe.connect(away)  # sends nothing; the system only picks the way
+        return probe.getsockname()[0]
+    return socket.gethostname()
