@@ -215,14 +215,18 @@ def test_the_passes_on_opencl_only_grow(way: str, least: int):
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["table", pytest.param("tape", marks=whole)])
 def test_the_passes_in_the_database_only_grow(way: str):
+    """All of them under `make test-all`, every third one else."""
     names = list(op_db.database())
     assert len(names) == 677
+    if not os.environ.get("HOLDFAST_TEST_ALL"):
+        names = names[::3]
     # The list is written with the tolerances as they are. Another processor, or no compiler, sums
     # in another order: what passed narrowly there may miss narrowly here.
     results = in_fresh_process(op_db.sweep, names, [way], slack=4)[way]
-    lost = {n: results[n] for n in op_db.known()[way] if not results[n]["passed"]}
+    known = set(op_db.known()[way]).intersection(names)
+    lost = {n: results[n] for n in known if not results[n]["passed"]}
     assert {n: (r["error"], r["fallbacks"]) for n, r in lost.items()} == {}
-    assert sum(r["passed"] for r in results.values()) >= 600
+    assert sum(r["passed"] for r in results.values()) >= len(names) * 600 // 677
 
 
 @pytest.mark.slow

@@ -706,8 +706,8 @@ def _storm(core: ModuleType, examples: int, steps: int) -> int:
     return Storm.operations
 
 
-def test_some_thousand_operations_in_any_order_keep_the_books_right(core: ModuleType) -> None:
-    assert _storm(core, examples=8, steps=20) > 1_000
+def test_some_hundred_operations_in_any_order_keep_the_books_right(core: ModuleType) -> None:
+    assert _storm(core, examples=8, steps=20) > 300  # of each core
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -77,7 +78,10 @@ def test_the_largest_holders_come_first(served: Server, guest: int) -> None:
     assert found[0].nbytes >= found[1].nbytes
 
 
-def test_runs_are_listed_found_and_have_pictures(served: Server) -> None:
+def test_runs_are_listed_found_and_have_pictures(
+    served: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HISTORY_DIR", str(tmp_path))
     history.keep(a_run(), [a_frame()])
     (listed,) = ask(served, "/api/v1/runs").json["runs"]
     assert decode(history.RunRecord, listed) == a_run()
