@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast import residency
+from holdfast import memory, residency
 from holdfast.base.errors import BadInput, NotFound, Unsupported
 from holdfast.dashboard import acting, sources
 from holdfast.dashboard.attaching import Attached
@@ -200,6 +200,21 @@ def test_a_model_that_runs_stays(managed: Managed) -> None:
     run(managed.module)
     handle.remove()
     assert inside == [0]
+
+
+@pytest.mark.slow
+def test_tensors_are_holders_also_after_a_pool_was_under_torch() -> None:
+    memory.install_torch_pool()
+    try:
+        in_pool = nn.Linear(1500, 1500)
+        found = [one for one in acting.holders(1000) if "a module Linear" in one.location]
+        assert found == []  # it is a block of the pool
+    finally:
+        memory.uninstall_torch_pool()
+    del in_pool
+    kept = nn.Linear(1500, 1500)
+    found = [one for one in acting.holders(1000) if "a module Linear" in one.location]
+    assert found[0].nbytes >= kept.weight.numel() * 4
 
 
 def test_the_largest_holders_name_the_modules_of_tensors() -> None:

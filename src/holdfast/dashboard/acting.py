@@ -47,7 +47,8 @@ def _tensors() -> Iterator[Holder]:
     """Tensors that lie in no pool of ours, added up by who holds them."""
     from holdfast.nodes.memory.holding import holdings
 
-    pooled = bool(of("holdfast.memory.torch_cpu", "_slots"))  # then they are blocks, too
+    installed = of("holdfast.memory.torch_cpu", "is_installed")
+    pooled = installed is not None and installed()  # then they are blocks, too
     for row in holdings().rows:
         if row.device.startswith("holdfast") or (pooled and row.device == "cpu"):
             continue

@@ -104,6 +104,11 @@ def uninstall_torch_pool() -> None:
             _use.pool.uninstall()
 
 
+def is_installed() -> bool:
+    """Whether new CPU tensors of torch come from a pool of ours."""
+    return _use.pool is not None
+
+
 def watch(log: Any, place: int, least: int = 0) -> None:
     """Have `log` note torch's CPU blocks of at least `least` bytes, with their Python stacks.
 
