@@ -20,6 +20,8 @@ from holdfast.cli import completion, tree
 from holdfast.cli.main import COMMANDS, main
 from tests.cli.trees import all_parsers
 
+pytestmark = pytest.mark.slow
+
 # What is typed before TAB, and the arguments of the command that is run after it.
 TYPED = {
     "holdfast fi": ["fit"],

@@ -29,6 +29,8 @@ from holdfast.cli.parsing import LONGEST
 from tests.cli.trees import all_parsers, all_paths
 from tests.memory import samples
 
+pytestmark = pytest.mark.slow
+
 LONGEST_S = 10.0
 LONGEST_TEXT = 20_000
 

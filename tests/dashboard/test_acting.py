@@ -22,6 +22,8 @@ from holdfast.residency.carriers.simulated import Simulated
 from holdfast.residency.managed import Managed
 from holdfast.residency.models.patcher import Patcher
 
+pytestmark = pytest.mark.slow
+
 HERE = os.getpid()
 INPUT = torch.linspace(-1, 1, 256).reshape(2, 128)
 

@@ -18,6 +18,8 @@ from holdfast.topology import Topology
 
 from .made_up import GOOD, benchmark, script
 
+pytestmark = pytest.mark.slow
+
 MACHINE = Topology(hostname="box")
 
 

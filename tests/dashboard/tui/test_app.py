@@ -20,6 +20,8 @@ from holdfast.dashboard.tui.app import TopApp
 from holdfast.dashboard.tui.table import SteadyTable
 from tests.dashboard.tui.made_up import GB, MadeUpWatcher, machine, model, process, snapshot
 
+pytestmark = pytest.mark.slow
+
 
 @asynccontextmanager
 async def _shown(

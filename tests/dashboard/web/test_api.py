@@ -23,6 +23,8 @@ from holdfast.pipeline import history
 from tests.dashboard.web.api_stage import PATIENCE_S, ask, error, guest, machine, served
 from tests.dashboard.web.test_openapi import a_frame, a_run
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["guest", "served"]
 
 

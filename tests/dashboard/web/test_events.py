@@ -26,6 +26,8 @@ from holdfast.dashboard.web.feed import Feed
 from holdfast.dashboard.web.history import MOST, History, Point, PointProcess, highest
 from tests.dashboard.web.api_stage import PATIENCE_S, ask, error, machine, plain_guest
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["plain_guest"]
 UPDATES = 20_000
 

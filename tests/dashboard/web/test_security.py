@@ -14,6 +14,8 @@ from holdfast.dashboard.web.guard import Guard, Visit, checked_token
 from holdfast.dashboard.web.refusals import Forbidden
 from tests.dashboard.web.api_stage import ask, error, machine
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "a-token-of-tests"
 PATHS = (
     "/",
