@@ -8,10 +8,15 @@ JAX gets eight virtual devices, and a cache of its own for what it compiles.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import itertools
 import os
+import shutil
 import signal
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +38,12 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 SHIM = os.environ.setdefault("HOLDFAST_TORCH_SHIM", "off")
 if SHIM != "off":
     os.environ["HOLDFAST_BUILD_DIR"] = str(BUILD_DIR)  # read when torch is imported
+# What is used before or between tests, by fixtures of a module or at import, is not for the
+# developer's `holdfast top`, nor for tests that look at processes.
+_outside = tempfile.mkdtemp(prefix="holdfast-tests-")
+atexit.register(shutil.rmtree, _outside, ignore_errors=True)
+os.environ["HOLDFAST_RUNTIME_DIR"] = f"{_outside}/meeting"
+os.environ["HOLDFAST_HISTORY_DIR"] = f"{_outside}/runs"
 # On a busy machine an example may take long; that is no failure.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("patient"), max_examples=15)
@@ -83,6 +94,16 @@ def own_settings(monkeypatch: pytest.MonkeyPatch, caches: Path) -> None:
     # Processes that tests start can be looked at too, by tests alone.
     monkeypatch.setenv("HOLDFAST_RUNTIME_DIR", str(caches / "meeting"))
     monkeypatch.setenv("HOLDFAST_HISTORY_DIR", str(caches / "runs"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_on() -> Iterator[None]:
+    """A test that leaves the leak finder on fails, and not one that comes later."""
+    yield
+    memory_pool = sys.modules.get("holdfast.memory.memory_pool")
+    if memory_pool is not None and memory_pool.debugged():
+        memory_pool.watch_all(None)
+        pytest.fail("memory debugging is still on after this test")
 
 
 @pytest.fixture

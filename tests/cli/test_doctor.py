@@ -178,12 +178,13 @@ def test_an_extra_of_several_packages_needs_them_all(installed) -> None:
 def test_processes_that_cannot_be_met_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_to_others = tmp_path / "open"
+    open_to_others = tmp_path / "holdfast"
     open_to_others.mkdir(mode=0o777)
     open_to_others.chmod(0o777)
     file = tmp_path / "file"
     file.touch()
-    monkeypatch.setenv("HOLDFAST_RUNTIME_DIR", str(open_to_others))
+    monkeypatch.delenv("HOLDFAST_RUNTIME_DIR")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(doctor.meeting, "_temporary", lambda: file)
     monkeypatch.setattr(doctor.offering, "is_offered", lambda: False)
     monkeypatch.setenv("HOLDFAST_OFFER", "1")

@@ -37,10 +37,11 @@ def listening(file: Path) -> socket.socket:
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that is the second choice."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path / f"holdfast-{os.getuid()}"
+def own(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that is the second choice; the first is the system's for this."""
+    monkeypatch.delenv("HOLDFAST_RUNTIME_DIR")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place.parent))
+    return place.parent / f"holdfast-{os.getuid()}"
 
 
 def test_without_temporary_files_the_folder_of_the_settings_will_do(
@@ -59,14 +60,39 @@ def test_without_temporary_files_the_folder_of_the_settings_will_do(
     assert list(meeting.meetings(without)) == []
 
 
-def test_a_folder_that_another_made_keeps_nobody_from_the_folder_of_the_settings(
-    place: Path, own: Path
-) -> None:
+def test_a_folder_that_another_made_keeps_nobody_from_the_folder_of_the_system(own: Path) -> None:
     own.mkdir()
     own.chmod(0o777)
     opened = meeting.open_here()
     assert opened is not None
+    assert opened.file.parent == own.parent / "holdfast"
     assert [pid for pid, _ in meeting.meetings()] == [os.getpid()]
+    opened.close()
+
+
+def test_without_a_setting_who_began_with_other_variables_is_met_too(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as elsewhere:  # as by sudo or cron
+        elsewhere.delenv("XDG_RUNTIME_DIR")
+        opened = meeting.open_here()
+        assert opened is not None
+        assert opened.file.parent == own
+    assert [pid for pid, _ in meeting.meetings()] == [os.getpid()]
+    opened.close()
+
+
+def test_in_a_folder_that_the_settings_name_nobody_else_is_met(
+    place: Path, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = meeting.open_here()  # in the system's
+    assert opened is not None
+    monkeypatch.setenv("HOLDFAST_RUNTIME_DIR", str(place))
+    assert list(meeting.meetings()) == []
+    here = meeting.open_here()
+    assert here is not None
+    assert [file for _, file in meeting.meetings()] == [here.file] == [place / here.file.name]
+    here.close()
     opened.close()
 
 

@@ -74,17 +74,21 @@ def test_nothing_is_offered_where_the_setting_is_off(
     assert not place.exists()
 
 
-def test_a_folder_that_others_can_read_is_not_used(place: Path) -> None:
-    place.mkdir(mode=0o755)
+def test_a_folder_that_others_can_read_is_not_used(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOLDFAST_RUNTIME_DIR")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place.parent))
+    systems = place.parent / "holdfast"
+    systems.mkdir(mode=0o755)
     assert offering.offer()
-    assert list(place.iterdir()) == []
+    assert list(systems.iterdir()) == []
     own = place.parent / f"holdfast-{os.getuid()}"
     assert [one.name for one in own.iterdir()] == [f"{HERE}.sock"]
 
 
-def test_where_no_folder_will_do_nothing_is_offered(place: Path) -> None:
+def test_where_the_folder_of_the_settings_will_not_do_nothing_is_offered(place: Path) -> None:
     place.mkdir(mode=0o755)
-    (place.parent / f"holdfast-{os.getuid()}").mkdir(mode=0o755)
     assert not offering.offer()
     assert not offering.is_offered()
 
@@ -93,6 +97,7 @@ def test_a_path_too_long_for_a_socket_is_met_in_the_users_own_folder(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_RUNTIME_DIR", str(place / ("x" * 90)))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     assert offering.offer()
     assert (place.parent / f"holdfast-{os.getuid()}" / f"{HERE}.sock").exists()
     assert [one.pid for one in offers()] == [HERE]
@@ -100,9 +105,11 @@ def test_a_path_too_long_for_a_socket_is_met_in_the_users_own_folder(
 
 
 def test_without_a_setting_the_systems_folder_for_this_is_used() -> None:
-    config = Config.load({"XDG_RUNTIME_DIR": "/run/user/7"})
-    assert meeting.folders(config)[0] == Path("/run/user/7/holdfast")
-    assert meeting.folders(Config.load({}))[0].name == f"holdfast-{os.getuid()}"
+    unset = Config.load({})
+    own = meeting.folders(unset, {})
+    assert [one.name for one in own] == [f"holdfast-{os.getuid()}"]
+    systems = {"XDG_RUNTIME_DIR": "/run/user/7"}
+    assert meeting.folders(unset, systems) == [Path("/run/user/7/holdfast"), *own]
 
 
 @pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the system does not tell")

@@ -176,7 +176,8 @@ def main() -> int:
     for old, _, new in (pair.partition("=") for pair in chosen.pairs):
         text = text.replace(old, new)
     sys.path[0] = ""  # as at a prompt: files of the tutorial can be imported
-    os.environ.pop("PYTEST_ADDOPTS", None)  # a page may run pytest, and shows what that prints
+    for name in ("PYTEST_ADDOPTS", "CI", "BUILD_NUMBER"):
+        os.environ.pop(name, None)  # a page may run pytest, which prints otherwise with these
     os.environ["PYTHONUNBUFFERED"] = "1"  # lines come in the order in which a terminal has them
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     reader = Reader(chosen.page)

@@ -116,8 +116,8 @@ class Config:
         default=True,
     )
     runtime_dir: Path | None = about(
-        "folder where processes that can be looked at meet; one of this user's when not set"
-        " (dashboard)",
+        "folder where processes that can be looked at meet, and these alone; one of this user's"
+        " when not set (dashboard)",
         default=None,
     )
     history: int = about("how many runs are remembered; 0 remembers none (pipeline)", default=200)
@@ -144,8 +144,6 @@ class Config:
             "cache_dir": default_cache_dir(environ),
             "history_dir": default_history_dir(environ),
         }
-        if environ.get("XDG_RUNTIME_DIR"):
-            values["runtime_dir"] = Path(environ["XDG_RUNTIME_DIR"]) / "holdfast"
         for name, hint in _hints(cls).items():
             variable = variable_for(name)
             if options.get(name) is not None:

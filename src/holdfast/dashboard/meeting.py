@@ -18,13 +18,14 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from holdfast.base.config import Config
 from holdfast.base.errors import Unsupported
 
 LONGEST = 100  # bytes of a path that every system takes for a socket
+DIGITS = 7  # of a process's number
 WAITING = 8  # readers that may wait to be let in
 
 
@@ -38,13 +39,24 @@ def suffix() -> str:
     return ".sock" if in_files() else ".port"
 
 
-def folders(config: Config | None = None) -> list[Path]:
-    """Where the file of a process may be: the folder of the settings, then the user's own one."""
-    config = config or Config.load()
-    found = [] if config.runtime_dir is None else [config.runtime_dir.absolute()]
+def folders(config: Config | None = None, environ: Mapping[str, str] = os.environ) -> list[Path]:
+    """Where the file of a process may be: the folder of the settings, and there alone.
+
+    Without one, or where its path is too long: the system's for this, then one of the user's own.
+    """
+    named = (config or Config.load()).runtime_dir
+    if named is not None and _fits(named.absolute()):
+        return [named.absolute()]
+    systems = environ.get("XDG_RUNTIME_DIR")
+    found = [Path(systems) / "holdfast"] if systems else []
     with contextlib.suppress(OSError):  # a system without a folder for temporary files
         found.append(_temporary() / f"holdfast-{_user()}")
     return list(dict.fromkeys(found))
+
+
+def _fits(folder: Path) -> bool:
+    """Whether the path of a socket in a folder is short enough, whoever's it is."""
+    return not in_files() or len(os.fsencode(folder / f"{'9' * DIGITS}{suffix()}")) <= LONGEST
 
 
 def _temporary() -> Path:
@@ -113,7 +125,7 @@ def open_here(config: Config | None = None) -> Open | None:
     """A socket for this process in the first folder that will do; None where none will."""
     for folder in folders(config):
         file = folder / f"{os.getpid()}{suffix()}"
-        if in_files() and len(os.fsencode(file)) > LONGEST:
+        if not _fits(folder):
             continue
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

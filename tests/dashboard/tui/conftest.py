@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,4 @@ def own_meeting_place(
     folder = tmp_path_factory.mktemp("meet")
     folder.chmod(0o700)
     monkeypatch.setenv("HOLDFAST_RUNTIME_DIR", str(folder))
-    monkeypatch.setenv("TMPDIR", str(folder))  # the other folder where processes meet is in it
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
     return folder

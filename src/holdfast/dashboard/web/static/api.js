@@ -3,7 +3,7 @@
 // Covers: addresses, bodies, errors in their three parts.  Leaves to others: the stream (watching).
 // Promise: an answer, or a Refused with words to show; nothing else is thrown.
 
-const PATIENCE_MS = 30000
+const PATIENCE_MS = 125000 // the server gives up before that, and says so
 
 /** The server refused, or there is none; `what`, `expected` and `hint` are for the reader. */
 export class Refused extends Error {
