@@ -211,7 +211,13 @@ def _no_budget(model_id: str) -> NotFound | Unsupported:
 def interrupt() -> bool:
     """Stop the run under way, as Ctrl-C would; False where none is."""
     ask = of("holdfast.pipeline.runs", "stop_current")
-    return bool(ask is not None and ask())
+    if ask is not None and ask():
+        return True
+    if of("holdfast.nodes.host.following", "running_prompt") is None:
+        return False
+    from holdfast.nodes.host import running
+
+    return running.stop()
 
 
 # ---- values from outside

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 import holdfast
-from holdfast.dashboard import models, naming
+from holdfast.dashboard import models, naming, prompts
 from holdfast.dashboard.snapshot import DeviceUse, LeakState, PoolUse, Process, RunNow, TagUse
 from holdfast.dashboard.sources import asked, of
 from holdfast.memory.samples import rss_bytes
@@ -193,7 +193,7 @@ def _run() -> RunNow | None:
     ask = of("holdfast.pipeline.runs", "current")
     now = None if ask is None else ask()
     if now is None:
-        return None
+        return prompts.current()
     return RunNow(
         id=now.id,
         model=now.model,

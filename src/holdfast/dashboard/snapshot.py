@@ -15,7 +15,7 @@ from holdfast.base.codec import about, decode, encode, json_schema
 
 VERSION = 1
 Keeper = Literal["residency", "manager", "pipeline", "xla", "comfyui"]
-Stage = Literal["load", "text", "denoise", "decode"]
+Stage = Literal["load", "text", "denoise", "decode", "node"]  # the last: one of ComfyUI's
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +120,13 @@ class LinkUse:
 class RunNow:
     """The run that is under way."""
 
-    id: str = about("its name in the history of runs, once it is over")
+    id: str = about("its name in the history of runs, once it is over; of ComfyUI, the prompt's")
     model: str = about("the model that draws")
     prompt: str = about("what it draws; empty while it loads")
     stage: Stage = about("what it does now")
     done: int = about("parts of the stage that are over")
     total: int | None = about("parts of the stage in all")
-    label: str | None = about("the part under way, in words")
+    label: str | None = about("the part under way, in words; of ComfyUI, the node's title")
     began_s: float = about("when the run began, in seconds since 1970")
     stage_s: float = about("how long the stage has taken so far")
     left_s: float | None = about("how long the stage will take yet, by its parts so far")

@@ -40,6 +40,11 @@ def run(done: int = 5, total: int | None = 20) -> RunNow:
     return RunNow("r1", "flux-dev", "a red fox", "denoise", done, total, None, 990.0, 4.0, 12.4)
 
 
+def node() -> RunNow:
+    """Of ComfyUI."""
+    return RunNow("p1", "sd15", "a red fox", "node", 5, 20, "KSampler", 990.0, 4.0, 12.4)
+
+
 def model(**changed: Any) -> ModelUse:
     facts: dict[str, Any] = {
         "id": "managed-1",

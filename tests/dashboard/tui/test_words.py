@@ -7,7 +7,7 @@ from holdfast.dashboard.tui import charts, once, rows, tables, words
 from holdfast.dashboard.tui.history import process_sample
 from holdfast.dashboard.tui.machine import curves, machine_lines
 from holdfast.dashboard.tui.session import Session
-from tests.dashboard.tui.made_up import GB, machine, process, run, snapshot
+from tests.dashboard.tui.made_up import GB, machine, node, process, run, snapshot
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,14 @@ def test_a_stage_with_its_bar_and_time_left_fits_its_column(width: int) -> None:
     assert len(text) <= width
     assert text.startswith("denoise")
     assert text.endswith(" 12s")
+
+
+def test_a_node_of_comfyui_is_a_stage() -> None:
+    assert words.stage(node(), 40).plain.startswith("runs node ━")
+    assert words.stage(node(), 20).plain.startswith("node ━")
+    lines = tables.run_lines(process(run=node()), 100, 1000.0)
+    assert lines[0].plain == "sd15: runs node KSampler"
+    assert lines[1].plain.endswith(" 5 of 20, 4.0s in this stage, 12s left; began 10s ago")
 
 
 def test_text_of_a_process_cannot_steer_the_terminal() -> None:

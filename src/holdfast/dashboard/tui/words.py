@@ -18,7 +18,13 @@ NOTHING = "–"
 # In the middle between dark and light, so that they can be read on both.
 CALM, WARM, HOT = "#2e9e5b", "#c9861a", "#d9484b"
 RAM, DEVICE, SOFT = "#3f83d8", "#c9509b", "#7d8894"
-STAGES = {"load": "loads", "text": "reads prompt", "denoise": "denoises", "decode": "decodes"}
+STAGES = {
+    "load": "loads",
+    "text": "reads prompt",
+    "denoise": "denoises",
+    "decode": "decodes",
+    "node": "runs node",
+}
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 
 

@@ -1,6 +1,6 @@
 """Which prompt and which node ComfyUI is running, read from outside while it runs.
 
-Covers: the running prompt, the running node and its class, which prompts run or wait.
+Covers: the running prompt, its node, the node's class and how far it is; which prompts run or wait.
 Leaves to others: progress bars and interrupts (running), memory (sampling).
 Promise: only reads, and only what ComfyUI has loaded; nothing of ComfyUI is patched. Without
 ComfyUI every answer is that nothing runs.
@@ -9,11 +9,14 @@ ComfyUI every answer is that nothing runs.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 LONGEST = 80  # letters of a title; a workflow may say anything
+LONGEST_TEXT = 500  # letters of what a prompt asks for
+_MODELS = ("ckpt_name", "unet_name", "model_name", "model")  # inputs that name one
+_TEXTS = ("text", "prompt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,20 @@ class Running:
 
 
 NOTHING = Running()
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The running prompt for somebody who looks on."""
+
+    prompt: str
+    sent_s: float | None  # since 1970
+    model: str  # "" where no node names one
+    text: str  # what the picture should show, where a node says so
+    node: str | None
+    name: str | None  # the title of the node, or its class
+    done: int
+    total: int | None  # None where the node does not tell
 
 
 def running() -> Running:
@@ -41,6 +58,28 @@ def running() -> Running:
         return Running(prompt)
     shown = registry.dynprompt.get_display_node_id(node)
     return Running(prompt, shown, _kind(registry.dynprompt, shown))
+
+
+def moment() -> Moment | None:
+    """The running prompt, its node and how far that is; None where nothing runs."""
+    item = next(iter(_queue()[0]), None)
+    if item is None:
+        return None
+    now = running()
+    value, most = _progress() if now.node is not None else (0.0, 0.0)
+    counted = most > 1  # 0 of 1 is what ComfyUI begins with
+    inputs = _inputs(item[2])
+    sent = item[3].get("create_time") if isinstance(item[3], Mapping) else None
+    return Moment(
+        prompt=str(item[1]),
+        sent_s=sent / 1000 if isinstance(sent, int | float) else None,
+        model=_first(inputs, _MODELS)[:LONGEST],
+        text=_first(inputs, _TEXTS)[:LONGEST_TEXT],
+        node=now.node,
+        name=names().get(now.node or ""),
+        done=int(value) if counted else 0,
+        total=int(most) if counted else None,
+    )
 
 
 def server() -> Any:
@@ -117,6 +156,29 @@ def _last_running(registry: Any) -> str | None:
         if getattr(entries[node]["state"], "value", None) == "running":
             return str(node)
     return None
+
+
+def _progress() -> tuple[float, float]:
+    """How far the running node is: (done, all)."""
+    registry = _registry()
+    if registry is None:
+        return 0.0, 0.0
+    entry = registry.nodes.get(_last_running(registry), {})
+    return float(entry.get("value", 0)), float(entry.get("max", 0))
+
+
+def _inputs(nodes: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Those of all nodes; first of the ones that are linked as what a picture should show."""
+    every = {node: about.get("inputs") or {} for node, about in nodes.items()}
+    links = [inputs.get("positive") for inputs in every.values()]
+    wanted = [every.get(str(link[0]), {}) for link in links if isinstance(link, list) and link]
+    return [*wanted, *every.values()]
+
+
+def _first(inputs: Iterable[Mapping[str, Any]], keys: Iterable[str]) -> str:
+    """The first of these inputs that is a text."""
+    found = (one.get(key) for one in inputs for key in keys)
+    return next((text for text in found if isinstance(text, str) and text.strip()), "")
 
 
 def _kind(prompt: Any, node: str) -> str | None:

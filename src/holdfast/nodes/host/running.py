@@ -35,6 +35,15 @@ def check() -> None:
         throw()
 
 
+def stop() -> bool:
+    """Stop the running prompt, as ComfyUI's button does; False where none runs."""
+    interrupt = _of("comfy.model_management", "interrupt_current_processing")
+    if interrupt is None or following.running_prompt() is None:
+        return False
+    interrupt(True)
+    return True
+
+
 def is_stop(exc: BaseException) -> bool:
     """Whether that is the exception by which ComfyUI stops a node."""
     kind = _of("comfy.model_management", "InterruptProcessingException")

@@ -62,6 +62,7 @@ export const ENGLISH = {
   'stage.text': 'Text',
   'stage.denoise': 'Denoise',
   'stage.decode': 'Decode',
+  'stage.node': 'Node',
   partOf: '{done} of {total}',
   taken: '{time} so far',
   left: '{time} left',

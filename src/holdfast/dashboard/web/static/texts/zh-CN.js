@@ -59,6 +59,7 @@ export const SIMPLIFIED = {
   'stage.text': '文本',
   'stage.denoise': '去噪',
   'stage.decode': '解码',
+  'stage.node': '节点',
   partOf: '{done} / {total}',
   taken: '已过 {time}',
   left: '剩余 {time}',

@@ -59,6 +59,7 @@ export const TRADITIONAL = {
   'stage.text': '文字',
   'stage.denoise': '去噪',
   'stage.decode': '解碼',
+  'stage.node': '節點',
   partOf: '{done} / {total}',
   taken: '已過 {time}',
   left: '剩餘 {time}',

@@ -185,6 +185,7 @@ class RunBox {
     this.model = make('strong')
     this.prompt = make('span', { class: 'prompt' })
     this.stages = STAGES.map((stage) => make('li', { 'data-stage': stage }, app.say(`stage.${stage}`)))
+    this.path = make('ol', { class: 'stages' }, ...this.stages)
     this.fill = make('span', { class: 'part used' })
     const limits = { 'aria-valuemin': 0, 'aria-valuemax': 100 }
     this.track = make('div', { class: 'track tall', role: 'progressbar', ...limits }, this.fill)
@@ -194,7 +195,7 @@ class RunBox {
       'div',
       { class: 'run-now' },
       make('div', { class: 'run-what' }, this.model, this.prompt),
-      make('ol', { class: 'stages' }, ...this.stages),
+      this.path,
       this.track,
       make('div', { class: 'bar-head' }, this.text, this.left)
     )
@@ -206,6 +207,7 @@ class RunBox {
     write(this.model, run.model)
     write(this.prompt, run.prompt)
     const now = STAGES.indexOf(run.stage)
+    hide(this.path, now < 0) // nodes of ComfyUI come in any order
     this.stages.forEach((stage, at) => put(stage, 'data-state', at < now ? 'over' : at === now ? 'now' : 'later'))
     const part = share(run.done, run.total ?? 0)
     this.fill.style.width = `${(part * 100).toFixed(1)}%`
