@@ -6,9 +6,9 @@ PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 GUEST  := .cache/guest
 COMFYUI := .cache/comfyui
 OUT    := out
-# Two processes; tests of one file stay together, as they share models that take long to load. Tests
-# that start JAX come apart: its threads and processes that fork do not go together. Tests of the real
-# ComfyUI come last, in one process, as they share one server.
+# Two processes. Tests of one file stay together, as they share models that take long to load, and so do
+# those of the real ComfyUI, which share one server. Tests that start JAX come apart: its threads and
+# processes that fork do not go together.
 TWO    := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
@@ -23,13 +23,11 @@ run: $(VENV)/.run ## set up, then draw a picture with the built-in model on what
 
 test: $(VENV)/.dev $(VENV)/.system $(GUEST)/vmlinuz comfyui ## set up, then run every test
 	$(BIN)/python -m pytest $(TWO) -m "not xla and not comfyui"
-	$(BIN)/python -m pytest $(TWO) -m "xla and not comfyui"
-	$(BIN)/python -m pytest -m comfyui tests/comfyui
+	$(BIN)/python -m pytest $(TWO) -m "xla or comfyui"
 
 test-all: $(VENV)/.dev $(VENV)/.system $(GUEST)/vmlinuz comfyui ## every test, and torch's whole databases on the device
 	HOLDFAST_TEST_ALL=1 $(BIN)/python -m pytest $(TWO) -m "not xla and not comfyui"
-	HOLDFAST_TEST_ALL=1 $(BIN)/python -m pytest $(TWO) -m "xla and not comfyui"
-	HOLDFAST_TEST_ALL=1 $(BIN)/python -m pytest -m comfyui tests/comfyui
+	HOLDFAST_TEST_ALL=1 $(BIN)/python -m pytest $(TWO) -m "xla or comfyui"
 
 quick: $(VENV)/.dev ## the tests a developer runs all the time; XLA's take longer: pytest tests/xla
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m "not slow and not numa and not comfyui and not xla" -x -q -n auto \
