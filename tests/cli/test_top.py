@@ -54,6 +54,19 @@ def test_a_pipe_gets_one_look_as_text(script: int, capsys: pytest.CaptureFixture
     assert any(line.startswith("of a script 3.0 MB") for line in lines)
 
 
+@pytest.mark.parametrize("text", ["x", "-5", "1.5", ""])
+def test_what_is_no_number_of_a_process_is_told(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["top", "--once", "--", text])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"holdfast top: error: argument PID: {text!r} is no number of a process; "
+        "holdfast top --once lists them"
+    )
+
+
 def test_json_is_a_line_for_each_look(script: int, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["top", str(script), "--json", "--interval", "0.05", "--count", "3"]
     assert main(arguments) == 0

@@ -48,6 +48,7 @@ def until(attached: Attached, wanted: Callable[[RunNow | None], bool]) -> RunNow
 def test_a_prompt_is_seen_as_a_run_stopped_and_the_next_one_runs(
     comfy: Client, attached: Attached
 ) -> None:
+    assert attached.process().name.startswith("ComfyUI --cpu --listen 127.0.0.1")
     assert attached.process().run is None
     assert attached.interrupt() is False
     sent_s = time.time()

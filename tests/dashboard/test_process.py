@@ -217,6 +217,22 @@ def test_a_long_command_line_is_cut() -> None:
     assert name.endswith("…")
 
 
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["python", "/home/me/ComfyUI/main.py", "--port", "8188"], "ComfyUI --port 8188"),
+        (["python", "main.py"], "ComfyUI"),
+        (["python", "server.py", "--port", "1"], "server.py --port 1"),
+    ],
+)
+def test_comfyui_is_called_so(
+    command: list[str], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "orig_argv", command)
+    monkeypatch.setitem(sys.modules, "comfy.model_management", types.ModuleType("comfy"))
+    assert naming.own_name() == name
+
+
 def test_a_process_is_named_alike_by_itself_and_by_others() -> None:
     assert naming.name_of(os.getpid()) == naming.own_name()
     assert naming.name_of(2**22 + 1) == ""

@@ -39,7 +39,9 @@ SCREENS: Registry[ModuleType] = Registry(
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `holdfast top`."""
     add = parser.add_argument
-    add("pid", metavar="PID", type=int, nargs="?", help="only this process (default: all of yours)")
+    add(
+        "pid", metavar="PID", type=_pid, nargs="?", help="only this process (default: all of yours)"
+    )
     add(
         "--interval",
         metavar="SECONDS",
@@ -55,6 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print one look as a line of JSON; with --interval one after the other",
     )
     add("--count", metavar="N", type=int, help="stop --json after so many looks")
+
+
+def _pid(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of a process; holdfast top --once lists them"
+        )
+    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:

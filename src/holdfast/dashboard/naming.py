@@ -51,12 +51,21 @@ def _base(path: str) -> str:
 
 
 def own_name() -> str:
-    """What this process is called: one that Python started for another, after both."""
+    """What this process is called: one that Python started for another, after both.
+
+    ComfyUI's script is called main.py, as many are; it is called by its own name.
+    """
     started = sys.modules.get("multiprocessing.process")
     if started is not None and started.parent_process() is not None:
         whose = in_words(sys.argv) or "python"
         return f"{whose} ({started.current_process().name})"
-    return in_words(sys.orig_argv) or "python"
+    name = in_words(sys.orig_argv) or "python"
+    return _in_comfyui(name) if "comfy.model_management" in sys.modules else name
+
+
+def _in_comfyui(name: str) -> str:
+    script, _, options = name.partition(" ")
+    return f"ComfyUI {options}".rstrip() if script == "main.py" else name
 
 
 def name_of(pid: int) -> str:
