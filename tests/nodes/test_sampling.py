@@ -86,12 +86,15 @@ def sample(
     return Sample(at_s, ram, 0, devices, 0, node, prompt)
 
 
+def _fill(pages: mmap.mmap) -> None:
+    for start in range(0, len(pages), mmap.PAGESIZE):
+        pages[start] = 1
+
+
 def test_a_sample_has_the_memory_of_this_process_and_no_node_without_comfyui() -> None:
-    size = 64 * MB
-    with mmap.mmap(-1, size) as held:  # pages of its own, not such as other tests gave back
+    with mmap.mmap(-1, 64 * MB) as held:  # pages of its own, not such as other tests gave back
         before = sampling.take()
-        for start in range(0, size, MB):
-            held[start : start + MB] = b"1" * MB
+        _fill(held)
         after = sampling.take()
     assert after.ram_bytes - before.ram_bytes > 60 * MB
     assert after.ram_free_bytes > 0
@@ -143,8 +146,8 @@ def test_a_peak_between_two_samples_is_seen() -> None:
         # More than this process ever had, whatever ran here before; gone before the next look.
         level = sampling.take().ram_bytes
         size = max(sampling.highest_ram_bytes() - level, 0) + 64 * MB
-        held = bytearray(b"1") * size
-        del held
+        with mmap.mmap(-1, size) as held:
+            _fill(held)
         assert sampling.take().ram_bytes < level + size // 2
     assert max(one.ram_bytes for one in sampler.samples) > level + size * 0.9
 
