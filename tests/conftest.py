@@ -47,7 +47,7 @@ os.environ["HOLDFAST_RUNTIME_DIR"] = f"{_outside}/meeting"
 os.environ["HOLDFAST_HISTORY_DIR"] = f"{_outside}/runs"
 # On a busy machine an example may take long; that is no failure.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("quick", settings.get_profile("patient"), max_examples=15)
+settings.register_profile("quick", settings.get_profile("patient"), max_examples=10)
 settings.load_profile("patient")  # `make quick` asks for its own
 amx.keep_from_crashing()  # has to come before the first product, whichever test makes it
 # What was started in the background ignores Ctrl-C, and so would every process that tests start.
@@ -100,7 +100,7 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def own_settings(monkeypatch: pytest.MonkeyPatch, caches: Path) -> None:
+def own_settings(monkeypatch: pytest.MonkeyPatch, caches: Path) -> Iterator[None]:
     for name in [name for name in os.environ if name.startswith(PREFIX)]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOLDFAST_CACHE_DIR", str(caches / str(next(_numbers))))
@@ -110,12 +110,12 @@ def own_settings(monkeypatch: pytest.MonkeyPatch, caches: Path) -> None:
     # Processes that tests start can be looked at too, by tests alone.
     monkeypatch.setenv("HOLDFAST_RUNTIME_DIR", str(caches / "meeting"))
     monkeypatch.setenv("HOLDFAST_HISTORY_DIR", str(caches / "runs"))
-
-
-@pytest.fixture(autouse=True)
-def nothing_left_on() -> Iterator[None]:
-    """A test that leaves the leak finder on fails, and not one that comes later."""
     yield
+    _nothing_is_left_on()
+
+
+def _nothing_is_left_on() -> None:
+    """A test that leaves the leak finder on fails, and not one that comes later."""
     memory_pool = sys.modules.get("holdfast.memory.memory_pool")
     if memory_pool is not None and memory_pool.debugged():
         memory_pool.watch_all(None)

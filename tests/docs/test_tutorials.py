@@ -47,6 +47,7 @@ def test_no_cuda_does_what_it_says(tmp_path: Path, kept_kernels: None) -> None:
     assert read("no-cuda-the-opencl-device.md", tmp_path) == said("no-cuda-the-opencl-device.md")
 
 
+@pytest.mark.slow
 def test_numa_servers_does_what_it_says(tmp_path: Path) -> None:
     assert read("numa-servers.md", tmp_path) == said("numa-servers.md")
 

@@ -384,6 +384,7 @@ def test_threads_share_a_step_without_overlap() -> None:
     assert pool.allocated_bytes == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_fork_while_another_thread_allocates_leaves_both_usable() -> None:

@@ -172,6 +172,7 @@ def test_inputs_that_nobody_knows_give_a_bound_too() -> None:
     assert "not predicted: cannot tell what Tiny would be called with: no text" in text
 
 
+@pytest.mark.slow
 def test_on_the_cpu_the_layers_are_timed_and_nothing_is_streamed() -> None:
     found = answer(asked(device="cpu"), steps=2)
     assert found.best is not None

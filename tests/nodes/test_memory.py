@@ -403,6 +403,7 @@ def until(condition: Any, limit_s: float = 10) -> None:
 PROMPT = {"1": {"class_type": "Load", "inputs": {}}, "2": {"class_type": KIND, "inputs": {}}}
 
 
+@pytest.mark.slow
 def test_a_prompt_with_the_node_is_recorded_until_it_is_over(comfy: Comfy) -> None:
     recorder = Recorder(KIND, grace_s=0.2)
     assert recorder.watch(comfy)

@@ -288,6 +288,7 @@ def test_a_hub_that_is_silent_is_asked_once(
         )
 
 
+@pytest.mark.slow
 def test_a_download_that_breaks_off_goes_on_at_the_next_try(
     server: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,6 +310,7 @@ def test_a_download_that_breaks_off_goes_on_at_the_next_try(
         assert (found / name).read_bytes() == (folder / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_download_that_broke_off_is_not_taken_for_a_model(
     server: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -263,6 +263,7 @@ def test_a_network_learns_the_same(device: str) -> None:
     torch.testing.assert_close(learned(True), learned(False), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @OLD_SCRIPTS
 def test_an_optimizer_step_compiles() -> None:
     def stepped(compiling: bool) -> torch.Tensor:

@@ -39,6 +39,7 @@ def result(program: str, **environ: str) -> str:
 # ---- without being asked
 
 
+@pytest.mark.slow
 def test_torch_finds_the_device_by_its_entry_point() -> None:
     [found] = [e for e in entry_points(group="torch.backends") if e.name == "holdfast"]
     assert found.value == "holdfast.compute.torch_device.autoload:autoload"
@@ -47,6 +48,7 @@ def test_torch_finds_the_device_by_its_entry_point() -> None:
     )
 
 
+@pytest.mark.slow
 def test_autoload_loads_nothing_that_computes() -> None:
     program = "import json, sys, torch; print(json.dumps([*sys.modules])); torch.holdfast.init()"
     loaded = set(json.loads(result(program)))
@@ -56,6 +58,7 @@ def test_autoload_loads_nothing_that_computes() -> None:
     assert heavy & loaded == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asking", ["torch.ones(1, device='holdfast')", "import holdfast.torch"])
 def test_programs_that_never_ask_for_the_device_have_no_accelerator(asking: str) -> None:
     program = f"""

@@ -123,6 +123,7 @@ def furthest(ours: list[float], theirs: list[float]) -> float:
     return max(abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True))
 
 
+@pytest.mark.slow
 def test_losses_are_those_of_the_cpu() -> None:
     ours, theirs = Training(DEVICE).run(STEPS), Training("cpu").run(STEPS)
     assert theirs[-1] < 0.8 * theirs[0]  # it does learn
@@ -137,6 +138,7 @@ def test_losses_in_mixed_precision_are_near_those_of_the_cpu(amp: torch.dtype) -
     assert furthest(ours, theirs) < 0.03
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goes_on", [DEVICE, "cpu"])
 def test_a_run_that_was_saved_goes_on_where_it_was(goes_on: str, tmp_path: Path) -> None:
     half = Training(DEVICE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.dashboard.snapshot import GpuUse, LeakState, LinkUse, RunNow, Snapshot
@@ -24,6 +25,7 @@ def _values(family: Any) -> list[tuple[dict[str, str], float]]:
     return [(sample.labels, sample.value) for sample in family.samples]
 
 
+@pytest.mark.slow
 def test_a_live_process_is_told(served: Server, guest: int) -> None:
     answer = ask(served, "/metrics")
     assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
