@@ -25,6 +25,9 @@ from hypothesis import HealthCheck, settings
 
 from holdfast.base.config import PREFIX, Config
 from holdfast.topology import amx
+from tests.harness.scheduling import FileQueue
+
+pytest_plugins = ["tests.harness.ordering", "tests.harness.report"]
 
 CACHE = Path(__file__).parents[1] / ".cache"
 BUILD_DIR = CACHE / "build"
@@ -54,27 +57,14 @@ amx.keep_from_crashing()  # has to come before the first product, whichever test
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start JAX in their process: `make test` runs them apart from those that fork."""
-    for item in items:
-        file = item.nodeid.partition("::")[0]
-        if "xla" in file or file.endswith("test_port.py"):
-            item.add_marker(pytest.mark.xla)
-
-
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `--dist loadfile`, tests of the real ComfyUI stay together as those of one file do."""
+def pytest_xdist_make_scheduler(config: pytest.Config) -> Any:
+    """`--dist loadfile` gives whole files to workers, in a way that survives crashes."""
     if config.getvalue("dist") != "loadfile":
         return None
-    from xdist.scheduler import LoadFileScheduling
+    from xdist.workermanage import parse_tx_spec_config
 
-    class Together(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            folder = "tests/comfyui/"
-            return folder if nodeid.startswith(folder) else super()._split_scope(nodeid)
-
-    return Together(config, log)
+    return FileQueue(len(parse_tx_spec_config(config)))
 
 
 def pytest_collection_finish() -> None:

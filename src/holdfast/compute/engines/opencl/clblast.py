@@ -17,6 +17,7 @@ import pyopencl as cl
 from holdfast.base.config import Config
 from holdfast.base.errors import BadInput
 from holdfast.compute import dtype as formats
+from holdfast.compute.engines.opencl import late_builds
 from holdfast.compute.engines.opencl.array import Array
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def _library() -> Any:
     found = ctypes.util.find_library("clblast")
     for name in (*_NAMES, *([found] if found else [])):
         try:
-            library = ctypes.CDLL(name)
+            library = ctypes.PyDLL(name)  # a call takes the GIL along: see `late_builds`
         except OSError:  # not installed, or without the OpenCL loader that it needs
             continue
         # m n k alpha, a with offset, row length and step, b, beta, c, count, queue, event
@@ -85,11 +86,14 @@ def _call(
         at = (x.memory.start + x.offset) // x.itemsize
         given.append((x.memory.buffer.int_ptr, at, length, step))
     queue = _POINTER(engine.place.queue.int_ptr)
-    status = _library().CLBlastSgemmStridedBatched(
+    arguments = (
         _ROW_MAJOR, laid[0][0], laid[1][0], m, n, k, alpha, *given[0], *given[1], beta, *given[2],
         a.shape[0] * a.shape[1], ctypes.byref(queue), None,
     )  # fmt: skip
-    return status == 0
+    multiply = functools.partial(_library().CLBlastSgemmStridedBatched, *arguments)
+    if engine.builds_late:
+        return late_builds.finish_at_once(engine.place, multiply) == 0
+    return multiply() == 0
 
 
 def _laid(array: Array) -> tuple[int, int] | None:

@@ -1,7 +1,8 @@
 """Putting kernels on a device's queue, and moments in its work.
 
 Covers: arguments of a kernel, bringing memory back that had made room, markers.
-Leaves to others: which kernel (`programs`), where memory is (`memory`), the queue (memory.opencl).
+Leaves to others: which kernel (`programs`), where memory is (`memory`), the queue (memory.opencl),
+the first launch on a runtime that then builds (`late_builds`).
 Promise: several threads may launch: who has the turn sets all arguments and queues before the next
 does. Nothing is waited for, and arrays may be dropped at once: their memory goes to whoever comes
 behind them on the queue. In a process that was forked a launch is refused.
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import pyopencl as cl
 
+from holdfast.compute.engines.opencl import late_builds
 from holdfast.compute.engines.opencl.array import Array
 from holdfast.memory import opencl
 from holdfast.memory.svm.opencl_runtime import said
@@ -46,10 +48,13 @@ def launch(
             values.append(memory.buffer)
             values.append(memory.start + arg.offset)
         try:
-            if not hasattr(kernel, "is_typed"):
-                _type(kernel, args)
+            if not hasattr(kernel, "launched"):
+                _prepare(kernel, args)
             kernel.set_args(*values)
-            cl.enqueue_nd_range_kernel(place.queue, kernel, size, group)
+            if engine.builds_late and (size, group) not in kernel.launched:
+                late_builds.launch_first(place, kernel, size, group)
+            else:
+                cl.enqueue_nd_range_kernel(place.queue, kernel, size, group)
         except cl.Error:
             with said(f"run {kernel.function_name} on {place.name}"):
                 raise
@@ -61,8 +66,8 @@ def _brought(engine: OpenCLEngine, kernel: Any, size: Any, group: Any, args: Any
         launch(engine, kernel, size, group, args)
 
 
-def _type(kernel: Any, args: tuple[Any, ...]) -> None:
-    """Tell a kernel the formats of its arguments: setting them all at once is then quick."""
+def _prepare(kernel: Any, args: tuple[Any, ...]) -> None:
+    """Declare the dtypes of a kernel's arguments: setting them all at once is then quick."""
     kinds: list[Any] = []
     for arg in args:
         if type(arg) is Array:
@@ -74,7 +79,8 @@ def _type(kernel: Any, args: tuple[Any, ...]) -> None:
         else:
             kinds.append(getattr(arg, "dtype", None))
     kernel.set_scalar_arg_dtypes(kinds)
-    kernel.is_typed = True
+    kernel.launched = set()  # sizes and group sizes, and what was built for them: `late_builds`
+    kernel.variants = set()
 
 
 class Marker:

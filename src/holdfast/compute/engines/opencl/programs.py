@@ -23,6 +23,7 @@ import pyopencl as cl
 from holdfast.base.config import Config
 from holdfast.base.errors import Unsupported
 from holdfast.base.files import write_whole
+from holdfast.compute.engines.opencl import late_builds
 from holdfast.memory.opencl import Place
 from holdfast.memory.svm.opencl_runtime import status
 
@@ -94,7 +95,7 @@ class Programs:
         try:
             with _quiet():
                 program = cl.Program(self.place.context, [self.place.device], [binary])
-                return program.build(options=options)
+                return self._build(program, options)
         except cl.Error:
             return None
 
@@ -102,11 +103,16 @@ class Programs:
         program: Any = cl.Program(self.place.context, text)
         try:
             with _quiet():
-                program.build(options=options, cache_dir=False)
+                self._build(program, options)
         except cl.Error as exc:
             return self._failed(function, program, exc)
         self._keep(file, program.get_info(cl.program_info.BINARIES)[0])
         return program
+
+    def _build(self, program: Any, options: list[str]) -> Any:
+        if late_builds.builds_late(self.place.device) and late_builds.build(program, options):
+            return program
+        return program.build(options=options, cache_dir=False)
 
     def _keep(self, file: Path, binary: bytes) -> None:
         with contextlib.suppress(OSError):  # a cache that cannot be written is no reason to stop
@@ -141,9 +147,9 @@ class Programs:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Compilers that have remarks about a kernel that they built keep them to themselves."""
+    """Silence the compiler's remarks about a kernel, and pyopencl's about its own cache."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", cl.CompilerWarning)
+        warnings.simplefilter("ignore", UserWarning)
         yield
 
 

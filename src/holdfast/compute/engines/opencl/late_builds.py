@@ -1,0 +1,79 @@
+"""Runtimes that build kernels in a thread of their own, beside a process that changes its variables.
+
+PoCL generates and links the code for a work-group size when a kernel is first launched with it, in
+its own thread. The linker starts with the process's `environ`. If Python sets a variable meanwhile,
+that array may move, and PoCL aborts the process.
+So on such a runtime the first launch of each variant of a kernel, and each build, ends before any
+other Python code runs: the GIL is held until the device is done. Later launches only look up that
+the variant was launched before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import gc
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import pyopencl as cl
+
+from holdfast.memory.opencl import Place
+
+_PLATFORMS = ("Portable Computing Language",)
+_LARGE_GRID = 65535  # PoCL has another variant for grids that are at least as wide
+_MOST_SIZES = 4096  # of a kernel, whose variants are remembered by size
+
+
+@functools.cache
+def builds_late(device: Any) -> bool:
+    """Whether a device's runtime builds when a kernel is launched."""
+    return device.platform.name.strip() in _PLATFORMS
+
+
+def launch_first(place: Place, kernel: Any, size: tuple[int, ...], group: Any) -> None:
+    """Launch with a size that is not in `kernel.launched` yet; wait if it is a new variant."""
+    enqueue = functools.partial(cl.enqueue_nd_range_kernel, place.queue, kernel, size, group)
+    # Without a group size the driver derives one from the size.
+    variant = group or size, max(size) >= _LARGE_GRID
+    if variant in kernel.variants:
+        enqueue()
+    else:
+        place.queue.finish()  # earlier work may take long; other threads run meanwhile
+        finish_at_once(place, enqueue)
+        kernel.variants.add(variant)
+    if len(kernel.launched) >= _MOST_SIZES:
+        kernel.launched.clear()
+    kernel.launched.add((size, group))
+
+
+def finish_at_once(place: Place, enqueue: Callable[[], Any]) -> Any:
+    """Call `enqueue`, which is not Python code, and wait; no other Python thread runs meanwhile.
+
+    Returns what `enqueue` returned.
+
+    The interpreter switches threads between two bytecodes; `map` runs none between the two calls.
+    """
+    finish = functools.partial(_opencl().clFinish, ctypes.c_void_p(place.queue.int_ptr))
+    is_collecting = gc.isenabled()
+    gc.disable()  # finalizers are Python code
+    try:
+        result, _ = map(operator.call, (enqueue, finish))
+    finally:
+        if is_collecting:
+            gc.enable()
+    place.queue.finish()  # raises what the first one returned
+    return result
+
+
+def build(program: Any, options: list[str]) -> bool:
+    """Build a program; no other Python thread runs meanwhile. False if that failed."""
+    handle, words = ctypes.c_void_p(program.int_ptr), " ".join(options).encode()
+    return _opencl().clBuildProgram(handle, 0, None, words, None, None) == cl.status_code.SUCCESS
+
+
+@functools.cache
+def _opencl() -> Any:
+    """The OpenCL library that pyopencl loaded; its functions keep the GIL."""
+    return ctypes.PyDLL(cl._cl.__file__)

@@ -1,0 +1,59 @@
+"""Which tests come first: those of the real ComfyUI, then all others, then those that start JAX.
+
+Processes that fork must not have started JAX, so nothing comes behind its tests. ComfyUI's take
+one worker for minutes, so that the others should begin at the same time.
+`--shuffle SEED` puts files, and tests inside a file, into a random order; JAX's stay last.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.harness.scheduling import TOGETHER, file_of
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run tests in a random order")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if is_xla(item.nodeid):
+            item.add_marker(pytest.mark.xla)
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(file_of(item.nodeid), []).append(item)
+    seed = config.getoption("--shuffle")
+    names = list(files)
+    if seed is not None:
+        draw = random.Random(seed)
+        draw.shuffle(names)
+        for name in names:
+            _shuffle(files[name], draw)
+    names.sort(key=_turn)
+    items[:] = [item for name in names for item in files[name]]
+
+
+def is_xla(nodeid: str) -> bool:
+    """Whether a test starts JAX in its process."""
+    file = nodeid.partition("::")[0]
+    return "xla" in file or file.endswith("test_port.py")
+
+
+def _turn(file: str) -> int:
+    return 2 if is_xla(file) else 0 if file == TOGETHER else 1
+
+
+def _shuffle(items: list[pytest.Item], draw: random.Random) -> None:
+    """Shuffle tests; those of one class or one file stay together."""
+    groups: dict[object, list[pytest.Item]] = {}
+    for item in items:
+        groups.setdefault(item.parent, []).append(item)
+    order = list(groups.values())
+    draw.shuffle(order)
+    for group in order:
+        draw.shuffle(group)
+    items[:] = [item for group in order for item in group]

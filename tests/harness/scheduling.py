@@ -1,0 +1,113 @@
+"""Files for the workers of pytest-xdist: each file to one worker, one after the other.
+
+xdist's own `loadfile` waits forever when a worker crashes at the wrong moment, and runs the test
+that crashed again. Here the test that crashed is reported once, and what the worker had left goes
+back to the queue for the worker that replaces it.
+A worker runs a test when it knows the next one, so each is kept two tests ahead.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+TOGETHER = "tests/comfyui/"  # they share one server
+
+
+def file_of(nodeid: str) -> str:
+    """What stays on one worker."""
+    return TOGETHER if nodeid.startswith(TOGETHER) else nodeid.partition("::")[0]
+
+
+class FileQueue:
+    """The scheduler that pytest-xdist asks for (`xdist.scheduler.Scheduling`)."""
+
+    def __init__(self, workers: int) -> None:
+        self.numnodes = workers
+        self._queue: deque[list[str]] | None = None  # tests of a file; None until all collected
+        self._numbers: dict[Any, dict[str, int]] = {}  # of the tests, for each worker
+        self._pending: dict[Any, list[str]] = {}  # sent and not complete, in order
+
+    # ---- workers
+
+    @property
+    def nodes(self) -> list[Any]:
+        """The workers that are there."""
+        return list(self._pending)
+
+    def add_node(self, node: Any) -> None:
+        """A worker has started."""
+        self._pending[node] = []
+
+    def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
+        """A worker has collected these tests."""
+        self._numbers[node] = {nodeid: number for number, nodeid in enumerate(collection)}
+
+    def remove_node(self, node: Any) -> str | None:
+        """A worker is gone; the test that it was running, if any. Raises KeyError."""
+        pending = self._pending.pop(node)
+        self._numbers.pop(node, None)
+        if not pending:
+            return None
+        crashed, *left = pending
+        if left and self._queue is not None:
+            self._queue.appendleft(left)
+        return crashed
+
+    # ---- tests
+
+    @property
+    def collection_is_completed(self) -> bool:
+        """Whether the workers of the beginning have collected, or some that replace them."""
+        return self._queue is not None or len(self._numbers) >= self.numnodes
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether tests are left or running."""
+        return bool(self._queue) or any(self._pending.values())
+
+    @property
+    def tests_finished(self) -> bool:
+        """Whether a worker has at most its last test, which it runs when it is shut down."""
+        return (
+            self._queue is not None
+            and not self._queue
+            and all(len(pending) < 2 for pending in self._pending.values())
+        )
+
+    def schedule(self) -> None:
+        """Give work to every worker that has collected."""
+        if self._queue is None:
+            files: dict[str, list[str]] = {}
+            for nodeid in next(iter(self._numbers.values())):
+                files.setdefault(file_of(nodeid), []).append(nodeid)
+            self._queue = deque(files.values())
+        for node in self._numbers:
+            self._give(node)
+
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        """A worker has run a test."""
+        del self._pending[node][0]
+        self._give(node)
+
+    def _give(self, node: Any) -> None:
+        """Send files until a worker has the next test too; shut it down when none are left."""
+        assert self._queue is not None
+        if node.shutting_down:
+            return
+        pending, numbers = self._pending[node], self._numbers[node]
+        while len(pending) < 2 and self._queue:
+            file = self._queue.popleft()
+            pending.extend(file)
+            node.send_runtest_some([numbers[nodeid] for nodeid in file])
+        if len(pending) < 2:
+            node.shutdown()
+
+    # ---- what only other schedulers do
+
+    def mark_test_pending(self, item: str) -> NoReturn:
+        raise NotImplementedError
+
+    def remove_pending_tests_from_node(self, node: Any, indices: Sequence[int]) -> NoReturn:
+        raise NotImplementedError
