@@ -64,7 +64,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config) -> Any:
         return None
     from xdist.workermanage import parse_tx_spec_config
 
-    return FileQueue(len(parse_tx_spec_config(config)))
+    return FileQueue(len(parse_tx_spec_config(config)), config.getoption("--within"))
 
 
 def pytest_collection_finish() -> None:

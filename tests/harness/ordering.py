@@ -2,6 +2,7 @@
 
 Processes that fork must not have started JAX, so nothing comes behind its tests. ComfyUI's take
 one worker for minutes, so that the others should begin at the same time.
+`--within S` leaves out what has not begun after S seconds (with workers).
 `--shuffle SEED` puts files, and tests inside a file, into a random order; JAX's stay last.
 """
 
@@ -15,7 +16,9 @@ from tests.harness.scheduling import TOGETHER, file_of
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--shuffle", type=int, metavar="SEED", help="run tests in a random order")
+    group = parser.getgroup("holdfast")
+    group.addoption("--shuffle", type=int, metavar="SEED", help="run tests in a random order")
+    group.addoption("--within", type=float, metavar="S", help="begin no file after S seconds")
 
 
 @pytest.hookimpl(trylast=True)

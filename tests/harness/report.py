@@ -137,6 +137,8 @@ class Report:
             self.terminal.section("skipped, by reason")
             for reason, count in self.skipped.most_common():
                 write(f"{count:6d}  {reason}")
+        if self.done < self.total:
+            write(f"{self.total - self.done} tests did not run")
         if self.failed:
             self.terminal.section("run one again")
             for nodeid in self.failed:

@@ -8,6 +8,7 @@ A worker runs a test when it knows the next one, so each is kept two tests ahead
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -23,8 +24,10 @@ def file_of(nodeid: str) -> str:
 class FileQueue:
     """The scheduler that pytest-xdist asks for (`xdist.scheduler.Scheduling`)."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, within_s: float | None = None) -> None:
         self.numnodes = workers
+        self.within_s = within_s  # after that no file is begun
+        self._begin = time.monotonic()
         self._queue: deque[list[str]] | None = None  # tests of a file; None until all collected
         self._numbers: dict[Any, dict[str, int]] = {}  # of the tests, for each worker
         self._pending: dict[Any, list[str]] = {}  # sent and not complete, in order
@@ -96,6 +99,8 @@ class FileQueue:
         assert self._queue is not None
         if node.shutting_down:
             return
+        if self.within_s is not None and time.monotonic() - self._begin > self.within_s:
+            self._queue.clear()
         pending, numbers = self._pending[node], self._numbers[node]
         while len(pending) < 2 and self._queue:
             file = self._queue.popleft()

@@ -91,7 +91,7 @@ def _call(
         a.shape[0] * a.shape[1], ctypes.byref(queue), None,
     )  # fmt: skip
     multiply = functools.partial(_library().CLBlastSgemmStridedBatched, *arguments)
-    if engine.builds_late:
+    if late_builds.builds_late(engine.place.device):
         return late_builds.finish_at_once(engine.place, multiply) == 0
     return multiply() == 0
 

@@ -21,7 +21,7 @@ from holdfast.base.config import Config
 from holdfast.base.errors import BadInput
 from holdfast.compute import dtype as formats
 from holdfast.compute.engine import each, is_strict, on_host
-from holdfast.compute.engines.opencl import copying, elementwise, late_builds, launching
+from holdfast.compute.engines.opencl import copying, elementwise, launching
 from holdfast.compute.engines.opencl.array import Array, Memory, NotHere
 from holdfast.compute.engines.opencl.kernels import KERNELS, Kernel
 from holdfast.compute.engines.opencl.memory import Memories
@@ -95,11 +95,6 @@ class OpenCLEngine:
     def has_double(self) -> bool:
         """Whether it computes in float64."""
         return "cl_khr_fp64" in self.place.device.extensions
-
-    @functools.cached_property
-    def builds_late(self) -> bool:
-        """Whether its runtime builds when a kernel is launched."""
-        return late_builds.builds_late(self.place.device)
 
     @functools.cached_property
     def memories(self) -> Memories:

@@ -33,11 +33,11 @@ def builds_late(device: Any) -> bool:
 
 
 def launch_first(place: Place, kernel: Any, size: tuple[int, ...], group: Any) -> None:
-    """Launch with a size that is not in `kernel.launched` yet; wait if it is a new variant."""
+    """Launch with a size that is not in `kernel.launched` yet; wait if that builds a variant."""
     enqueue = functools.partial(cl.enqueue_nd_range_kernel, place.queue, kernel, size, group)
     # Without a group size the driver derives one from the size.
     variant = group or size, max(size) >= _LARGE_GRID
-    if variant in kernel.variants:
+    if variant in kernel.variants or not builds_late(place.device):
         enqueue()
     else:
         place.queue.finish()  # earlier work may take long; other threads run meanwhile

@@ -48,13 +48,15 @@ def launch(
             values.append(memory.buffer)
             values.append(memory.start + arg.offset)
         try:
-            if not hasattr(kernel, "launched"):
-                _prepare(kernel, args)
+            try:
+                is_known = (size, group) in kernel.launched
+            except AttributeError:
+                is_known = _prepare(kernel, args)
             kernel.set_args(*values)
-            if engine.builds_late and (size, group) not in kernel.launched:
-                late_builds.launch_first(place, kernel, size, group)
-            else:
+            if is_known:
                 cl.enqueue_nd_range_kernel(place.queue, kernel, size, group)
+            else:
+                late_builds.launch_first(place, kernel, size, group)
         except cl.Error:
             with said(f"run {kernel.function_name} on {place.name}"):
                 raise
@@ -66,8 +68,11 @@ def _brought(engine: OpenCLEngine, kernel: Any, size: Any, group: Any, args: Any
         launch(engine, kernel, size, group, args)
 
 
-def _prepare(kernel: Any, args: tuple[Any, ...]) -> None:
-    """Declare the dtypes of a kernel's arguments: setting them all at once is then quick."""
+def _prepare(kernel: Any, args: tuple[Any, ...]) -> bool:
+    """Declare the dtypes of a kernel's arguments: setting them all at once is then quick.
+
+    False: it was not launched before.
+    """
     kinds: list[Any] = []
     for arg in args:
         if type(arg) is Array:
@@ -81,6 +86,7 @@ def _prepare(kernel: Any, args: tuple[Any, ...]) -> None:
     kernel.set_scalar_arg_dtypes(kinds)
     kernel.launched = set()  # sizes and group sizes, and what was built for them: `late_builds`
     kernel.variants = set()
+    return False
 
 
 class Marker:
