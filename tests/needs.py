@@ -1,10 +1,12 @@
-"""Skipping a test for want of something, which set-up installs wherever it can."""
+"""What a test needs and how much of it is run: skips, which set-up avoids wherever it can; ALL."""
 
 from __future__ import annotations
 
 import os
 
 import pytest
+
+ALL = bool(os.environ.get("HOLDFAST_TEST_ALL"))  # `make test-all`: more rounds, longer runs
 
 
 def needs(reason: str | None) -> pytest.MarkDecorator:

@@ -98,7 +98,7 @@ def _place(shown: Window, scale: float) -> None:
 
 def _save(shown: Window, name: str) -> None:
     shown.page.screenshot(path=OUT / name)
-    print(OUT / name, file=sys.stderr)  # noqa: T201
+    print(OUT / name, file=sys.stderr)
 
 
 if __name__ == "__main__":

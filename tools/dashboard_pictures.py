@@ -167,7 +167,7 @@ def _save(shown: Window, name: str) -> None:
     shown.page.screenshot(path=path)
     size = path.stat().st_size
     assert size <= MOST_BYTES, f"{path} has {size} bytes"
-    print(path, size, file=sys.stderr)  # noqa: T201
+    print(path, size, file=sys.stderr)
 
 
 if __name__ == "__main__":

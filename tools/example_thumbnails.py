@@ -201,7 +201,7 @@ def _save(picture: Image, path: Path) -> None:
     sizes = (_jpeg(picture, quality) for quality in range(92, 20, -4))
     data = next(data for data in sizes if len(data) < MOST_BYTES)
     path.write_bytes(data)
-    print(f"{path} {len(data)} bytes", file=sys.stderr)  # noqa: T201
+    print(f"{path} {len(data)} bytes", file=sys.stderr)
 
 
 def _jpeg(picture: Image, quality: int) -> bytes:

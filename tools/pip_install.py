@@ -5,6 +5,7 @@ Usage: python tools/pip_install.py TITLE PIP-ARGUMENT...
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
@@ -47,7 +48,7 @@ def main(title: str, *arguments: str) -> int:
 def pinned(arguments: tuple[str, ...]) -> set[str]:
     """The packages that requirement files name, and those that they include."""
     names: set[str] = set()
-    for flag, file in zip(arguments, arguments[1:], strict=False):
+    for flag, file in itertools.pairwise(arguments):
         if flag != "-r":
             continue
         for line in Path(file).read_text(encoding="utf-8").splitlines():

@@ -2,9 +2,9 @@
 
     .venv/bin/python tools/stress_tests.py --rounds 4 --load busy --load memory [PYTEST-ARGUMENT...]
 
-Loads: busy (two loops for each core), memory (all but 4 GB is taken), disk (files written and synced
-without pause). Each round takes the next seed and the next load. At the end: which tests failed, how
-often, under which load, and whether they pass alone.
+Loads: busy (two loops for each core), memory (all but 4 GB is taken), disk (files written and
+synced without pause). Each round takes the next seed and the next load. At the end: which tests
+failed, how often, under which load, and whether they pass alone.
 """
 
 from __future__ import annotations

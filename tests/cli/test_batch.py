@@ -18,6 +18,7 @@ import pytest
 from holdfast.cli.main import main
 from holdfast.pipeline.batch.manifest import NAME, parse
 from holdfast.pipeline.media import read_settings
+from tests.needs import ALL
 
 PROGRAM = """
 import sys
@@ -274,7 +275,7 @@ def test_a_batch_from_standard_input_and_what_a_second_run_says(tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_killed_in_the_middle_and_started_again(tmp_path: Path, start: Start, workers: str) -> None:
-    file, prompts = _prompts(tmp_path, 60)
+    file, prompts = _prompts(tmp_path, count := 60 if ALL else 16)
     out = tmp_path / "out"
     arguments = [str(file), "--out", str(out), *SMALL, "--workers", workers]
     child = start(*arguments, pause_after=5)
@@ -290,7 +291,7 @@ def test_killed_in_the_middle_and_started_again(tmp_path: Path, start: Start, wo
     assert again.returncode == 0, stderr.decode()
     summary = json.loads(stdout)
     assert summary["done_before"] + summary["found"] == len(before)
-    assert summary["done_now"] == 60 - len(before)
+    assert summary["done_now"] == count - len(before)
     assert {path: path.stat().st_mtime_ns for path in before} == before
     _assert_exactly_once(out, prompts)
 

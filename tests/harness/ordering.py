@@ -9,10 +9,14 @@ one worker for minutes, so that the others should begin at the same time.
 from __future__ import annotations
 
 import random
+from fnmatch import fnmatchcase
+from pathlib import Path
 
 import pytest
 
 from tests.harness.scheduling import TOGETHER, file_of
+
+_EXHAUSTIVE = Path(__file__).with_name("exhaustive.txt")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,11 +25,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--within", type=float, metavar="S", help="begin no file after S seconds")
 
 
-@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if is_xla(item.nodeid):
             item.add_marker(pytest.mark.xla)
+    _mark_exhaustive(config, items)
     files: dict[str, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(file_of(item.nodeid), []).append(item)
@@ -38,6 +42,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             _shuffle(files[name], draw)
     names.sort(key=_turn)
     items[:] = [item for name in names for item in files[name]]
+
+
+def _mark_exhaustive(config: pytest.Config, items: list[pytest.Item]) -> None:
+    patterns = [line for line in _EXHAUSTIVE.read_text().splitlines() if line[:1] not in ("", "#")]
+    unused = set(patterns)
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        for pattern in patterns:
+            if pattern.startswith(file) and fnmatchcase(item.nodeid, pattern):
+                item.add_marker(pytest.mark.exhaustive)
+                unused.discard(pattern)
+    if unused and config.args == config.getini("testpaths"):
+        names = "\n  ".join(sorted(unused))
+        raise pytest.UsageError(f"no test is named like this, in {_EXHAUSTIVE.name}:\n  {names}")
 
 
 def is_xla(nodeid: str) -> bool:

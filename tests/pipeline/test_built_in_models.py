@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from holdfast.pipeline import Pipeline
+from tests.needs import ALL
 from tests.pipeline.pictures import NAMES
 
 
@@ -28,14 +29,14 @@ def test_the_judge_knows_a_real_digit_from_another(judge: ModuleType) -> None:
 
 
 @pytest.mark.slow
-def test_at_least_90_of_100_pictures_of_tiny_flux_are_recognised(
+def test_at_least_nine_of_ten_pictures_of_tiny_flux_are_recognised(
     judge: ModuleType, flux: Pipeline
 ) -> None:
-    right = 0
+    right, seeds = 0, range(10 if ALL else 2)
     for digit, name in enumerate(NAMES):
-        frames = [flux(f"a handwritten {name}", seed=seed).frames[0] for seed in range(10)]
+        frames = [flux(f"a handwritten {name}", seed=seed).frames[0] for seed in seeds]
         right += int((judge.recognise(np.stack(frames)) == digit).sum())
-    assert right >= 90
+    assert right >= 9 * len(seeds)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
-import os
 import sys
 import threading
 import weakref
@@ -28,6 +27,7 @@ from holdfast.residency.group import Group
 from holdfast.residency.interrupt import InterruptProcessingException, interrupt_current_processing
 from holdfast.residency.managing import manage, unmanage
 from tests.interrupting import CtrlC, lines_of
+from tests.needs import ALL
 from tests.residency import models, nets
 from tests.residency.nets import Picture, same
 
@@ -552,8 +552,7 @@ def test_ctrl_c_at_any_line_leaves_a_module_that_runs_and_comes_back(phase: str)
 
     `make test-all` breaks off at every line, `make test` at every second one.
     """
-    whole = bool(os.environ.get("HOLDFAST_TEST_ALL"))
-    for at in list(interesting(phase, 2 if whole else 1))[:: 1 if whole else 2]:
+    for at in list(interesting(phase, 2 if ALL else 1))[:: 1 if ALL else 2]:
         break_off_at(phase, at)
 
 

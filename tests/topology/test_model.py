@@ -26,6 +26,7 @@ from holdfast.topology import (
     schema,
     simulate,
 )
+from tests.needs import ALL
 
 SHIPPED = json.loads(resources.files("holdfast.topology").joinpath("schema.json").read_text())
 PARTS = (
@@ -51,7 +52,7 @@ st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False
 
 
 @pytest.mark.slow
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50 if ALL else 10, deadline=None)
 @given(st.from_type(Topology))
 def test_json_and_back_loses_nothing_and_the_schema_agrees(machine: Topology) -> None:
     machine = machine.replace(schema_version=1)

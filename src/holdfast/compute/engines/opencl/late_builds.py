@@ -1,4 +1,4 @@
-"""Runtimes that build kernels in a thread of their own, beside a process that changes its variables.
+"""Runtimes that build kernels in a thread of their own, while the process changes its variables.
 
 PoCL generates and links the code for a work-group size when a kernel is first launched with it, in
 its own thread. The linker starts with the process's `environ`. If Python sets a variable meanwhile,
