@@ -4,7 +4,8 @@ is shared.
 Torch gets one thread, here and in the processes that tests start: the models are small, and threads
 of several processes on few cores wait for each other. HOLDFAST_TEST_THREADS=4 asks for another
 number: no test depends on it.
-JAX gets eight virtual devices, beside what XLA_FLAGS has, and a cache of its own for what it compiles.
+JAX gets eight virtual devices, beside what XLA_FLAGS has, and a cache of its own for what it
+compiles.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """How far apart two right answers may be: one rule for every comparison of floats.
 
 A rounding to a dtype with machine epsilon eps is off by at most `eps / 2`, and by 0.29 eps on
-average. So a sum of `terms` is off by at most `terms * eps / 2` times what is added (Higham, Accuracy
-and Stability of Numerical Algorithms, 3.1), and roundings that know nothing of each other err like a
-random walk: `sqrt(terms)` takes the place of `terms`. That holds for any order of summing, any number
-of threads, vectors of any width, with or without fused multiply-add. So the rule is
+average. So a sum of `terms` is off by at most `terms * eps / 2` times what is added (Higham,
+Accuracy and Stability of Numerical Algorithms, 3.1), and roundings that know nothing of each other
+err like a random walk: `sqrt(terms)` takes the place of `terms`. That holds for any order of
+summing, any number of threads, vectors of any width, with or without fused multiply-add. So the
+rule is
 
     |one - other| <= FACTOR * eps(dtype) * sqrt(terms) * magnitude
 
@@ -13,12 +14,12 @@ of threads, vectors of any width, with or without fused multiply-add. So the rul
 - `magnitude`: of what is added, not of the result, which may have cancelled.
 
 FACTOR is 4: two sides, four standard deviations for the worst of many elements, and as much again.
-What a test found on the machine of its author is no reason for a bound, neither for a tighter nor for
-a wider one.
+What a test found on the machine of its author is no reason for a bound, neither for a tighter nor
+for a wider one.
 
-- `rounded`: where float32 adds and the result is rounded to a narrow dtype a known number of times.
-- `no_worse`: for whole networks, whose layers magnify what comes in. The measure is torch's own error
-  against float64, with the same weights.
+- `rounded`: where float32 adds, and values are rounded to a narrow dtype a known number of times.
+- `no_worse`: for whole networks, whose layers magnify what comes in. The measure is torch's own
+  error against float64, with the same weights.
 
 `tools/try_instruction_sets.py` tries tests with other instruction sets and numbers of threads.
 """

@@ -1,8 +1,8 @@
 """How much of what it allows each comparison of floats uses: `pytest -p tests.harness.margins`.
 
 Writes a line of JSON for each place in the tests that compares, into the folder that
-HOLDFAST_TEST_MARGINS names: {"place", "share", "test"}, with the largest share and the test that had
-it. A share of 1 is the bound. `assert a < b` counts where b is below 1, with
+HOLDFAST_TEST_MARGINS names: {"place", "share", "test"}, with the largest share and the test that
+had it. A share of 1 is the bound. `assert a < b` counts where b is below 1, with
 `-o enable_assertion_pass_hook=true`. `tools/try_instruction_sets.py` puts runs side by side.
 """
 

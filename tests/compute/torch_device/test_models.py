@@ -124,7 +124,7 @@ def test_bfloat16_loses_no_more_than_on_the_cpu(name: str) -> None:
 
     on_cpu = lost(copy.deepcopy(model).to(torch.bfloat16), narrow)
     ours = lost(model.to(DEVICE, torch.bfloat16), moved(narrow))
-    assert 0 < ours
+    assert ours > 0
     assert no_worse(ours, on_cpu, torch.bfloat16)
 
 
