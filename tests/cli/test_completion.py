@@ -82,7 +82,7 @@ class Typing:
 
     def after_tab(self, typed: str) -> list[str]:
         self.send(f"{typed}\t\n")
-        read, end = "", time.monotonic() + 20
+        read, end = "", time.monotonic() + 60
         while not (found := re.search(r"^((?:<[^<>\r\n]*>)+):\r?$", read, re.MULTILINE)):
             ready, _, _ = select.select([self.terminal], [], [], end - time.monotonic())
             assert ready, f"nothing was run after {typed!r}: {read!r}"

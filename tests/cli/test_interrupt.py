@@ -37,7 +37,7 @@ def _interrupted(arguments: list[str], after_s: float, folder: Path) -> tuple[in
     grandchildren = psutil.Process(child.pid).children(recursive=True)
     child.send_signal(signal.SIGINT)
     _, stderr = child.communicate(timeout=60)
-    _gone, alive = psutil.wait_procs(grandchildren, timeout=10)
+    _gone, alive = psutil.wait_procs(grandchildren, timeout=60)
     assert alive == []
     return child.returncode, stderr.decode()
 
