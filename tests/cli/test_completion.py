@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import shutil
 import subprocess
 import sys
@@ -55,7 +56,8 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / shell).write_text(text, encoding="utf-8")
     command = folder / "bin" / "holdfast"
     command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m holdfast "$@"\n', encoding="utf-8")
+    python = shlex.quote(sys.executable)
+    command.write_text(f'#!/bin/sh\nexec {python} -m holdfast "$@"\n', encoding="utf-8")
     command.chmod(0o755)
     here = folder / "here"
     (here / "folder").mkdir(parents=True)
