@@ -1,9 +1,11 @@
 """What every test gets: no settings from the developer's shell, no cache but its own; compiled code
 is shared.
 
-Torch gets one thread, here and in the processes that tests start: the models are small, threads of
-several processes on few cores wait for each other, and their number changes the last bit of sums.
-JAX gets eight virtual devices, and a cache of its own for what it compiles.
+Torch gets one thread, here and in the processes that tests start: the models are small, and threads
+of several processes on few cores wait for each other. HOLDFAST_TEST_THREADS=4 asks for another
+number: no test depends on it.
+JAX gets eight virtual devices, beside what XLA_FLAGS has, and a cache of its own for what it
+compiles.
 """
 
 from __future__ import annotations
@@ -32,11 +34,14 @@ pytest_plugins = ["tests.harness.ordering", "tests.harness.report"]
 CACHE = Path(__file__).parents[1] / ".cache"
 BUILD_DIR = CACHE / "build"
 
-os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported
+# Read when torch and NumPy are imported.
+os.environ["OMP_NUM_THREADS"] = os.environ.get("HOLDFAST_TEST_THREADS", "1")
 # Read when jax is imported or starts.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE / "jax")
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+DEVICES = "--xla_force_host_platform_device_count=8"
+if DEVICES not in os.environ.get("XLA_FLAGS", ""):  # workers of xdist have it already
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DEVICES}".strip()
 # Tests are about the Python device, whether the shim was built or not; its own tests turn it on.
 # HOLDFAST_TORCH_SHIM=on has every test of the device run with it (`tests.compute.torch_device`).
 SHIM = os.environ.setdefault("HOLDFAST_TORCH_SHIM", "off")

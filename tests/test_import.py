@@ -1,4 +1,4 @@
-"""`import holdfast` is cheap: it costs little time and brings in nothing heavy."""
+"""`import holdfast` is cheap: it brings in little, and nothing heavy."""
 
 from __future__ import annotations
 
@@ -11,27 +11,25 @@ import pytest
 import holdfast
 
 PROGRAM = """
-import json, sys, time
-start = time.perf_counter()
+import json, sys
+before = set(sys.modules)
 import holdfast
-elapsed = time.perf_counter() - start
-print(json.dumps({"elapsed_ms": elapsed * 1000, "modules": sorted(sys.modules)}))
+print(json.dumps(sorted(set(sys.modules) - before)))
 """
 
 
-def _import_in_a_fresh_interpreter() -> dict:
+def _imported_in_a_fresh_interpreter() -> list[str]:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, check=True)
     return json.loads(done.stdout)
 
 
-def test_import_takes_under_50_ms_over_a_bare_interpreter() -> None:
-    # The best of a few, because a busy machine is not what is asked about.
-    assert min(_import_in_a_fresh_interpreter()["elapsed_ms"] for _ in range(5)) < 50
+def test_import_brings_in_few_modules() -> None:
+    """Its time is theirs."""
+    assert len(_imported_in_a_fresh_interpreter()) < 100
 
 
 def test_import_loads_no_heavy_package() -> None:
-    modules = _import_in_a_fresh_interpreter()["modules"]
-    roots = {name.partition(".")[0] for name in modules}
+    roots = {name.partition(".")[0] for name in _imported_in_a_fresh_interpreter()}
     assert roots & {"numpy", "torch", "jax", "pyopencl", "pynvml", "psutil", "rich"} == set()
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -72,7 +73,7 @@ def test_installing_says_where_how_and_what_is_next(
     after = (
         "\n"
         "next:\n"
-        f"  cd '{comfyui}' && {sys.executable} main.py\n"
+        f"  cd '{comfyui}' && {shlex.quote(sys.executable)} main.py\n"
         "  holdfast comfy check http://127.0.0.1:8188\n"
     )
     version = holdfast.__version__
@@ -112,7 +113,10 @@ def test_installing_as_json(comfyui: Path, capsys: pytest.CaptureFixture[str]) -
         "version": holdfast.__version__,
         "note": None,
         "python": None,
-        "next": [f"cd '{comfyui}' && {sys.executable} main.py", f"holdfast comfy check {URL}"],
+        "next": [
+            f"cd '{comfyui}' && {shlex.quote(sys.executable)} main.py",
+            f"holdfast comfy check {URL}",
+        ],
     }
     (comfyui / "custom_nodes" / "holdfast" / "mine.txt").write_text("")
     found = json.loads(told(capsys, "remove", str(comfyui), "--json"))

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import shutil
 import subprocess
 import sys
@@ -55,7 +56,8 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / shell).write_text(text, encoding="utf-8")
     command = folder / "bin" / "holdfast"
     command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m holdfast "$@"\n', encoding="utf-8")
+    python = shlex.quote(sys.executable)
+    command.write_text(f'#!/bin/sh\nexec {python} -m holdfast "$@"\n', encoding="utf-8")
     command.chmod(0o755)
     here = folder / "here"
     (here / "folder").mkdir(parents=True)
@@ -82,7 +84,7 @@ class Typing:
 
     def after_tab(self, typed: str) -> list[str]:
         self.send(f"{typed}\t\n")
-        read, end = "", time.monotonic() + 20
+        read, end = "", time.monotonic() + 60
         while not (found := re.search(r"^((?:<[^<>\r\n]*>)+):\r?$", read, re.MULTILINE)):
             ready, _, _ = select.select([self.terminal], [], [], end - time.monotonic())
             assert ready, f"nothing was run after {typed!r}: {read!r}"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 
@@ -103,7 +104,7 @@ def test_ctrl_c_wrapped_by_an_import_is_the_same_status(capsys, monkeypatch) -> 
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
-    command = f"{sys.executable} -m holdfast topo --simulate 200x1GB --json | head -1"
+    command = f"{shlex.quote(sys.executable)} -m holdfast topo --simulate 200x1GB --json | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("{\n", "")
 

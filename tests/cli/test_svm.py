@@ -5,6 +5,7 @@ import json
 import mmap
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -215,7 +216,8 @@ def test_a_process_has_to_be_named(capsys) -> None:
 def _alloc_to(output: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """Allocate, with the output going where a shell says."""
     settings = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"} | environ
-    command = f"{sys.executable} -m holdfast svm alloc 1MB --provider simulated {output}"
+    python = shlex.quote(sys.executable)
+    command = f"{python} -m holdfast svm alloc 1MB --provider simulated {output}"
     return subprocess.run(
         command, shell=True, capture_output=True, text=True, env=settings, check=False
     )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +27,8 @@ def test_json_is_valid_against_the_schema(capsys) -> None:
 
 @pytest.mark.slow
 def test_the_command_and_json_tool_work_together() -> None:
-    command = f"{sys.executable} -m holdfast topo --json | {sys.executable} -m json.tool"
+    python = shlex.quote(sys.executable)
+    command = f"{python} -m holdfast topo --json | {python} -m json.tool"
     done = subprocess.run(command, shell=True, capture_output=True, check=True)
     jsonschema.validate(json.loads(done.stdout), schema())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from importlib import metadata
@@ -30,9 +31,8 @@ def run(*arguments: str, python: str = sys.executable) -> tuple[int, str, str]:
 def a_python(folder: Path, pip: str) -> str:
     """A Python whose pip does `pip`, a line of shell; all else is as ever."""
     program = folder / "python"
-    program.write_text(
-        f'#!/bin/sh\nif [ "$2" = pip ]; then {pip}; exit; fi\nexec {sys.executable} "$@"\n'
-    )
+    python = shlex.quote(sys.executable)
+    program.write_text(f'#!/bin/sh\nif [ "$2" = pip ]; then {pip}; exit; fi\nexec {python} "$@"\n')
     program.chmod(0o755)
     return str(program)
 

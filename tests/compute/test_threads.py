@@ -56,7 +56,7 @@ def test_every_number_is_done_once(count: int) -> None:
 
 def test_several_threads_are_at_work_at_once() -> None:
     threads.set_num_threads(3)
-    meeting = threading.Barrier(3, timeout=20)
+    meeting = threading.Barrier(3, timeout=120)
     threads.share_out(lambda number: meeting.wait(), 3)
 
 
@@ -119,7 +119,7 @@ def test_an_error_is_raised_when_all_are_done(count: int) -> None:
 
 def test_a_helper_s_error_is_raised_too() -> None:
     threads.set_num_threads(2)
-    meeting = threading.Barrier(2, timeout=20)
+    meeting = threading.Barrier(2, timeout=120)
     caller = threading.get_ident()
 
     def work(number: int) -> None:
@@ -133,7 +133,7 @@ def test_a_helper_s_error_is_raised_too() -> None:
 
 def test_helpers_do_not_warn_of_infinities() -> None:
     threads.set_num_threads(2)
-    meeting = threading.Barrier(2, timeout=20)
+    meeting = threading.Barrier(2, timeout=120)
     zero = numpy.zeros(3)
 
     def work(number: int) -> None:
@@ -156,7 +156,7 @@ def test_a_forked_process_has_a_team_of_its_own() -> None:
     child = os.fork()
     if not child:
         try:
-            meeting = threading.Barrier(2, timeout=20)
+            meeting = threading.Barrier(2, timeout=120)
             threads.share_out(lambda number: meeting.wait(), 2)
             os._exit(0)
         except BaseException:  # noqa: BLE001

@@ -6,6 +6,7 @@ import errno
 import importlib.util
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -407,7 +408,7 @@ def test_a_package_without_the_folder_says_so(monkeypatch: pytest.MonkeyPatch) -
         "this Holdfast has no folder for ComfyUI\n"
         "  expected: /nowhere/src/holdfast/nodes/shim with __init__.py, pyproject.toml, "
         "requirements.txt\n"
-        f"  try: {sys.executable} -m pip install --force-reinstall holdfast"
+        f"  try: {shlex.quote(sys.executable)} -m pip install --force-reinstall holdfast"
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import subprocess
 import sys
 import threading
 import time
@@ -93,7 +95,7 @@ def _threads() -> list[threading.Thread]:
 
 
 def _until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -149,11 +151,11 @@ def test_the_thread_ends_by_itself_when_nobody_looks_any_more(
 
 
 def test_looking_again_puts_the_end_off(looking: Callable[..., Live]) -> None:
-    one = looking(lease_s=1.0, interval_s=0.01)
-    begin = time.monotonic()
-    while time.monotonic() - begin < 1.3:
-        one.look()
-        time.sleep(0.05)
+    one = looking(lease_s=20.0, interval_s=0.01)
+    one.look()
+    first_s = one._end_s
+    one.look()
+    assert one._end_s > first_s
     assert one.watching
 
 
@@ -244,15 +246,14 @@ def test_models_of_holdfast_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_a_look_takes_less_than_five_milliseconds(
-    comfy: Comfy, looking: Callable[..., Live]
+def test_a_look_goes_through_no_objects_and_starts_no_process(
+    comfy: Comfy, looking: Callable[..., Live], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The median of many, so that a busy machine does not decide it."""
+    def dear(*_: object, **__: object) -> None:
+        raise AssertionError("a look is to be cheap")
+
     one = looking()
     comfy.run("p1", "1")
-    spent = []
-    for _ in range(101):
-        begin = time.thread_time()
-        one.look(0.0)
-        spent.append(time.thread_time() - begin)
-    assert sorted(spent)[50] < 0.005
+    for module, name in ((gc, "get_objects"), (gc, "collect"), (subprocess, "Popen")):
+        monkeypatch.setattr(module, name, dear)
+    assert one.look(0.0).prompts == 1

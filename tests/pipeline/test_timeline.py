@@ -160,13 +160,16 @@ def test_a_million_events_do_not_make_a_million_samples() -> None:
 
 
 def test_memory_is_read_while_the_run_works() -> None:
+    before_s = time.perf_counter()
     with Timeline() as timeline:
-        time.sleep(0.3)
+        while len(timeline.samples) < 5 and time.perf_counter() - before_s < 60:
+            time.sleep(0.01)
+    most_s = time.perf_counter() - before_s
     samples = timeline.samples
-    assert 5 <= len(samples) <= 17
+    assert 5 <= len(samples) <= 2 + most_s / module.FIRST_INTERVAL_S
     assert all(sample.host_bytes and sample.host_bytes > 2**20 for sample in samples)
     assert all(sample.device_bytes is None for sample in samples)
-    assert timeline.duration_s == pytest.approx(0.3, abs=0.2)
+    assert samples[-1].at_s <= timeline.duration_s <= most_s
 
 
 def test_the_device_can_be_named_once_it_is_known() -> None:

@@ -28,7 +28,7 @@ def test_it_agrees_with_psutil(here: Topology) -> None:
     assert len(here.cpus) == psutil.cpu_count(logical=True)
     assert len(here.cores) == psutil.cpu_count(logical=False)
     assert here.memory_bytes == psutil.virtual_memory().total
-    assert here.available_bytes == pytest.approx(psutil.virtual_memory().available, rel=0.25)
+    assert here.available_bytes == pytest.approx(psutil.virtual_memory().available, rel=0.5)
 
 
 @linux
@@ -75,16 +75,15 @@ def test_every_display_device_on_the_bus_is_found(here: Topology) -> None:
     assert sorted(gpu.pci_address or "" for gpu in here.gpus) == shown
 
 
-def test_discovery_without_extras_takes_under_100_ms(config: Config) -> None:
-    config = Config.load(probes="linux,pci,kfd,psutil")
+def test_discovery_without_extras_starts_no_process_and_waits_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def slow(*_: object, **__: object) -> None:
+        raise AssertionError("discovery is to be quick")
 
-    def elapsed_ms() -> float:
-        start = time.perf_counter()
-        discover(refresh=True, config=config)
-        return (time.perf_counter() - start) * 1000
-
-    # The best of a few, because a busy machine is not what is asked about.
-    assert min(elapsed_ms() for _ in range(5)) < 100
+    monkeypatch.setattr(subprocess, "Popen", slow)
+    monkeypatch.setattr(time, "sleep", slow)
+    assert discover(refresh=True, config=Config.load(probes="linux,pci,kfd,psutil")).cpus
 
 
 def test_the_first_answer_is_kept_until_a_refresh(config: Config) -> None:

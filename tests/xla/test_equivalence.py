@@ -20,6 +20,7 @@ pytest.importorskip("transformers")
 from holdfast.base.errors import BadInput, NotFound
 from holdfast.xla import tiny
 from holdfast.xla.comparing import compare, distance, floats
+from tests.tolerance import no_worse
 
 pytestmark = [pytest.mark.xla, pytest.mark.filterwarnings("ignore")]  # the models' own
 
@@ -42,8 +43,6 @@ NAMES = [QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in LONGER)
 if ALL:
     NAMES = sorted(tiny.tiny_models())
 
-MOST_BF16 = 1.5  # times torch's own error in bfloat16
-ROUNDING = 2.0**-8  # of bfloat16: where torch itself is nearer than that, it was lucky
 # Models that torch's CPU does not run in bfloat16: there is no error of its own to compare with.
 MOST_WITHOUT_REFERENCE = 0.03
 WITHOUT_REFERENCE = {
@@ -102,7 +101,7 @@ def test_bf16_is_as_near_as_torchs_own(name: str) -> None:
         assert found.error <= MOST_WITHOUT_REFERENCE
         return
     assert found.reference_error is not None
-    assert found.error <= max(MOST_BF16 * found.reference_error, ROUNDING)
+    assert no_worse(found.error, found.reference_error, "bfloat16")
 
 
 # ---- what is out of the ordinary is named here

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -179,7 +180,7 @@ def test_a_process_that_fails_takes_the_others_with_it_in_seconds(
 ) -> None:
     began = time.monotonic()
     ended = end(start_two(JOIN + FAIL.format(who=who, how=how)))
-    assert time.monotonic() - began < 30  # a tenth of what jax would wait
+    assert time.monotonic() - began < 150  # half of what jax would wait
     assert ended[who][0] == status
     assert ended[1 - who][0] in (1, -signal.SIGABRT)  # Gloo tells it, or jax ends it
     for _, out, _ in ended:
@@ -197,7 +198,7 @@ def test_a_script_that_only_joins_and_fails_is_gone_as_fast() -> None:
     )
     first, second = start_two(JOIN + script)
     try:
-        _, err = second.communicate(timeout=20)
+        _, err = second.communicate(timeout=120)
     finally:
         first.kill()
         first.communicate()
@@ -215,7 +216,7 @@ def test_a_process_that_stands_still_ends_the_others_after_the_heartbeat() -> No
     finally:
         second.kill()
         second.communicate()
-    assert time.monotonic() - began < 40
+    assert time.monotonic() - began < 90  # jax would wait for 100 s
     assert first.returncode == -signal.SIGABRT
     assert "heartbeat" in err
 
@@ -374,15 +375,29 @@ def test_strangers_at_the_door_are_ignored() -> None:
     port = free_port()
 
     def knock() -> None:
-        time.sleep(0.2)
         for said in (b"GET / HTTP/1.1\r\n\r\n", b"", b"x" * 5000):
-            with socket.create_connection(("127.0.0.1", port)) as line:
+            with contextlib.suppress(ConnectionError), connected(port) as line:
                 line.sendall(said)
+                knocked.append(said)
 
+    knocked: list[bytes] = []
     stranger = threading.Thread(target=knock)
     stranger.start()
-    assert met([meeting.Place("127.0.0.1", port, 0, 1 + 1)], 0.6)[0].startswith("1 of 2 hosts")
+    assert met([meeting.Place("127.0.0.1", port, 0, 1 + 1)], 2.0)[0].startswith("1 of 2 hosts")
     stranger.join()
+    assert knocked
+
+
+def connected(port: int) -> socket.socket:
+    """As soon as somebody listens."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port))
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 def test_something_else_at_the_address_is_said() -> None:

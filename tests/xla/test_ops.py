@@ -18,6 +18,7 @@ from holdfast.xla.arrays import to_jax, to_torch
 from holdfast.xla.calls import Call
 from holdfast.xla.compat import torchax
 from holdfast.xla.env import Shared
+from tests.tolerance import bound, rounded
 
 pytestmark = pytest.mark.xla
 
@@ -79,7 +80,9 @@ MISSING_INSIDE = {
     *("group_norm", "group_norm of nothing", "conv2d", "conv2d same", "conv3d", "min of two"),
     *("max of two", "expand_as", "concat", "meshgrid"),
 }
-BOUNDS = {torch.float32: 1e-6, torch.bfloat16: 1e-3}
+DTYPES = [torch.float32, torch.bfloat16]
+TERMS = 7 * 64  # of the longest sum
+ROUNDINGS = {"attention": 2}  # to a narrow dtype: its weights too; of the others, the result alone
 
 
 def given(name: str, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -111,14 +114,18 @@ def env() -> Shared:
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside"])
-@pytest.mark.parametrize("dtype", BOUNDS, ids=["f32", "bf16"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=["f32", "bf16"])
 @pytest.mark.parametrize("name", CASES)
 def test_operator_gives_what_torch_gives(
     env: Shared, name: str, dtype: torch.dtype, inside: bool
 ) -> None:
     found, right = on_xla(env, name, dtype, inside), on_torch(name, dtype)
     assert [(one.shape, one.dtype) for one in found] == [(one.shape, one.dtype) for one in right]
-    assert max(map(distance, found, right)) <= BOUNDS[dtype]
+    wide = tree.tree_leaves(CASES[name][0](*(one.float() for one in given(name, dtype))))
+    most = bound(dtype, TERMS)
+    if dtype == torch.bfloat16:
+        most = rounded(dtype, ROUNDINGS.get(name, 1), TERMS)
+    assert max(map(distance, found, wide)) <= most
 
 
 @pytest.mark.parametrize("name", sorted(MISSING_INSIDE))

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import secrets
+import shlex
 import shutil
 import sys
 import tomllib
@@ -64,7 +65,7 @@ def source() -> Path:
     raise Unsupported(
         "this Holdfast has no folder for ComfyUI",
         expected=f"{package / 'shim'} with {', '.join(FILES)}",
-        hint=f"{sys.executable} -m pip install --force-reinstall holdfast",
+        hint=f"{shlex.quote(sys.executable)} -m pip install --force-reinstall holdfast",
     )
 
 

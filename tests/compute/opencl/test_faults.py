@@ -171,8 +171,9 @@ def engine() -> OpenCLEngine:
 
 LOADER = """
 import pyopencl
-maps = pathlib.Path("/proc/self/maps").read_text().split()
-os.environ["LOSING_LOADER"] = next(word for word in maps if "libOpenCL" in word)
+maps = pathlib.Path("/proc/self/maps").read_text().splitlines()
+loader = next(line for line in maps if "libOpenCL" in line)
+os.environ["LOSING_LOADER"] = loader.split(maxsplit=5)[5]  # paths may have spaces
 failing = pathlib.Path(os.environ["LOSING_FILE"])
 
 def lose(*functions, status=-5):
@@ -198,7 +199,9 @@ def losing(tmp_path: Path) -> Script:
         subprocess.run(["cc", "-shared", "-fPIC", "-o", str(draft), str(source)], check=True)
         library.parent.mkdir(exist_ok=True)
         draft.replace(library)
-    variables = {"LD_PRELOAD": str(library), "LOSING_FILE": str(tmp_path / "losing")}
+    preloaded = tmp_path / "preloaded.so"  # spaces divide paths in LD_PRELOAD
+    preloaded.symlink_to(library)
+    variables = {"LD_PRELOAD": str(preloaded), "LOSING_FILE": str(tmp_path / "losing")}
     return lambda code: script(LOADER + code, **variables)
 
 

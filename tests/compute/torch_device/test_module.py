@@ -186,12 +186,13 @@ def test_what_is_no_seed_is_refused() -> None:
 
 def test_events_measure_the_time_between_them() -> None:
     start, end = there.Event(enable_timing=True), there.Event(enable_timing=True)
+    before_s = time.perf_counter()
     start.record()
     time.sleep(0.02)
     there.current_stream().record_event(end)
     end.synchronize()
     assert end.query()
-    assert 20 <= start.elapsed_time(end) < 5000
+    assert 20 <= start.elapsed_time(end) <= (time.perf_counter() - before_s) * 1000
 
 
 def test_an_event_without_a_time_measures_nothing() -> None:

@@ -118,7 +118,7 @@ class Terminal(contextlib.AbstractContextManager["Terminal"]):
             if ready:
                 self.screen.feed(os.read(self._end, 1 << 16).decode(errors="replace"))
 
-    def wait_for(self, text: str, seconds: float = 30.0) -> str:
+    def wait_for(self, text: str, seconds: float = 60.0) -> str:
         """Until the text is on the screen; fails with the screen where it does not come."""
         end = time.monotonic() + seconds
         while text not in self.screen.text:
@@ -127,7 +127,7 @@ class Terminal(contextlib.AbstractContextManager["Terminal"]):
             self.read(0.05)
         return self.screen.text
 
-    def wait_until_gone(self, text: str, seconds: float = 30.0) -> None:
+    def wait_until_gone(self, text: str, seconds: float = 60.0) -> None:
         """Until the text is on the screen no more."""
         end = time.monotonic() + seconds
         while text in self.screen.text:
@@ -138,7 +138,7 @@ class Terminal(contextlib.AbstractContextManager["Terminal"]):
         """As somebody types."""
         os.write(self._end, keys.encode())
 
-    def ended(self, seconds: float = 15.0) -> int:
+    def ended(self, seconds: float = 60.0) -> int:
         """The status, once it is over."""
         end = time.monotonic() + seconds
         while self.program.poll() is None:

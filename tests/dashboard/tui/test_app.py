@@ -37,7 +37,7 @@ async def _shown(
 
 
 async def _until(pilot: Pilot[int], done: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not done():
         assert time.monotonic() < end, _text(pilot.app)
         await pilot.pause(0.02)

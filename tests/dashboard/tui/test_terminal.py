@@ -36,7 +36,7 @@ def child(nobody_else: None) -> Iterator[subprocess.Popen[str]]:
     assert started.stdin is not None
     assert started.stdout.readline() == "ready\n"
     with Attached(started.pid) as attached:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while attached.process().models[0].smallest_bytes is None:
             assert time.monotonic() < end
             time.sleep(0.1)
