@@ -283,7 +283,7 @@ def test_killed_in_the_middle_and_started_again(tmp_path: Path, start: Start, wo
     children = psutil.Process(child.pid).children(recursive=True)
     child.kill()
     child.communicate()
-    assert psutil.wait_procs(children, timeout=60)[1] == []
+    assert psutil.wait_procs(children, timeout=300)[1] == []
     before = {path: path.stat().st_mtime_ns for path in out.glob("*.png")}
     assert len(before) == 5
     again = start(*arguments, "--json")
@@ -334,7 +334,7 @@ def test_ctrl_c_at_random_moments_and_started_again_until_all_is_done(
         os.killpg(child.pid, signal.SIGINT)
         _, error = child.communicate(timeout=120)  # within a step
         stderr = error.decode()
-        assert psutil.wait_procs(children, timeout=60)[1] == []
+        assert psutil.wait_procs(children, timeout=300)[1] == []
         assert "Traceback" not in stderr
         assert child.returncode in (0, 130), stderr
         interrupted += child.returncode == 130

@@ -304,7 +304,7 @@ def test_held_memory_is_seen_from_outside_and_ctrl_c_ends_it_well(holder, capsys
     assert sum(held["pages"].values()) >= 2048
     assert held["policy"].startswith("bind:")
     holder.send_signal(signal.SIGINT)
-    assert holder.wait(timeout=60) == 0
+    assert holder.wait(timeout=300) == 0
     assert holder.stderr.read() == ""
     assert main(["svm", "where", str(holder.pid)]) == 2
 
@@ -335,7 +335,7 @@ def test_held_memory_as_json_is_told_before_the_wait() -> None:
             text += held.stdout.readline()
         assert json.loads(text)["pid"] == held.pid
         held.send_signal(signal.SIGINT)
-        assert held.wait(timeout=60) == 0
+        assert held.wait(timeout=300) == 0
 
 
 @needs(_no_numa())

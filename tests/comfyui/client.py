@@ -92,7 +92,7 @@ class Client:
     ) -> bytes:
         request = urllib.request.Request(self.url + path, body, dict(headers or {}))
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=300) as answer:
                 return answer.read()
         except urllib.error.HTTPError as exc:
             with exc:
@@ -118,11 +118,11 @@ class Client:
             raise _refused(200, json.dumps(document).encode())
         return answer["prompt_id"]
 
-    def run(self, prompt: Prompt, timeout: float = 120, **more: Any) -> Outputs:
+    def run(self, prompt: Prompt, timeout: float = 300, **more: Any) -> Outputs:
         """Run a workflow to its end: what its nodes show, by node id. Raises Failed."""
         return self.wait(self.queue(prompt, **more), timeout)
 
-    def wait(self, prompt_id: str, timeout: float = 120) -> Outputs:
+    def wait(self, prompt_id: str, timeout: float = 300) -> Outputs:
         """Wait for the end of a run; what its nodes show, by node id. Raises Failed."""
         entry = self.finished(prompt_id, timeout)
         for kind, message in entry["status"]["messages"]:
@@ -135,7 +135,7 @@ class Client:
         assert entry["status"]["status_str"] == "success", entry
         return entry["outputs"]
 
-    def finished(self, prompt_id: str, timeout: float = 120) -> dict[str, Any]:
+    def finished(self, prompt_id: str, timeout: float = 300) -> dict[str, Any]:
         """The history's entry of a run, when it is over; cancelled where that takes too long."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
@@ -166,7 +166,7 @@ class Client:
         self.post("/queue", {"delete": [prompt_id]})
         self.interrupt(prompt_id)
 
-    def idle(self, timeout: float = 60) -> None:
+    def idle(self, timeout: float = 300) -> None:
         """Wait until nothing runs and nothing waits."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
@@ -213,7 +213,7 @@ class Client:
     # ---- events
 
     @contextmanager
-    def events(self, timeout: float = 60) -> Iterator[Events]:
+    def events(self, timeout: float = 300) -> Iterator[Events]:
         """What ComfyUI tells this client while its runs go on; open it before queueing.
 
         An event is (type, data), such as ("progress", {"value": 1, "max": 4, "node": "3", ...});

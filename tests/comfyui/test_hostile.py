@@ -388,7 +388,7 @@ def ask(
     comfy: Client, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
 ) -> tuple[int, str]:
     """Status and text of an answer."""
-    connection = http.client.HTTPConnection(urlsplit(comfy.url).netloc, timeout=60)
+    connection = http.client.HTTPConnection(urlsplit(comfy.url).netloc, timeout=300)
     try:
         connection.request(method, path, body, headers or {})
         answer = connection.getresponse()

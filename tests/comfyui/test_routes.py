@@ -28,7 +28,7 @@ def _ask(
     client: Client, method: str, path: str, body: bytes = b"", **headers: str
 ) -> tuple[int, Any, http.client.HTTPMessage]:
     """Status, document and headers of an answer, whatever it is."""
-    connection = http.client.HTTPConnection(urlsplit(client.url).netloc, timeout=60)
+    connection = http.client.HTTPConnection(urlsplit(client.url).netloc, timeout=300)
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, body, named)

@@ -23,7 +23,7 @@ def run(*arguments: str, python: str = sys.executable) -> tuple[int, str, str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     return done.returncode, done.stdout, done.stderr
 

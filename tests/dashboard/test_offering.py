@@ -242,7 +242,7 @@ def test_a_port_of_this_machine_takes_the_place_of_a_file(
     assert answers()
     port = json.loads(file.read_text())["port"]
     for said in (b'{"ask": "process"}\n', b'{"secret": "guessed"}\n{"ask": "process"}\n'):
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as reader:
+        with socket.create_connection(("127.0.0.1", port), timeout=300) as reader:
             reader.sendall(said)
             assert is_dropped(reader)
     offering.withdraw()

@@ -19,7 +19,7 @@ from tests.needs import needs
 from tools import docs_benchmarks, docs_errors, docs_reference
 
 pytestmark = pytest.mark.slow
-TIME_LIMIT_S = 180  # it takes some fifteen seconds where nothing else runs
+TIME_LIMIT_S = 500  # the machine may be busy
 
 
 @pytest.fixture(scope="module")

@@ -100,7 +100,7 @@ def audit(core: Any) -> dict[int, int]:
 def script(tmp_path: Path) -> Callable[..., str]:
     """Run a program in a process of its own; returns what it printed."""
 
-    def run(text: str, *arguments: str, timeout_s: float = 120) -> str:
+    def run(text: str, *arguments: str, timeout_s: float = 500) -> str:
         path = tmp_path / "script.py"
         path.write_text(text)
         command = [sys.executable, "-X", "faulthandler", "-W", "error", str(path), *arguments]

@@ -393,7 +393,7 @@ def comfy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Comfy]:
     assert sampling.THREAD not in [thread.name for thread in threading.enumerate()]
 
 
-def until(condition: Any, limit_s: float = 60) -> None:
+def until(condition: Any, limit_s: float = 300) -> None:
     end_s = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end_s

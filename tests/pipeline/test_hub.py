@@ -351,6 +351,6 @@ def fetched_elsewhere(**variables: str) -> Path:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     return Path(done.stdout.strip())

@@ -360,7 +360,7 @@ def _child(program: str, path: Path, *, disk: str | None = None) -> list[str]:
     if disk:
         mount = f'mount -t tmpfs -o {disk} none "$0" && exec "$@"'
         command = [*IN_A_NAMESPACE, "sh", "-c", mount, str(path.parent), *command]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (done.stderr, done.returncode) == ("", 0)
     return done.stdout.splitlines()
 

@@ -259,7 +259,7 @@ def test_ctrl_c_while_the_sampler_starts_ends_it(monkeypatch: pytest.MonkeyPatch
 
 def test_a_recording_that_is_never_left_does_not_keep_the_program_alive() -> None:
     program = "from holdfast.pipeline.timeline import Timeline\nTimeline().__enter__()"
-    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=30)
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=300)
 
 
 # ---- the page

@@ -58,7 +58,7 @@ def test_threads_that_wait_for_work_end_by_themselves(monkeypatch):
     unmanage(module)
     mine = [t for t in threading.enumerate() if t.name == "holdfast-in-step"]
     for thread in mine:
-        thread.join(timeout=20)
+        thread.join(timeout=300)
     assert not any(thread.is_alive() for thread in mine)
 
 

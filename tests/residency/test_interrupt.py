@@ -63,7 +63,7 @@ def test_a_look_takes_no_lock_while_nobody_asks():
 
         thread = threading.Thread(target=look)
         thread.start()
-        thread.join(timeout=30)
+        thread.join(timeout=300)
         assert looked.is_set()
 
 

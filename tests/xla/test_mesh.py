@@ -125,7 +125,7 @@ def test_the_cpu_is_warned_of_unless_it_is_meant() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
         env=environment | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
     )
     assert ran.stdout == (

@@ -51,7 +51,7 @@ def another_process(method: str) -> Iterator[tuple[Callable[[Any], Any], Callabl
 
     def send(value: Any) -> Any:
         inbox.put(value)
-        return outbox.get(timeout=60)
+        return outbox.get(timeout=300)
 
     def end() -> Any:
         last = send(None)
@@ -218,7 +218,7 @@ def test_a_fork_while_the_device_is_made_ready_is_refused() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.stdout == (
         "cannot use 'holdfast' in this process: it was forked while another thread of its parent "

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-PATIENCE_S = 40.0
+PATIENCE_S = 240.0  # for one thing to happen; the machine may be busy
 ROOT = Path(__file__).parents[3]
 # The browser says so when the server is gone, which some tests want it to be.
 GONE = ("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET")

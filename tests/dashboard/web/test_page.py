@@ -151,7 +151,8 @@ def test_the_slider_changes_the_budget_of_the_process(
         until(lambda: _budget(server, guest) != before, "the new budget")
         after = _budget(server, guest)
         assert before < after < 13_200_000
-        assert group.locator("output").inner_text() == f"{after / 1e6:.1f} MB"
+        shown_bytes = group.locator("output")
+        until(lambda: shown_bytes.inner_text() == f"{after / 1e6:.1f} MB", "the new budget shown")
         assert "cross the link in each pass" in group.locator(".model .note").inner_text()
 
 

@@ -95,7 +95,7 @@ def test_no_ray_outlives_a_driver_that_was_killed_and_the_next_one_goes_on(
     again = drive(PROMPTS, *OPTIONS)
     wait_for(tmp_path / "log", "end", 6)
     os.killpg(again.pid, signal.SIGINT)  # what Ctrl-C does in a terminal
-    again.communicate(timeout=60)
+    again.communicate(timeout=300)
     assert again.returncode == 130
     last = drive(PROMPTS, *OPTIONS)
     _, stderr = last.communicate(timeout=120)
@@ -136,7 +136,7 @@ def test_a_machine_that_is_lost_has_its_prompts_done_by_another(
         assert len(raylets) == 2  # the cluster is not ours to end
     finally:
         processes = _descendants(cluster)
-        cluster.communicate(b"\n\n", timeout=60)
+        cluster.communicate(b"\n\n", timeout=300)
     assert _alive_after(processes, 30) == []
 
 
