@@ -22,15 +22,19 @@ def file_of(nodeid: str) -> str:
 
 
 class FileQueue:
-    """The scheduler that pytest-xdist asks for (`xdist.scheduler.Scheduling`)."""
+    """The scheduler that pytest-xdist asks for (`xdist.scheduler.Scheduling`).
+
+    Tests go by their number in the collection: ids may occur twice.
+    """
 
     def __init__(self, workers: int, within_s: float | None = None) -> None:
         self.numnodes = workers
         self.within_s = within_s  # after that no file is begun
         self._begin = time.monotonic()
-        self._queue: deque[list[str]] | None = None  # tests of a file; None until all collected
-        self._numbers: dict[Any, dict[str, int]] = {}  # of the tests, for each worker
-        self._pending: dict[Any, list[str]] = {}  # sent and not complete, in order
+        self._collection: list[str] = []
+        self._collected: set[Any] = set()  # workers
+        self._queue: deque[list[int]] | None = None  # tests of a file; None until all collected
+        self._pending: dict[Any, list[int]] = {}  # sent and not complete, in order
 
     # ---- workers
 
@@ -44,26 +48,30 @@ class FileQueue:
         self._pending[node] = []
 
     def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
-        """A worker has collected these tests."""
-        self._numbers[node] = {nodeid: number for number, nodeid in enumerate(collection)}
+        """A worker has collected these tests. Raises RuntimeError if others found other ones."""
+        if self._collection and list(collection) != self._collection:
+            other = set(collection).symmetric_difference(self._collection)
+            raise RuntimeError(f"workers collected different tests: {sorted(other)[:9] or 'order'}")
+        self._collection = list(collection)
+        self._collected.add(node)
 
     def remove_node(self, node: Any) -> str | None:
         """A worker is gone; the test that it was running, if any. Raises KeyError."""
         pending = self._pending.pop(node)
-        self._numbers.pop(node, None)
+        self._collected.discard(node)
         if not pending:
             return None
         crashed, *left = pending
         if left and self._queue is not None:
             self._queue.appendleft(left)
-        return crashed
+        return self._collection[crashed]
 
     # ---- tests
 
     @property
     def collection_is_completed(self) -> bool:
         """Whether the workers of the beginning have collected, or some that replace them."""
-        return self._queue is not None or len(self._numbers) >= self.numnodes
+        return self._queue is not None or len(self._collected) >= self.numnodes
 
     @property
     def has_pending(self) -> bool:
@@ -82,16 +90,17 @@ class FileQueue:
     def schedule(self) -> None:
         """Give work to every worker that has collected."""
         if self._queue is None:
-            files: dict[str, list[str]] = {}
-            for nodeid in next(iter(self._numbers.values())):
-                files.setdefault(file_of(nodeid), []).append(nodeid)
+            files: dict[str, list[int]] = {}
+            for number, nodeid in enumerate(self._collection):
+                files.setdefault(file_of(nodeid), []).append(number)
             self._queue = deque(files.values())
-        for node in self._numbers:
-            self._give(node)
+        for node in self.nodes:
+            if node in self._collected:
+                self._give(node)
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
         """A worker has run a test."""
-        del self._pending[node][0]
+        self._pending[node].remove(item_index)
         self._give(node)
 
     def _give(self, node: Any) -> None:
@@ -101,11 +110,11 @@ class FileQueue:
             return
         if self.within_s is not None and time.monotonic() - self._begin > self.within_s:
             self._queue.clear()
-        pending, numbers = self._pending[node], self._numbers[node]
+        pending = self._pending[node]
         while len(pending) < 2 and self._queue:
             file = self._queue.popleft()
             pending.extend(file)
-            node.send_runtest_some([numbers[nodeid] for nodeid in file])
+            node.send_runtest_some(file)
         if len(pending) < 2:
             node.shutdown()
 

@@ -11,6 +11,7 @@ from tests.harness.scheduling import TOGETHER, FileQueue
 TESTS = [
     *(f"{TOGETHER}test_{name}.py::test_{n}" for name in "ab" for n in range(2)),
     *(f"tests/test_{name}.py::test_{n}" for name in "cdef" for n in range(3)),
+    *["tests/test_g.py::same"] * 3,
 ]
 
 
@@ -44,9 +45,9 @@ def start(queue: FileQueue) -> Worker:
 
 
 def complete(queue: FileQueue, worker: Worker) -> str:
-    test = TESTS[worker.sent.pop(0)]
-    queue.mark_test_complete(worker, TESTS.index(test))
-    return test
+    number = worker.sent.pop(0)
+    queue.mark_test_complete(worker, number)
+    return TESTS[number]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -89,6 +90,14 @@ def test_a_worker_that_dies_before_it_collected_is_no_loss() -> None:
     assert other.sent
     with pytest.raises(KeyError):
         queue.remove_node(early)
+
+
+def test_workers_that_collect_other_tests_end_the_run() -> None:
+    queue = FileQueue(2)
+    start(queue)
+    queue.add_node(other := Worker())
+    with pytest.raises(RuntimeError, match=r"different tests: \['tests/x.py::y'\]"):
+        queue.add_node_collection(other, [*TESTS, "tests/x.py::y"])
 
 
 def test_no_file_is_begun_when_the_time_is_over() -> None:
