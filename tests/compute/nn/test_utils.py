@@ -14,6 +14,7 @@ import torch
 from holdfast.base.errors import BadInput, MissingDependency
 from holdfast.compute import nn, random
 from holdfast.compute.tensors import CustomTensor
+from tests.tolerance import bound
 
 
 def _gradients(scale: float = 1.0) -> tuple[list[Any], list[Any]]:
@@ -31,9 +32,11 @@ def _gradients(scale: float = 1.0) -> tuple[list[Any], list[Any]]:
 def test_a_common_norm_is_clipped_as_torch_clips_it(kind: float, limit: float) -> None:
     theirs, ours = _gradients()
     expected = torch.nn.utils.clip_grad_norm_(theirs, limit, kind)
-    assert nn.utils.clip_grad_norm_(ours, limit, kind).item() == pytest.approx(expected.item())
+    near = bound("float32", 17)
+    found = nn.utils.clip_grad_norm_(ours, limit, kind).item()
+    assert found == pytest.approx(expected.item(), rel=near)
     for one, other in zip(theirs, ours, strict=True):
-        numpy.testing.assert_allclose(other.grad.data, one.grad.numpy(), rtol=1e-6)
+        numpy.testing.assert_allclose(other.grad.data, one.grad.numpy(), rtol=near)
 
 
 def test_values_are_clipped_as_torch_clips_them() -> None:
