@@ -4,6 +4,7 @@ The nodes are in the package `holdfast` (requirements.txt); here is what ComfyUI
 Promise: only registers. Nothing is computed, started or written, and without ComfyUI it loads too.
 """
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -12,11 +13,11 @@ try:
 except ModuleNotFoundError as exc:
     if exc.name != "holdfast":
         raise
-    needed = Path(__file__).with_name("requirements.txt")
+    needed = shlex.quote(str(Path(__file__).with_name("requirements.txt")))
     raise ImportError(
         "Holdfast's nodes are in a package that this Python does not have\n"
         f"  expected: the package holdfast for {sys.executable}\n"
-        f"  try: {sys.executable} -m pip install -r {needed}"
+        f"  try: {shlex.quote(sys.executable)} -m pip install -r {needed}"
     ) from exc
 
 # The package's own folder: what the browser loads is always as old as the nodes it talks to.

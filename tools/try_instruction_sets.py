@@ -93,6 +93,7 @@ def _run(place: Path, variant: dict[str, str], tests: list[str]) -> None:
     variables = {name: value for name, value in variant.items() if name.isupper()}
     # numpy and torch are imported before the tests' own settings are.
     variables |= dict.fromkeys(("OMP_NUM_THREADS", "HOLDFAST_TEST_THREADS"), variant["threads"])
+    variables["OMP_WAIT_POLICY"] = "passive"  # more threads than cores do not wait by turning
     variables["HOLDFAST_TEST_MARGINS"] = str(place / "margins")
     if "march" in variant:
         variables["CC"] = str(_compiler(variant["march"]))

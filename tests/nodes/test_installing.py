@@ -103,11 +103,12 @@ def test_the_shim_says_what_to_install_where_there_is_no_holdfast() -> None:
     )
     command = [sys.executable, "-I", "-S", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    python = done.stdout.splitlines()[1].rpartition(" ")[2]
+    python = done.stdout.splitlines()[1].partition(" for ")[2]
+    needed = str(SHIM / "requirements.txt")
     assert done.stdout == (
         "Holdfast's nodes are in a package that this Python does not have\n"
         f"  expected: the package holdfast for {python}\n"
-        f"  try: {python} -m pip install -r {SHIM / 'requirements.txt'}\n"
+        f"  try: {shlex.quote(python)} -m pip install -r {shlex.quote(needed)}\n"
     )
 
 

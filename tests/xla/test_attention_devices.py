@@ -18,9 +18,12 @@ from jax.sharding import PartitionSpec as P  # noqa: E402
 from holdfast.xla.attention import attention  # noqa: E402
 from holdfast.xla.attention.problem import problem  # noqa: E402
 from holdfast.xla.attention.splitting import Cut, cut  # noqa: E402
+from tests.tolerance import bound  # noqa: E402
 from tests.xla.attention_cases import SPLASH, difference, made, of_torch  # noqa: E402
 
 pytestmark = pytest.mark.xla
+
+NEAR = bound("float32", 4999)
 
 FLUX = (1, 24, 4608, 128)
 
@@ -48,14 +51,14 @@ def test_devices_together_agree_with_torch(
     mesh = mesh_of(shape, names)
     arrays = made((2, heads, 131, 16), (2, key_heads, 65, 16), (2, key_heads, 65, 16))
     keep = np.random.default_rng(1).random((2, 1, 1, 65)) > 0.5
-    assert difference(*arrays, keep, way={**SPLASH, "mesh": mesh}, enable_gqa=True) < 1e-5
+    assert difference(*arrays, keep, way={**SPLASH, "mesh": mesh}, enable_gqa=True) < NEAR
 
 
 def test_the_current_mesh_is_used_where_none_is_given() -> None:
     arrays = made(*[(1, 8, 131, 16)] * 3)
     with jax.set_mesh(mesh_of((8,), ("tp",))):
         text = jax.jit(partial(attention, **SPLASH)).lower(*arrays).as_text()
-        assert difference(*arrays, way=SPLASH) < 1e-5
+        assert difference(*arrays, way=SPLASH) < NEAR
     assert "manual_computation" in text
 
 
@@ -63,7 +66,7 @@ def test_causal_order_is_kept_over_devices() -> None:
     mesh = mesh_of((8,), ("tp",))
     for heads in (8, 3):
         arrays = made(*[(1, heads, 131, 16)] * 3)
-        assert difference(*arrays, way={**SPLASH, "mesh": mesh}, is_causal=True) < 1e-5
+        assert difference(*arrays, way={**SPLASH, "mesh": mesh}, is_causal=True) < NEAR
 
 
 def test_a_device_that_has_its_part_already_computes_it_alone() -> None:
@@ -72,7 +75,7 @@ def test_a_device_that_has_its_part_already_computes_it_alone() -> None:
     own = partial(attention, **SPLASH, mesh=mesh)
     spec = P(None, "tp")
     split = jax.shard_map(own, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-    np.testing.assert_allclose(jax.jit(split)(*arrays), of_torch(*arrays), atol=1e-5)
+    np.testing.assert_allclose(jax.jit(split)(*arrays), of_torch(*arrays), atol=NEAR)
 
 
 def test_splash_leaves_heads_on_their_devices() -> None:

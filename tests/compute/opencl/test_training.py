@@ -17,6 +17,7 @@ from holdfast.compute.torch_device import shim
 from holdfast.memory import memory_manager
 from tests.compute.test_training import Cnn, Transformer, _digits, _noise
 from tests.compute.torch_device.test_training import Training, furthest
+from tests.tolerance import bound
 
 STEPS = 10
 
@@ -97,14 +98,14 @@ def losses(learner: Any, kind: Any, steps: int, data: Any) -> list[float]:
 def test_the_first_ten_losses_of_torchs_layers_are_those_of_the_cpu(kind: Any, device: str) -> None:
     theirs = losses(Theirs(kind, "cpu"), kind, STEPS, _noise())
     ours = losses(Theirs(kind, device), kind, STEPS, _noise())
-    assert ours == pytest.approx(theirs, abs=2e-6)
+    assert ours == pytest.approx(theirs, abs=bound("float32", 1024))
 
 
 @pytest.mark.parametrize("kind", [Cnn, Transformer])
 def test_the_first_ten_losses_of_our_own_layers_are_torchs(kind: Any) -> None:
     ours = losses(Ours(kind, Theirs(kind, "cpu")), kind, STEPS, _noise())
     theirs = losses(Theirs(kind, "cpu"), kind, STEPS, _noise())
-    assert ours == pytest.approx(theirs, abs=2e-6)
+    assert ours == pytest.approx(theirs, abs=bound("float32", 1024))
 
 
 @pytest.mark.slow
@@ -116,16 +117,16 @@ def test_after_two_hundred_steps_both_read_digits_equally_well(device: str) -> N
         learner = Theirs(Cnn, where)
         last.append(losses(learner, Cnn, 200, _digits())[-1])
         right.append(learner.right(images.reshape(Cnn.shape), labels))
-    assert last[1] == pytest.approx(last[0], abs=1e-2)
+    assert last[1] == pytest.approx(last[0], abs=0.05)
     assert right[0] > 0.85
-    assert right[1] == pytest.approx(right[0], abs=0.01)
+    assert right[1] == pytest.approx(right[0], abs=0.02)
 
 
 @pytest.mark.slow
 def test_a_whole_training_loop_follows_the_cpu(device: str) -> None:
     """Both normalizations, attention, dropout, checkpoints, AdamW, a schedule, worker processes."""
     ours, theirs = Training(device).run(12), Training("cpu").run(12)
-    assert furthest(ours, theirs) < 1e-5
+    assert furthest(ours, theirs) < bound("float32", 4096)
 
 
 # ---- memory

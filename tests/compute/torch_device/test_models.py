@@ -161,7 +161,7 @@ def test_a_whole_pipeline_of_diffusers_draws_the_same_picture() -> None:
     wanted = drawn()
     pipe.to(DEVICE)
     assert pipe.transformer.device.type == DEVICE
-    assert_near(drawn(), wanted, torch.float32, TERMS)
+    assert_near(drawn(), wanted, torch.float32, 4 * TERMS)
 
 
 def test_frequencies_are_exact_to_the_last_bit() -> None:

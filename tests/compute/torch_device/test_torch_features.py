@@ -282,6 +282,6 @@ def test_a_default_device_is_used_by_factories_and_modules() -> None:
 
 def test_a_generator_of_the_cpu_draws_for_the_device() -> None:
     def drawn(device: str) -> torch.Tensor:
-        return torch.randn(40, generator=torch.Generator().manual_seed(3), device=device).cpu()
+        return torch.rand(40, generator=torch.Generator().manual_seed(3), device=device).cpu()
 
     assert torch.equal(drawn(DEVICE), drawn("cpu"))

@@ -24,6 +24,7 @@ import holdfast.torch  # noqa: F401  (makes the device known)
 from holdfast import memory
 from holdfast.compute import engine
 from holdfast.memory.leaks import LeakFound
+from tests.tolerance import bound
 
 DEVICE = "holdfast"
 STEPS = 24
@@ -127,7 +128,7 @@ def furthest(ours: list[float], theirs: list[float]) -> float:
 def test_losses_are_those_of_the_cpu() -> None:
     ours, theirs = Training(DEVICE).run(STEPS), Training("cpu").run(STEPS)
     assert theirs[-1] < 0.8 * theirs[0]  # it does learn
-    assert furthest(ours, theirs) < 1e-5
+    assert furthest(ours, theirs) < bound("float32", 4096)
 
 
 @pytest.mark.slow
@@ -135,7 +136,7 @@ def test_losses_are_those_of_the_cpu() -> None:
 def test_losses_in_mixed_precision_are_near_those_of_the_cpu(amp: torch.dtype) -> None:
     ours, theirs = Training(DEVICE, amp).run(STEPS), Training("cpu", amp).run(STEPS)
     assert ours != Training(DEVICE).run(STEPS)  # it was mixed
-    assert furthest(ours, theirs) < 0.03
+    assert furthest(ours, theirs) < bound(amp, 16)
 
 
 @pytest.mark.slow
