@@ -14,11 +14,15 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 TOGETHER = "tests/comfyui/"  # they share one server
+SAME_GUEST = "tests/memory/svm/test_guest.py", "tests/memory/svm/test_process.py"
 
 
 def file_of(nodeid: str) -> str:
-    """What stays on one worker."""
-    return TOGETHER if nodeid.startswith(TOGETHER) else nodeid.partition("::")[0]
+    """What stays on one worker: a file, or files that share what takes long to start."""
+    if nodeid.startswith(TOGETHER):
+        return TOGETHER
+    file = nodeid.partition("::")[0]
+    return SAME_GUEST[0] if file in SAME_GUEST else file
 
 
 class FileQueue:
