@@ -122,6 +122,7 @@ def environment(base: Path) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "HOLDFAST_BUILD_DIR": str(ROOT / ".cache" / "build"),
         "HOLDFAST_CACHE_DIR": str(base / "cache"),
+        "HOLDFAST_REPORT_S": "120",  # the machine may be busy
         "HOLDFAST_RUNTIME_DIR": str(base / "sockets"),
         "HOLDFAST_TORCH_SHIM": "off",
         "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".cache" / "jax"),

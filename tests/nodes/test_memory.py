@@ -165,7 +165,7 @@ def test_what_there_was_no_time_for_is_said() -> None:
     found = holding.holdings(limit_s=0.0)
     assert not found.complete
     lines = words.holders_text(found)
-    assert lines[-1] == "  (there was no time to look at everything)"
+    assert lines[-1] == "  (there was no time to look at everything: HOLDFAST_REPORT_S gives more)"
     assert any(holding.NOT_LOOKED_FOR in line for line in lines)
     del held
 

@@ -125,6 +125,9 @@ class Config:
         "folder for the history of runs and their small pictures (pipeline)",
         default_factory=lambda: default_history_dir({}),
     )
+    report_s: float = about(
+        "seconds that Memory Report may look for who holds tensors (nodes)", default=1.5
+    )
     debug: bool = about("show Python tracebacks for errors (command line)", default=False)
 
     @classmethod

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.base.config import Config
 from holdfast.memory.reference_words import is_named, step_in_words
 from holdfast.memory.referrers import running_variables
 from holdfast.nodes.host import models
 
-LIMIT_S = 1.5
 SEARCHED = 4  # single tensors
 LEVELS = 6  # references upwards from one
 LEAST_BYTES = 1_000_000  # of a single tensor to be named
@@ -57,9 +57,13 @@ class Holdings:
         return found
 
 
-def holdings(tick: Tick | None = None, limit_s: float = LIMIT_S) -> Holdings:
-    """The tensors that are alive, and who holds them. `tick` is told (done, total) on the way."""
+def holdings(tick: Tick | None = None, limit_s: float | None = None) -> Holdings:
+    """The tensors that are alive, and who holds them. `tick` gets (done, total) on the way.
+
+    `limit_s`: HOLDFAST_REPORT_S if it is None.
+    """
     start_s = time.monotonic()
+    limit_s = Config.load().report_s if limit_s is None else limit_s
     if "torch" not in sys.modules:
         return Holdings((), True, 0.0)
     look = _Look(start_s + limit_s)

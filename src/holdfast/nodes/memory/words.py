@@ -219,7 +219,7 @@ def holders_text(holdings: Holdings) -> list[str]:
     if rest:
         lines.append(f"  {format_bytes(sum(row.nbytes for row in rest))} held by others")
     if not holdings.complete:
-        lines.append("  (there was no time to look at everything)")
+        lines.append("  (there was no time to look at everything: HOLDFAST_REPORT_S gives more)")
     return lines
 
 
