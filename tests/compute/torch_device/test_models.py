@@ -25,6 +25,9 @@ from tests.tolerance import assert_near, bound, distance, no_worse
 
 DEVICE = "holdfast"
 TERMS = 1024  # of the longest sums, and some layers
+# Of what learns from sines of times, up to 1000: their rounding is that of the angle. Modules of
+# diffusers compute them in float32 whatever their dtype is, so torch seems to make no error there.
+ANGLES = 16 * TERMS
 Gradients = dict[str, torch.Tensor | None]
 
 
@@ -93,10 +96,10 @@ def assert_gradients_as_near(ours: Gradients, theirs: Gradients, exact: Gradient
             continue
         size = largest(truth)
         if size < bound(mine.dtype, TERMS, top):
-            assert largest(mine) <= bound(mine.dtype, TERMS, top), name
+            assert largest(mine.double() - truth) <= bound(mine.dtype, TERMS, top), name
         else:
             errors = (largest(one.double() - truth) / size for one in (mine, other))
-            assert no_worse(*errors, mine.dtype, TERMS), name
+            assert no_worse(*errors, mine.dtype, ANGLES if "time" in name else TERMS), name
 
 
 @pytest.mark.parametrize("name", CASES)
