@@ -278,7 +278,7 @@ def _inputs(text: str) -> list[str]:
 
 
 def _leaked(text: str, doing: str) -> Unsupported:
-    line = re.search(r"was created on line (\S+)", text)
+    line = re.search(r"was created on line (.+?:\d+(?::\d+)?)\b", text)
     where = f", made at {line[1]}" if line else ""
     return Unsupported(
         f"cannot compile while {doing}: the model kept a value of an earlier trace{where}",
