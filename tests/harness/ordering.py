@@ -48,9 +48,8 @@ def _mark_exhaustive(config: pytest.Config, items: list[pytest.Item]) -> None:
     patterns = [line for line in _EXHAUSTIVE.read_text().splitlines() if line[:1] not in ("", "#")]
     unused = set(patterns)
     for item in items:
-        file = item.nodeid.partition("::")[0]
         for pattern in patterns:
-            if pattern.startswith(file) and fnmatchcase(item.nodeid, pattern):
+            if fnmatchcase(item.nodeid, pattern):
                 item.add_marker(pytest.mark.exhaustive)
                 unused.discard(pattern)
     if unused and config.args == config.getini("testpaths"):

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import holdfast.torch
+from holdfast.base.errors import Misuse
 
 assert holdfast.torch
 DEVICE = "holdfast"
@@ -96,6 +97,26 @@ def test_a_graph_from_before_the_move_is_refused() -> None:
         loss.backward()
     model(torch.ones(1, 2, device=DEVICE)).sum().backward()
     assert model.bias.grad is not None
+
+
+def test_data_of_the_device_is_given_to_a_parameter_and_taken_back() -> None:
+    parameter = nn.Parameter(torch.ones(3), requires_grad=False)
+    same = parameter
+    parameter.data = parameter.data.to(DEVICE)
+    assert parameter is same
+    assert type(parameter) is nn.Parameter
+    assert parameter.device.type == DEVICE
+    parameter.data = torch.zeros(3)
+    assert parameter.device.type == "cpu"
+    assert parameter.tolist() == [0, 0, 0]
+
+
+def test_data_of_the_device_for_a_parameter_that_others_hold_is_refused() -> None:
+    parameter = nn.Parameter(torch.ones(3))
+    others = weakref.ref(parameter)
+    with pytest.raises(Misuse, match="module.to"):
+        parameter.data = torch.zeros(3, device=DEVICE)
+    assert others() is parameter
 
 
 def test_number_formats_change_in_place() -> None:

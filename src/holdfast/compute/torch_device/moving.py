@@ -1,6 +1,7 @@
 """Modules on their way to the device and back.
 
-Covers: parameters that stay the same objects when `module.to(…)` moves them, and stay tied.
+Covers: parameters that stay the same objects when `module.to(…)` moves them, and stay tied;
+`parameter.data = …` with data of the other kind.
 Leaves to others: copying (`specials`), everything else that `.to` does (torch).
 Promise: a move between CPU and CUDA, or of a number format alone, is torch's own.
 
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 
+from holdfast.base.errors import Misuse
 from holdfast.compute.torch_device.storage import DEVICE
 
 Module: Any = torch.nn.Module
@@ -50,8 +52,33 @@ def install() -> None:
 
     _apply.__doc__ = theirs.__doc__
     Module._apply = _apply
+    Tensor.data = _settable(Tensor.data)  # pyright: ignore[reportAttributeAccessIssue]
     spreading: Any = importlib.import_module("torch.nn.parallel.data_parallel")
     spreading._get_available_device_type = _several(spreading._get_available_device_type)
+
+
+def _settable(theirs: Any) -> property:
+    """`tensor.data`, which also takes data of the device for a tensor of the CPU, and back."""
+
+    def put(self: Tensor, data: Tensor) -> None:
+        kinds = {self.device.type, getattr(data, "device", self.device).type}
+        if len(kinds) == 1 or DEVICE not in kinds:
+            theirs.__set__(self, data)
+            return
+        fresh: Any = data.detach()
+        if isinstance(self, torch.nn.Parameter):
+            fresh = torch.nn.Parameter(fresh, self.requires_grad)
+        _inherit(self, fresh)
+        try:
+            torch.utils.swap_tensors(self, fresh)
+        except RuntimeError as exc:
+            raise Misuse(
+                f"cannot give a tensor on {self.device} data on {data.device}: others hold it",
+                expected="a tensor without weak references that no graph uses",
+                hint=f"module.to({data.device.type!r}), which replaces such parameters",
+            ) from exc
+
+    return property(theirs.__get__, put, theirs.__delete__, theirs.__doc__)
 
 
 def _several(theirs: Any) -> Any:
