@@ -114,7 +114,7 @@ def test_data_of_the_device_is_given_to_a_parameter_and_taken_back() -> None:
 def test_data_of_the_device_for_a_parameter_that_others_hold_is_refused() -> None:
     parameter = nn.Parameter(torch.ones(3))
     others = weakref.ref(parameter)
-    with pytest.raises(Misuse, match="module.to"):
+    with pytest.raises(Misuse, match=r"module\.to"):
         parameter.data = torch.zeros(3, device=DEVICE)
     assert others() is parameter
 
@@ -201,11 +201,3 @@ def test_data_parallel_leaves_a_module_where_it_is() -> None:
         x = torch.ones(1, 2, device=place)
         assert torch.equal(nn.DataParallel(model)(x).cpu(), model(x).cpu())
         assert places(model) == {place}
-
-
-def test_data_of_another_device_is_refused() -> None:
-    for one, other in (("cpu", DEVICE), (DEVICE, "cpu")):
-        parameter = nn.Parameter(torch.ones(2, device=one))
-        with pytest.raises(RuntimeError, match="incompatible tensor type"):
-            parameter.data = torch.zeros(2, device=other)
-        assert parameter.tolist() == [1, 1]

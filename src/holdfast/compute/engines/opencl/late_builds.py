@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyopencl as cl
+from pyopencl import _cl
 
 from holdfast.memory.opencl import Place
 
@@ -76,4 +77,4 @@ def build(program: Any, options: list[str]) -> bool:
 @functools.cache
 def _opencl() -> Any:
     """The OpenCL library that pyopencl loaded; its functions keep the GIL."""
-    return ctypes.PyDLL(cl._cl.__file__)
+    return ctypes.PyDLL(_cl.__file__)
