@@ -8,7 +8,7 @@ come when the first tensor does.
 from __future__ import annotations
 
 import functools
-import importlib
+import importlib.util
 import os
 import threading
 from collections.abc import Callable, Iterable
@@ -57,8 +57,17 @@ def register(asked: bool = True) -> None:
 
         if asked:
             accelerator.show()
+            _install_loading()
         elif is_new:
             accelerator.hide()
+
+
+def _install_loading() -> None:
+    """Have safetensors know the device, where there is safetensors."""
+    if importlib.util.find_spec("safetensors") is not None:
+        from holdfast.compute.torch_device import safetensors_loading
+
+        safetensors_loading.install()
 
 
 def _register() -> None:

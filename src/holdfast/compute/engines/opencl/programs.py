@@ -106,7 +106,7 @@ class Programs:
                 self._build(program, options)
         except cl.Error as exc:
             return self._failed(function, program, exc)
-        self._keep(file, program.get_info(cl.program_info.BINARIES)[0])
+        self._keep(file, program)
         return program
 
     def _build(self, program: Any, options: list[str]) -> Any:
@@ -114,7 +114,8 @@ class Programs:
             return program
         return program.build(options=options, cache_dir=False)
 
-    def _keep(self, file: Path, binary: bytes) -> None:
+    def _keep(self, file: Path, program: Any) -> None:
+        binary = program.get_info(cl.program_info.BINARIES)[0]
         with contextlib.suppress(OSError):  # a cache that cannot be written is no reason to stop
             file.parent.mkdir(parents=True, exist_ok=True)
             self._sweep(file.parent)
