@@ -188,9 +188,41 @@ def sdxl(*, tiny: bool = False) -> Shape:
     return Shape("sdxl", about, build, inputs)
 
 
+def qwen(*, tiny: bool = False) -> Shape:
+    """Qwen-Image: 4096 tokens of a 1024x1024 image and 256 of text."""
+
+    def build() -> nn.Module:
+        model = network("QwenImageTransformer2DModel")
+        if tiny:
+            return model(
+                in_channels=8,
+                out_channels=2,
+                num_layers=3,
+                attention_head_dim=16,
+                num_attention_heads=2,
+                joint_attention_dim=32,
+                axes_dims_rope=(4, 6, 6),
+            )
+        return model()  # its defaults are Qwen-Image's
+
+    side, text, channels, joint = (4, 6, 8, 32) if tiny else (64, 256, 64, 3584)
+
+    def inputs() -> Inputs:
+        return {
+            "hidden_states": (1, side * side, channels),
+            "encoder_hidden_states": (1, text, joint),
+            "timestep": torch.tensor([0.5], dtype=DTYPE),
+            "img_shapes": [[(1, side, side)]],
+            "return_dict": False,
+        }
+
+    return Shape("qwen", f"{side * side}+{text} tokens", build, inputs)
+
+
 SHAPES: dict[str, Callable[..., Shape]] = {
     "flux": flux,
     "wan": wan,
     "sdxl": sdxl,
     "wan14b": lambda *, tiny=False: wan(tiny=tiny, large=True),
+    "qwen": qwen,
 }

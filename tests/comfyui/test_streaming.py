@@ -83,7 +83,7 @@ def test_a_budget_that_is_none_is_refused_before_the_run(comfy: Client, budget: 
 
 def test_a_budget_that_no_layer_fits_into_says_which_would_do(comfy: Client) -> None:
     with pytest.raises(Failed) as caught:
-        comfy.run(models.workflow("sd15", [streamed(budget_gb=0.001)]))
+        comfy.run(models.workflow("sd15", [streamed(budget_gb=0.0001)]))
     said = str(caught.value)
     assert "cannot run UNetModel" in said
     assert "expected: " in said

@@ -261,7 +261,7 @@ def test_lost_cells_are_named_where_a_faster_peer_kept_within_the_budget() -> No
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--models", "fluks"], "'fluks' is none of flux, wan, sdxl, wan14b"),
+        (["--models", "fluks"], "'fluks' is none of flux, wan, sdxl, wan14b, qwen"),
         (["--budgets", "150"], "percentages from 0 to 100, got '150'"),
         (["--steps", "0"], "a whole number from 1, got '0'"),
     ],

@@ -75,7 +75,11 @@ def test_names_and_masks_change_nothing() -> None:
 def test_what_cannot_be_followed_is_not_known() -> None:
     x = torch.randn(8, 64)
     assert least(Picky(), x) is None
-    assert least(Loose(), x) is None
+
+
+def test_arguments_without_names_are_followed_too() -> None:
+    x = torch.randn(8, 64)
+    assert least(Loose(), x) == least(Net(), x)
 
 
 def test_the_module_is_managed_as_before() -> None:

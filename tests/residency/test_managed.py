@@ -189,16 +189,18 @@ def test_a_budget_that_is_too_small_says_which_one_works() -> None:
         managed.set_budget(12_000)
         with pytest.raises(OutOfMemory) as raised:
             module(x)
+        named = str(raised.value).partition("a budget of ")[2].partition(" or more")[0]
         assert str(raised.value) == (
-            "cannot run Net inside of 12.0 KB\n"
-            "  expected: a budget of at least 21.0 KB: 16.9 KB for its largest layer and what "
-            "always stays, 4.1 KB beside weights\n"
+            "cannot run Net inside of 12.0 KB: the device is full with one layer at a time\n"
+            "  expected: room for what is computed and the largest layer: "
+            f"a budget of {named} or more\n"
             "  try: a larger budget, smaller pictures, or fewer of them at once"
         )
-        managed.set_budget("21.0KB")
+        managed.set_budget(parse_bytes(named) * 99 // 100)
+        with pytest.raises(OutOfMemory):
+            module(x)
+        managed.set_budget(named)
         module(x)
-        assert managed.plan is not None
-        assert managed.plan.visits
     unmanage(module)
 
 
@@ -626,8 +628,8 @@ def test_a_call_that_is_too_large_teaches_nothing_to_the_next() -> None:
     sim = models.device()
     budget = models.weight_bytes(module) // 2
     managed = manage(module, budget, sim)
-    assert torch.equal(module(x), expected)
-    assert torch.equal(module(x), expected)
+    for _ in range(5):  # the plan has its times
+        assert torch.equal(module(x), expected)
     kept = managed.plan.kept_bytes if managed.plan is not None else 0
     large = x.repeat(budget // x.nbytes, 1, 1)
     with pytest.raises(OutOfMemory, match="cannot run Stack inside of"):
@@ -643,10 +645,10 @@ def test_room_for_a_large_call_is_given_back_after_some_small_ones() -> None:
     sim = models.device()
     managed = manage(module, models.weight_bytes(module) // 2, sim)
     kept: list[int] = []
-    for rows in (1, 1, 1, 6, *(1,) * 12):
+    for rows in (*(1,) * 6, 6, *(1,) * 12):
         module(x.repeat(rows, 1, 1))
         kept.append(managed.plan.kept_bytes if managed.plan is not None else 0)
-    assert kept[3] <= kept[2]
-    assert kept[4] < kept[2]
-    assert kept[-1] == kept[2]
+    assert kept[6] <= kept[5]
+    assert kept[7] < kept[5]
+    assert kept[-1] == kept[5]
     unmanage(module)

@@ -17,6 +17,8 @@ from holdfast.residency.carriers.carrier import Carrier
 from holdfast.residency.recording.journal import Journal
 
 if TYPE_CHECKING:
+    import torch
+
     from holdfast.residency.state import State
 
 
@@ -157,16 +159,20 @@ class Group:
             others.pop(0).let_go(f"room for {member.name}")
         yield
 
-    def give_way(self, member: State) -> bool:
-        """Have the member that is needed last leave, for one that has no room; False if none can.
+    def make_room(self, member: State, used: Sequence[torch.Tensor]) -> bool:
+        """Free device memory for a member that lacks some; False if there is none to free.
 
-        Before its first pass nobody knows what a member computes.
+        The only place that decides who leaves: idle members, the one that is needed last first;
+        then weights of the member itself that no open layer has; then those of members that it
+        runs inside of. Memory of `used` stays.
         """
-        others = [m for m in self._by_next_use(member) if m.held_bytes and not m.running]
-        if others:
-            others[0].let_go(f"room for {member.name}")
+        others = self._by_next_use(member)
+        idle = [m for m in others if m.held_bytes and not m.running]
+        if idle:
+            idle[0].let_go(f"room for {member.name}")
             self.carrier.tidy()
-        return bool(others)
+            return True
+        return member.shed(used) or any(m.shed(used) for m in others if m.runs_here)
 
     def _by_next_use(self, member: State) -> list[State]:
         """The other members, the one that is needed last first."""

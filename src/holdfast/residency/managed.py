@@ -1,10 +1,9 @@
 """A module whose weights come and go while it runs, under a budget it never exceeds.
 
-Covers: hooks on and off, the first pass that traces, passes that stream, layers out of turn, a
-device that is full in the middle, budgets that change, the exact way back.
+Covers: taking weights over and giving them back, packing, values for those who ask.
 Leaves to others: deciding (plan), moving (stream), several modules under one budget (group).
-Promise: results are those of the module without it, bit for bit; after any exception the next call
-works, and `unmanage` gives the module back as it was.
+Promise: results are those of the module without it, bit for bit, and its code runs once for each
+call; after any exception the next call works, and `unmanage` gives the module back as it was.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from holdfast.residency import outside
 from holdfast.residency.interrupt import throw_exception_if_processing_interrupted
 from holdfast.residency.packing.pack import decoder, pack
 from holdfast.residency.passes import Passes
-from holdfast.residency.retry import Before
 from holdfast.residency.staging import Staging
 from holdfast.residency.weights import Stretch, find, owners, take_over
 
@@ -46,7 +44,6 @@ class Managed(Passes):
                 progress=self._loading,
             )
         outside.bring(self.module, self.carrier.device)
-        self._before = Before(self.module, self._stretches)
         self._weight_of = {id(m.tensor): s.index for s in self._stretches for m in s.members}
         self._own = {p: self._own.get(p, ()) for p, _, _ in owners(self.module)}
         outside.attach(self)
@@ -54,6 +51,7 @@ class Managed(Passes):
             if entry not in self._replaced:
                 self._wrap(entry)
         self._taken = True
+        self.hook_all()
 
     def _loading(self, done: int, total: int) -> None:
         throw_exception_if_processing_interrupted()
@@ -107,7 +105,6 @@ class Managed(Passes):
         self.group.leave(self)
         outside.detach(self)
         self._replaced, self._orders, self._own, self._stretches = {}, {}, {}, []
-        self._before = Before(self.module, [])
         self.when_left = None
         self._taken = False
 

@@ -5,14 +5,16 @@ Leaves to others: its layers (layers), its passes (passes), coming and going (ma
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from holdfast.base.units import parse_bytes
@@ -21,8 +23,8 @@ from holdfast.residency.carriers.carrier import Carrier
 from holdfast.residency.group import Group
 from holdfast.residency.in_step import Turns
 from holdfast.residency.recording.journal import Journal
-from holdfast.residency.retry import Before
 from holdfast.residency.ring import aligned
+from holdfast.residency.signature import Signature
 from holdfast.residency.stream import Streamer
 from holdfast.residency.trace import Order, Stopwatch, Tracer
 from holdfast.residency.weights import Stretch
@@ -36,6 +38,8 @@ ENTRIES = ("forward", "encode", "decode")
 SMALL_BYTES = 64 << 10
 RETRACES = 4
 REMEMBERED = 8  # passes whose memory beside weights is expected again
+MARGIN = 32  # of what a pass computes, one part more is left free
+SIGNATURES = 256  # kinds of calls whose memory is remembered
 LOOK_MS = 25.0  # how much computing there may be between two looks for an interrupt
 
 Progress = Callable[[int, int], None]
@@ -105,6 +109,33 @@ class State:
         self._escaped: set[int] = set()  # weights that results lie in
         self._borrows = False  # whether weights are used without their layer
         self._moving_weights = False
+        self._loose: dict[tuple[int, ...], torch.Tensor] = {}  # device memory outside of any plan
+        self._holders: dict[tuple[int, ...], int] = {}  # how many tensors lie there by our doing
+        self._lingering_bytes = 0  # of a ring that was given up while a layer used it
+        self._signature: Signature | None = None  # that of the pass under way
+        self._peak_of: dict[Signature, int] = {}  # what calls computed beside weights
+        self._peak_beside_integers: dict[Hashable, int] = {}  # that with any integers
+        self._input_bytes: dict[Signature, int] = {}
+        # Calls that the plan at work served without trouble, and what others had when they began.
+        self._sure: dict[Signature, int] = {}
+        self._varying: set[Signature] = set()  # calls whose shapes depend on values
+        self._refused_at: dict[Signature, int] = {}  # budgets in which calls found no room
+        self._reads_values = False  # whether this pass looked at values
+        self._expected_bytes = 0  # what this pass will compute beside weights, as far as is known
+        self._largest_bytes = 0  # the weights of its largest layer
+        self._begun_bytes = 0  # what others had on the device when this pass began
+        self._is_guarded = False  # whether every operation is watched
+        self._outside: tuple[nn.Module, contextlib.ExitStack] | None = (
+            None  # a part that was called
+        )
+        self._arguments: Any = None  # those of the pass under way, without values
+        # What libraries want in a layer, by the kind of the call.
+        self._workspaces: dict[str, dict[Signature | None, tuple[int, ...]]] = {}
+        self._before_op = (0, 0)  # bytes on the device, failures: before an operation not yet known
+        self._is_never_sure = False  # whether the pass before looked at values, or is like no other
+        self._seen_failures = 0  # how often this pass got to know of that
+        self._failures = 0  # how often the device had refused memory when this pass began
+        self.repeated_ops = 0  # operations that found the device full and were repeated
         self._others_peak = 0  # the most that was computed beside weights, in the latest passes
         self._peaks: deque[int] = deque(maxlen=REMEMBERED)  # that of each
         self._peak = 0  # that of this one
@@ -112,7 +143,7 @@ class State:
         self._tight = False  # whether the budget leaves no room for kernels that are loaded
         self.passes = 0  # calls that it ran to their end
         self._entered: int | None = None  # the thread that is inside
-        self._token: object | None = None  # the call that is inside, if it came by itself
+        self._token: Any = None  # a lock that the call inside holds for as long as it runs
         self._astray = 0  # layers out of turn in this pass
         self.door = threading.RLock()  # held by who comes in, and by who has it leave
         self.thread: int | None = None  # where it ran last
@@ -124,7 +155,6 @@ class State:
         self._stretches: list[Stretch] = []
         self._own: dict[str, tuple[int, ...]] = {}
         self._weight_of: dict[int, int] = {}
-        self._before = Before(module, [])
 
     def take(self) -> None:
         """Bring the weights under management."""
@@ -140,14 +170,11 @@ class State:
 
     def _is_inside(self) -> bool:
         """Whether the call that came in is under way; Ctrl-C may have cut off its very end."""
-        if self._entered is None or self._token is None:
-            return self._entered is not None
-        frame = sys._current_frames().get(self._entered)
-        while frame is not None:
-            if frame.f_code.co_name == "_enter" and frame.f_locals.get("token") is self._token:
-                return True
-            frame = frame.f_back
-        return False
+        if self._entered is None:
+            return False
+        if self._outside is not None and _is_called(self._outside[0], self._entered):
+            return True
+        return self._token is not None and self._token.locked()
 
     # ---- memory
 
@@ -156,13 +183,30 @@ class State:
         """What it holds on the device."""
         streamer = self._streamer  # others may ask while it leaves
         streaming = 0 if streamer is None else streamer.device_bytes
-        aside = (aligned(s.raw_bytes) for call in self._calls for s in call.aside)
-        return streaming + sum(aside)
+        loose = sum(memory.numel() for memory in list(self._loose.values()))
+        return streaming + loose + self._lingering_bytes
 
     @property
     def weight_bytes(self) -> int:
         """All its weights."""
         return sum(stretch.raw_bytes for stretch in self._stretches)
+
+    @property
+    def begun_bytes(self) -> int:
+        """What others had on the device when the latest pass began."""
+        return self._begun_bytes
+
+    def sizes_and_owners(self) -> tuple[list[int], dict[str, tuple[int, ...]]]:
+        """What each weight takes on the device, and which of them each layer has by itself."""
+        return [aligned(s.raw_bytes) for s in self._stretches], self._own
+
+    def strides(self) -> dict[int, tuple[int, ...]]:
+        """The strides of its tensors by their `id`, also where they have no memory now."""
+        return {id(m.tensor): m.stride for s in self._stretches for m in s.members}
+
+    def weight_of(self, tensor: torch.Tensor) -> int | None:
+        """The number of the weight that a tensor is in; None for one that does not move."""
+        return self._weight_of.get(id(tensor))
 
     def set_budget(self, budget: str | int | None) -> None:
         """Change the budget of its group; what does not fit any more leaves at once."""
@@ -197,10 +241,24 @@ class State:
                     self._streamer.close(reason)
             self._streamer = None
             self._current = None
+            self._sure.clear()
             for stretch in self._stretches:
                 stretch.unbind()
                 stretch.forget_views()
+            self._loose.clear()
+            self._holders.clear()
+            self._lingering_bytes = 0
             self._lane.calls = []
+            if self._taken:
+                self.hook_all()
+
+    def hook_all(self) -> None:
+        """Have every layer that has weights bring them, whoever calls it."""
+        raise NotImplementedError
+
+    def shed(self, used: Sequence[torch.Tensor]) -> bool:
+        """Free memory of weights that no open layer has, nor `used`; False if there is none."""
+        raise NotImplementedError
 
     def _sample(self) -> None:
         """Note how much everyone else has on the device, while what is ours is known."""
@@ -211,12 +269,23 @@ class State:
     def _remember(self) -> None:
         """A pass is over: those before the latest few do not count any more."""
         self._peaks.append(self._peak)
-        self._peak = 0
         self._others_peak = max(self._peaks)
+        if self._signature is not None:
+            self._peak_of[self._signature] = max(self._peak, self._peak_of.get(self._signature, 0))
+            coarse = self._signature[0]
+            most = max(self._peak, self._peak_beside_integers.get(coarse, 0))
+            self._peak_beside_integers[coarse] = most
+        tables: list[dict[Any, int]] = [self._peak_of, self._input_bytes, self._refused_at]
+        for table in (*tables, self._peak_beside_integers):
+            while len(table) > SIGNATURES:
+                del table[next(iter(table))]
+        self._peak = self._expected_bytes = 0
 
     def allowance(self) -> int:
         """What the budget leaves for weights, with what the last passes computed."""
-        room = self.group.room_bytes - self._others_peak - self._reserve
+        beside = max(self._others_peak, self._expected_bytes)
+        beside += beside // MARGIN  # passes of one kind differ a little
+        room = self.group.room_bytes - beside - self._reserve
         if self.group.weights_bytes is not None:
             room = min(room, self.group.weights_bytes)
         return room if self.keep_bytes is None else min(room, self.keep_bytes + (1 << 30))
@@ -226,7 +295,8 @@ class State:
 
         The other way round from `allowance`: rounding takes more of a larger budget.
         """
-        beside = self.carrier.outside_bytes() + self._others_peak + self._reserve
+        beside = self._others_peak + self._others_peak // MARGIN + self._reserve
+        beside += self.carrier.outside_bytes()
         budget, wanted = 0, weights_bytes + beside
         while budget != wanted:
             budget = wanted
@@ -237,6 +307,11 @@ class State:
     def running(self) -> bool:
         """Whether a pass is under way."""
         return self._is_inside()
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether a pass is under way in this thread."""
+        return self._entered == threading.get_ident() and self._is_inside()
 
     # ---- recording
 
@@ -270,3 +345,19 @@ class State:
         if self._streamer is not None:
             with self.journal.inside(self, self.name):
                 self._streamer.note_stays()
+
+
+def _is_called(part: nn.Module, thread: int) -> bool:
+    """Whether a thread is inside of a call of that module."""
+    frame = sys._current_frames().get(thread)
+    try:
+        while frame is not None:
+            if frame.f_code in _CALLS and frame.f_locals.get("self") is part:
+                return True
+            frame = frame.f_back
+    finally:
+        del frame  # a frame that knows itself keeps all that is on the stack
+    return False
+
+
+_CALLS = (nn.Module._call_impl.__code__, nn.Module._wrapped_call_impl.__code__)

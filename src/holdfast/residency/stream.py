@@ -157,7 +157,7 @@ class Streamer:
         self._journal.note("keep", name, chunk.payload_bytes)
 
     def close(
-        self, reason: str, staying: Collection[tuple[int, ...]] = ()
+        self, reason: str, staying: Collection[tuple[int, ...]] = (), unbind: bool = True
     ) -> dict[tuple[int, ...], torch.Tensor]:
         """Give the rings back and unbind everything; returns the kept chunks with their memory.
 
@@ -165,7 +165,7 @@ class Streamer:
         what was queued is over; the host does not wait for it.
         """
         self._carrier.drain()
-        for stretch in self._stretches:
+        for stretch in self._stretches if unbind else ():
             stretch.unbind()
             stretch.forget_views()
         self.note_stays()
@@ -177,6 +177,26 @@ class Streamer:
         self._forget_places()
         self._ring = self._decoded = self._aside = None
         return kept
+
+    def dissolve(self, using: Collection[int]) -> dict[tuple[int, ...], torch.Tensor]:
+        """End in the middle of a pass: returns the kept chunks, whose weights stay bound.
+
+        So do weights of the rings that layers are `using`; their memory goes back with them.
+        """
+        self._carrier.drain()
+        kept, self._kept = self._kept, {}
+        staying = {weight for weights in kept for weight in weights} | set(using)
+        for stretch in self._stretches:
+            if stretch.index not in staying:
+                stretch.unbind()
+                stretch.forget_views()
+        self.close("the device was full", unbind=False)
+        return kept
+
+    @property
+    def ring_bytes(self) -> int:
+        """What its rings hold on the device."""
+        return sum(ring.numel() for ring in (self._ring, self._decoded) if ring is not None)
 
     def _forget_places(self) -> None:
         """Views of the rings, which are made once: making them takes longer than using them."""
@@ -208,9 +228,8 @@ class Streamer:
     @property
     def device_bytes(self) -> int:
         """What it holds on the device now."""
-        rings = (ring.numel() for ring in (self._ring, self._decoded) if ring is not None)
         kept = sum(memory.numel() for memory in self._kept.values())
-        return sum(rings) + kept + sum(m.numel() for m in self._kept_packed.values())
+        return self.ring_bytes + kept + sum(m.numel() for m in self._kept_packed.values())
 
     # ---- passes
 

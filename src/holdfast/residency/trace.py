@@ -7,13 +7,7 @@ Leaves to others: bringing the weights (managed), deciding (plan).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from holdfast.residency.carriers.carrier import Carrier, Mark
 from holdfast.residency.plan import Use
@@ -121,21 +115,3 @@ class Tracer:
             for seen in self._seen
         )
         return Order(tuple(seen.path for seen in self._seen), uses, frozenset(staying))
-
-
-class Finder(TorchDispatchMode):
-    """Sees every weight that goes into an operation of torch.
-
-    Below torch's functions, as some of them (attention) go another way when somebody looks on.
-    """
-
-    def __init__(self, weight_of: dict[int, int], use: Callable[[int], None]) -> None:
-        super().__init__()
-        self._weight_of, self._use = weight_of, use
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        for leaf in tree_leaves((args, kwargs)):
-            if isinstance(leaf, torch.Tensor) and id(leaf) in self._weight_of:
-                self._use(self._weight_of[id(leaf)])
-        return func(*args, **kwargs)

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from holdfast.base.errors import BadInput
 from holdfast.residency.packing.pack import Layout, packable, unpack
 from holdfast.residency.ring import aligned
-from holdfast.residency.slabs import pin, slab, unwatched
+from holdfast.residency.slabs import pin, slab
 
 SLAB_BYTES = 256 << 20
 WATCHED_BYTES = 64 << 10
@@ -60,7 +60,6 @@ class Stretch:
     layout: Layout | None = None
     bound: torch.Tensor | None = None  # device memory its members point at
     changed: bool = False  # whether a run ever changed it
-    before: tuple[torch.Tensor, Layout | None] | None = None  # the host's bytes until they changed
     merged: bool = False  # whether the copy on the device has LoRAs in it
     _views: dict[int, list[torch.Tensor]] = field(default_factory=dict)
     _resting: tuple[tuple[int, int], list[torch.Tensor]] | None = None
@@ -125,34 +124,15 @@ class Stretch:
         if self.layout is None:
             fresh = raw.to(self.host.device)
             if not torch.equal(fresh, self.host):
-                self._will_change()
+                self.changed = True
                 self.host.copy_(fresh)
         else:
-            self._will_change()
+            self.changed = True
             self.layout = None
             self.host = slab(self.raw_bytes)
             self.host.copy_(raw)
         for member in self.members:
             member.version = _version(member.tensor)
-
-    def _will_change(self) -> None:
-        self.changed = True
-        if self.before is None:
-            with unwatched():
-                old = self.host.clone() if self.layout is None else self.host
-            self.before = (old, self.layout)
-
-    def revert(self) -> None:
-        """Leave the device and have the bytes that the host had when `before` was None."""
-        self.bound = None
-        if self.before is not None:
-            old, layout = self.before
-            if layout is None:
-                self.host.copy_(old)
-            else:
-                self.host, self.layout = old, layout
-            self.before = None
-        self.rest()
 
     def rest(self) -> None:
         """Point the members at the host bytes, or at nothing where those are packed."""

@@ -110,6 +110,22 @@ class Carrier(Protocol):
         """What the device takes for this process beside tensors: the driver's own memory."""
         ...
 
+    def workspace_bytes(self) -> int:
+        """What one operation of a library may want beside its result; 0 where none wants any."""
+        ...
+
+    def has_room(self, pieces: Sequence[int]) -> bool:
+        """Whether memory of those sizes can be taken at once now. It is tried."""
+        ...
+
+    def gaps_bytes(self) -> int:
+        """Memory that is free and cannot be had in larger pieces, after `tidy`."""
+        ...
+
+    def failures(self) -> int:
+        """How often it refused memory so far, whoever got that to know."""
+        ...
+
     def total_bytes(self) -> int:
         """All that the device has for this process."""
         ...

@@ -121,6 +121,22 @@ class Plain:
         """None is known."""
         return 0
 
+    def workspace_bytes(self) -> int:
+        """None is known."""
+        return 0
+
+    def has_room(self, pieces: Sequence[int]) -> bool:
+        """Nobody asks where there are no workspaces."""
+        return True
+
+    def gaps_bytes(self) -> int:
+        """None are known."""
+        return 0
+
+    def failures(self) -> int:
+        """Nobody counts."""
+        return 0
+
     def total_bytes(self) -> int:
         """What Metal recommends to take; the memory of the host."""
         if self._api is not None:

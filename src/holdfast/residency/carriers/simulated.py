@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from holdfast.base.errors import OutOfMemory
@@ -46,7 +46,9 @@ class Simulated:
     """A made-up device. Times are in its own milliseconds; nothing here sleeps.
 
     `eager` is how likely a copy runs before anyone waits for it: 0 as late as possible, 1 at once,
-    in between by `seed`. `capacity_bytes` is what the device has.
+    in between by `seed`. `capacity_bytes` is what the device has. With a `workspace` a convolution
+    wants so many times the bytes of its inputs, as in cuDNN: where there is no room for that, its
+    result has other bits, and no error is raised.
     """
 
     pinned = False
@@ -64,6 +66,7 @@ class Simulated:
         decode_gb_s: float = 500.0,
         eager: float = 0.5,
         seed: int = 0,
+        workspace: float = 0.0,
     ) -> None:
         self.name = name
         self.capacity_bytes = capacity_bytes
@@ -86,6 +89,8 @@ class Simulated:
         self._awaited: list[Moment] = []  # what computing has to come after
         self._behind: list[Moment] = []  # marks that come after some of that
         self._inside = 0
+        self._workspace = workspace
+        self._failures = 0
 
     # ---- memory
 
@@ -117,7 +122,9 @@ class Simulated:
         most = self.capacity_bytes
         if self.limit_bytes is not None:
             most = min(most, self.limit_bytes)
-        return self.held_bytes + self.computed_bytes + nbytes > most
+        over = self.held_bytes + self.computed_bytes + nbytes > most
+        self._failures += over
+        return over
 
     def _room_for(self, nbytes: int, what: str) -> None:
         if self._over(nbytes):
@@ -292,6 +299,33 @@ class Simulated:
         """It has no driver."""
         return 0
 
+    def workspace_bytes(self) -> int:
+        """What any convolution may want, where it was made with a `workspace`."""
+        return 1 << 30 if self._workspace else 0
+
+    def has_room(self, pieces: Sequence[int]) -> bool:
+        """It has no gaps."""
+        return not self._over(sum(pieces))
+
+    def gaps_bytes(self) -> int:
+        """None are known."""
+        return 0
+
+    def failures(self) -> int:
+        """They matter where there are workspaces."""
+        return self._failures if self._workspace else 0
+
+    def convolve(self, result: torch.Tensor, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+        """A convolution as libraries do it: without a workspace it comes out otherwise."""
+        wanted = int(self._workspace * sum(x.numel() * x.element_size() for x in inputs))
+        if not wanted:
+            return result
+        if self._over(wanted):
+            return result * 1.001
+        self._computed_peak = max(self._computed_peak, self.computed_bytes + wanted)
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes + self.computed_bytes + wanted)
+        return result
+
     def total_bytes(self) -> int:
         """Its capacity."""
         return self.capacity_bytes
@@ -305,7 +339,8 @@ class Simulated:
         self.limit_bytes = budget_bytes
 
     def tidy(self) -> None:
-        """It has no cache."""
+        """It has no cache; what computing comes after is over then, and gives its memory back."""
+        self.catch_up()
 
     def rates(self, packed: bool = True) -> Rates:
         """Those it was made with."""
@@ -315,17 +350,23 @@ class Simulated:
 class _Watch(TorchDispatchMode):
     """Counts every storage that an operation makes, until it dies."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, simulated: Simulated) -> None:
         super().__init__()
         self._simulated = simulated
         self._known: set[int] = set()
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """What is compiled stays compiled, as on a real device."""
+        return True
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not _only_looks(func):
             self._simulated.catch_up()
         result = func(*args, **(kwargs or {}))
-        inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        outputs = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
+        inputs, outputs = list(_plain_tensors((args, kwargs))), list(_plain_tensors(result))
         given = {x.untyped_storage().data_ptr() for x in inputs}
         fresh = [x for x in outputs if x.untyped_storage().data_ptr() not in given]
         for tensor in fresh:
@@ -333,6 +374,8 @@ class _Watch(TorchDispatchMode):
         if fresh:
             moved = sum(x.numel() * x.element_size() for x in (*inputs, *outputs))
             self._simulated.spend(_flops(func, inputs, fresh[0]), moved)
+        if isinstance(result, torch.Tensor) and "convolution" in str(func):
+            return self._simulated.convolve(result, inputs)
         return result
 
     def _count(self, storage: torch.UntypedStorage) -> None:
@@ -348,16 +391,28 @@ class _Watch(TorchDispatchMode):
         self._simulated.computed(-nbytes)
 
 
+def _plain_tensors(tree: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a tree that have memory: those inside of wrappers, not these."""
+    for leaf in tree_leaves(tree):
+        if is_traceable_wrapper_subclass(leaf):
+            names, _ = leaf.__tensor_flatten__()
+            yield from _plain_tensors([getattr(leaf, name) for name in names])
+        elif isinstance(leaf, torch.Tensor):
+            yield leaf
+
+
 @functools.cache
 def _only_looks(func: Any) -> bool:
     """Whether it makes a view: that reads nothing, so it says nothing of what has arrived."""
+    if not isinstance(func, torch._ops.OpOverload):
+        return False
     returns = func._schema.returns
     return any(one.alias_info is not None and not one.alias_info.is_write for one in returns)
 
 
 def _flops(func: Any, inputs: Sequence[torch.Tensor], output: torch.Tensor) -> float:
     """Two for each product of a matrix multiplication or convolution; else one for each result."""
-    name = func.overloadpacket.__name__
+    name = getattr(func, "overloadpacket", func).__name__
     if name in ("mm", "addmm", "bmm", "baddbmm"):
         return 2.0 * output.numel() * inputs[-2].shape[-1]
     if "convolution" in name:

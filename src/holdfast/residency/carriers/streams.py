@@ -164,15 +164,31 @@ class Streams:
 
     def others_bytes(self) -> int:
         """All tensors; the caller knows which are its own."""
-        return self._api.memory_allocated(self.device)
+        return self._allocated("current")
 
     def others_peak_bytes(self, reset: bool = False) -> int:
         """The most since the last reset."""
-        peak = self._api.max_memory_allocated(self.device)
+        peak = self._allocated("peak")
         self.peak_bytes = max(self.peak_bytes, peak)  # torch forgets it with every reset
         if reset:
             self._api.reset_peak_memory_stats(self.device)
         return peak
+
+    def _allocated(self, which: str) -> int:
+        """The "current" or "peak" bytes of all tensors.
+
+        torch.cuda.memory_allocated sorts all statistics before it picks one.
+        """
+        stats = self._stats()
+        if stats:
+            return stats["allocated_bytes"]["all"][which]
+        asked = "memory_allocated" if which == "current" else "max_memory_allocated"
+        return getattr(self._api, asked)(self.device)
+
+    def _stats(self) -> dict[str, Any]:
+        """What torch's allocator counts; nothing where a backend does not tell."""
+        nested = getattr(self._api, "memory_stats_as_nested_dict", None)
+        return {} if nested is None else nested(self.device)
 
     def outside_bytes(self) -> int:
         """What the device counts for this process besides torch's memory, as of the last limit."""
@@ -182,6 +198,26 @@ class Streams:
             # With other processes on the card that is far too much.
             self._outside = seen if 0 <= seen <= 2 * _CONTEXT_BYTES else _CONTEXT_BYTES
         return self._outside or 0
+
+    def workspace_bytes(self) -> int:
+        """What cuDNN was seen to take at most for the convolutions of image models."""
+        return 1 << 30
+
+    def has_room(self, pieces: Sequence[int]) -> bool:
+        """The memory stays in torch's cache, for who asks for it next."""
+        try:
+            _ = [self.empty(nbytes) for nbytes in pieces]
+        except OutOfMemory:
+            return False
+        return True
+
+    def gaps_bytes(self) -> int:
+        """What torch's cache cannot give back, as parts of the same pieces are in use."""
+        return self._api.memory_reserved(self.device) - self._api.memory_allocated(self.device)
+
+    def failures(self) -> int:
+        """As torch counts; libraries such as cuDNN catch the error and take another way."""
+        return self._stats().get("num_ooms", 0)
 
     def total_bytes(self) -> int:
         """What the card has, with what others hold of it taken off."""
