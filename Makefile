@@ -12,6 +12,8 @@ LIMIT  := 60m
 PYTEST := timeout --signal=ABRT --kill-after=60 $(LIMIT) $(BIN)/python -m pytest
 TWO    := -n 2 --dist loadfile
 WITHIN := 600
+# Whatever the shell says: tests start hundreds of processes, and each would compile its modules anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-rest test-all quick check format docs bench clean comfyui
@@ -34,7 +36,7 @@ test-all: $(VENV)/.dev $(VENV)/.system $(GUEST)/vmlinuz comfyui ## every test, a
 	@HOLDFAST_TEST_ALL=1 $(PYTEST) $(TWO)
 
 quick: $(VENV)/.dev ## the tests a developer runs all the time; XLA's take longer: pytest tests/xla
-	@PYTHONDONTWRITEBYTECODE= $(PYTEST) -m "not exhaustive and not slow and not numa and not comfyui and not xla" \
+	@$(PYTEST) -m "not exhaustive and not slow and not numa and not comfyui and not xla" \
 		-x -n auto --dist loadfile --hypothesis-profile quick
 
 check: $(VENV)/.dev ## lint, format, types, layers

@@ -11,6 +11,7 @@ compiles.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import itertools
 import os
@@ -121,10 +122,21 @@ def _nothing_is_left_on() -> None:
 def kept_kernels(own_settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Binaries of OpenCL kernels are kept for all tests, and built quickly rather than well.
 
-    Building one takes longer than most tests do.
+    Building one takes longer than most tests do. PoCL has a cache of its own, and needs a sixth
+    longer for a build when it is asked for the binary too: tests in this process do not ask it.
     """
     monkeypatch.setenv("HOLDFAST_CACHE_DIR", str(CACHE / "kernels"))
     monkeypatch.setenv("HOLDFAST_OPENCL_OPTIONS", "-cl-opt-disable")
+    with contextlib.suppress(ImportError):  # no pyopencl: those tests are skipped
+        from holdfast.compute.engines.opencl import late_builds, programs
+
+        keep = programs.Programs._keep
+
+        def keep_elsewhere(self: Any, file: Path, program: Any) -> None:
+            if not late_builds.builds_late(self.place.device):
+                keep(self, file, program)
+
+        monkeypatch.setattr(programs.Programs, "_keep", keep_elsewhere)
 
 
 _numbers = itertools.count()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -229,23 +230,26 @@ def test_a_dry_run_needs_no_torch(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_batch_from_standard_input_and_what_a_second_run_says(tmp_path: Path) -> None:
+def test_a_batch_from_standard_input_and_what_a_second_run_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = (
         '{"prompt": "a seven", "steps": 2}\n{"prompt": "a ü", "steps": 2, "out": "sub/u.webp"}\n'
         '{"prompt": "a two", "steps": 2, "seed": 5}\n'
     )
 
-    def batch(text: str, *options: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "holdfast", "batch", "-", *options],
-            input=text,
-            text=True,
-            capture_output=True,
-            cwd=tmp_path,
-            check=False,
-        )
+    def batch(text: str, *options: str) -> int:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        return main(["batch", "-", "--device", "cpu", *options])
 
-    first = batch(lines, "--json")
+    monkeypatch.chdir(tmp_path)
+    first = subprocess.run(
+        [sys.executable, "-m", "holdfast", "batch", "-", "--device", "cpu", "--json"],
+        input=lines,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
     assert first.returncode == 0, first.stderr
     assert json.loads(first.stdout) == {
         "folder": "out/batch/stdin",
@@ -259,12 +263,12 @@ def test_a_batch_from_standard_input_and_what_a_second_run_says(tmp_path: Path) 
     out = tmp_path / "out/batch/stdin"
     assert read_settings(out / "sub/u.webp")["seed"] == 1
     assert read_settings(out / "0002-a-two.png")["seed"] == 5
-    second = batch(lines.replace("a two", "a three"))
-    assert second.stdout == "1 done now, 2 done before, 0 failed; pictures: out/batch/stdin\n"
-    assert "pictures of other jobs in 'out/batch/stdin': 1; they stay" in second.stderr
-    bad = batch(lines.replace('"seed": 5', '"height": 7'))
-    assert bad.returncode == 2
-    assert bad.stderr.partition("error: ")[2] == (
+    assert batch(lines.replace("a two", "a three")) == 0
+    second = capsys.readouterr()
+    assert second.out == "1 done now, 2 done before, 0 failed; pictures: out/batch/stdin\n"
+    assert "pictures of other jobs in 'out/batch/stdin': 1; they stay" in second.err
+    assert batch(lines.replace('"seed": 5', '"height": 7')) == 2
+    assert capsys.readouterr().err.partition("error: ")[2] == (
         "cannot use '-': 1 bad line, nothing was started\n"
         "  line 3: cannot draw height=7; expected a multiple of 16 from 16 to 8192\n"
         "  expected: settings that this model can draw\n"

@@ -87,7 +87,7 @@ def test_ctrl_c_leaves_nothing_behind(arguments: list[str], tmp_path: Path) -> N
     whole_s = time.monotonic() - begin
     moments = random.Random(1)
     interrupted = 0
-    for _ in range(10 if ALL else 3):
+    for _ in range(10 if ALL else 2):
         status, stderr = _interrupted(arguments, moments.uniform(0, whole_s), folder)
         assert "Traceback" not in stderr
         assert status in (0, 130), stderr
@@ -108,7 +108,7 @@ def test_ctrl_c_while_drawing_leaves_no_half_picture_and_the_next_run_works(
     drawing += ["--out", str(picture), "--timeline", str(page)]
     moments = random.Random(1)
     interrupted = 0
-    for _ in range(10 if ALL else 3):
+    for _ in range(10 if ALL else 2):
         status, stderr = _interrupted(drawing, moments.uniform(0, 9), temporary)
         assert "Traceback" not in stderr
         assert status in (0, 130), stderr

@@ -98,12 +98,13 @@ def test_no_thread_stays_behind_whatever_becomes_of_the_prompt(comfy: Client) ->
     with pytest.raises(Refused):
         comfy.run(refused)
     long = sampled(105, timeline=drawing(after=["decode", 0]))
-    long["sampler"]["inputs"]["steps"] = 200
-    identity = comfy.queue(long)
-    waits = comfy.queue(sampled(106, timeline=drawing(after=["decode", 0])))
-    time.sleep(0.5)
-    comfy.cancel(waits)
-    comfy.interrupt(identity)
+    long["sampler"]["inputs"]["steps"] = 1000
+    with comfy.events() as events:
+        identity = comfy.queue(long)
+        waits = comfy.queue(sampled(106, timeline=drawing(after=["decode", 0])))
+        events.until(lambda kind, one: kind == "progress" and one["max"] == 1000)
+        comfy.cancel(waits)
+        comfy.interrupt(identity)
     with pytest.raises(Interrupted):
         comfy.wait(identity)
     end_s = time.monotonic() + 90

@@ -191,8 +191,6 @@ def test_a_run_is_stopped_in_the_middle_and_the_next_one_runs(
     kind, last = seen[-1]
     assert kind == "execution_interrupted"
     assert last["node_id"] == "1"
-    steps = [data["value"] for kind, data in seen if kind == "progress"]
-    assert len(steps) <= 200  # far from 1000: within a step, but for what was on its way
     with pytest.raises(Interrupted):
         comfy.wait(number)
     outputs = comfy.run(slow_prompt(name, info, steps=2, seed=7), timeout=120)

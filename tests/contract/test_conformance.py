@@ -7,8 +7,8 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any
 
 import pytest
 import torch
@@ -91,11 +91,15 @@ def kernels_kept(kept_kernels: None) -> None:
     """For every test here."""
 
 
-def in_fresh_process(sweep: Any, *args: Any, **kwargs: Any) -> Any:
-    """A sweep forks, and once this process has gone backward its children cannot: torch's rule."""
+@pytest.fixture(scope="module")
+def fresh_process() -> Iterator[ProcessPoolExecutor]:
+    """A process for sweeps, which fork: once this one has gone backward it cannot (torch's rule).
+
+    It computes nothing itself, so all sweeps can be in the same.
+    """
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(sweep, *args, **kwargs).result()
+        yield pool
 
 
 def core_overloads() -> list:
@@ -202,10 +206,10 @@ def test_a_sample_of_the_database_passes_on_opencl(name: str, way: str):
 @pytest.mark.parametrize(
     ("way", "least"), [("opencl", 600), ("opencl gpu", 600), ("opencl device", 600)]
 )
-def test_the_passes_on_opencl_only_grow(way: str, least: int):
+def test_the_passes_on_opencl_only_grow(fresh_process: ProcessPoolExecutor, way: str, least: int):
     names = list(op_db.database())
     assert len(names) == 677
-    results = in_fresh_process(op_db.sweep, names, [way], slack=4, limit_s=600.0)[way]
+    results = fresh_process.submit(op_db.sweep, names, [way], slack=4, limit_s=600.0).result()[way]
     known = op_db.known().get(way, [])
     lost = {n: results[n]["error"] for n in known if not results[n]["passed"]}
     assert lost == {}
@@ -214,7 +218,7 @@ def test_the_passes_on_opencl_only_grow(way: str, least: int):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["table", pytest.param("tape", marks=whole)])
-def test_the_passes_in_the_database_only_grow(way: str):
+def test_the_passes_in_the_database_only_grow(fresh_process: ProcessPoolExecutor, way: str):
     """All of them under `make test-all`, every third one else."""
     names = list(op_db.database())
     assert len(names) == 677
@@ -222,7 +226,7 @@ def test_the_passes_in_the_database_only_grow(way: str):
         names = names[::3]
     # The list is written with the tolerances as they are. Another processor, or no compiler, sums
     # in another order: what passed narrowly there may miss narrowly here.
-    results = in_fresh_process(op_db.sweep, names, [way], slack=4)[way]
+    results = fresh_process.submit(op_db.sweep, names, [way], slack=4).result()[way]
     known = set(op_db.known()[way]).intersection(names)
     lost = {n: results[n] for n in known if not results[n]["passed"]}
     assert {n: (r["error"], r["fallbacks"]) for n, r in lost.items()} == {}
@@ -230,16 +234,16 @@ def test_the_passes_in_the_database_only_grow(way: str):
 
 
 @pytest.mark.slow
-def test_a_sample_of_the_database_passes_on_the_device():
-    native = in_fresh_process(op_db.sweep, ON_DEVICE, ["native"], slack=4)["native"]
-    helped = in_fresh_process(op_db.sweep, ON_HOST, ["device"], slack=4)["device"]
+def test_a_sample_of_the_database_passes_on_the_device(fresh_process: ProcessPoolExecutor):
+    native = fresh_process.submit(op_db.sweep, ON_DEVICE, ["native"], slack=4).result()["native"]
+    helped = fresh_process.submit(op_db.sweep, ON_HOST, ["device"], slack=4).result()["device"]
     failed = {n: r["error"] for n, r in (native | helped).items() if not r["passed"]}
     assert failed == {}
 
 
 @pytest.mark.slow
-def test_a_sample_of_the_modules_passes_on_the_device():
-    results = in_fresh_process(module_db.sweep, MODULES, "native modules", slack=4)
+def test_a_sample_of_the_modules_passes_on_the_device(fresh_process: ProcessPoolExecutor):
+    results = fresh_process.submit(module_db.sweep, MODULES, "native modules", slack=4).result()
     assert {n: r["error"] for n, r in results.items() if not r["passed"]} == {}
 
 
@@ -254,10 +258,12 @@ def test_the_samples_on_the_device_are_among_the_committed_passes():
 @whole
 @pytest.mark.slow
 @pytest.mark.parametrize(("way", "least"), [("device", 668), ("native", 640)])
-def test_the_passes_on_the_device_only_grow(way: str, least: int):
+def test_the_passes_on_the_device_only_grow(
+    fresh_process: ProcessPoolExecutor, way: str, least: int
+):
     names = list(op_db.database())
     assert len(names) == 677
-    results = in_fresh_process(op_db.sweep, names, [way], slack=4)[way]
+    results = fresh_process.submit(op_db.sweep, names, [way], slack=4).result()[way]
     lost = {n: results[n]["error"] for n in op_db.known()[way] if not results[n]["passed"]}
     assert lost == {}
     assert sum(r["passed"] for r in results.values()) >= least
@@ -266,10 +272,12 @@ def test_the_passes_on_the_device_only_grow(way: str, least: int):
 @whole
 @pytest.mark.slow
 @pytest.mark.parametrize("way", list(module_db.WAYS))
-def test_the_modules_that_pass_on_the_device_only_grow(way: str):
+def test_the_modules_that_pass_on_the_device_only_grow(
+    fresh_process: ProcessPoolExecutor, way: str
+):
     names = list(module_db.database())
     assert len(names) == 114
-    results = in_fresh_process(module_db.sweep, names, way, slack=4)
+    results = fresh_process.submit(module_db.sweep, names, way, slack=4).result()
     lost = {n: results[n]["error"] for n in op_db.known()[way] if not results[n]["passed"]}
     assert lost == {}
     assert sum(r["passed"] for r in results.values()) >= 110

@@ -9,7 +9,8 @@ one worker for minutes, so that the others should begin at the same time.
 from __future__ import annotations
 
 import random
-from fnmatch import fnmatchcase
+import re
+from fnmatch import fnmatchcase, translate
 from pathlib import Path
 
 import pytest
@@ -47,11 +48,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _mark_exhaustive(config: pytest.Config, items: list[pytest.Item]) -> None:
     patterns = [line for line in _EXHAUSTIVE.read_text().splitlines() if line[:1] not in ("", "#")]
     unused = set(patterns)
+    any_pattern = re.compile("|".join(map(translate, patterns)))
     for item in items:
-        for pattern in patterns:
-            if fnmatchcase(item.nodeid, pattern):
-                item.add_marker(pytest.mark.exhaustive)
-                unused.discard(pattern)
+        if any_pattern.match(item.nodeid):
+            item.add_marker(pytest.mark.exhaustive)
+            unused -= {pattern for pattern in unused if fnmatchcase(item.nodeid, pattern)}
     if unused and config.args == config.getini("testpaths"):
         names = "\n  ".join(sorted(unused))
         raise pytest.UsageError(f"no test is named like this, in {_EXHAUSTIVE.name}:\n  {names}")

@@ -19,6 +19,7 @@ from holdfast.memory.pool import Pool
 from holdfast.memory.referrers import NOBODY
 from tests.memory.conftest import CORES, core_named
 from tests.memory.leak_programs import _runner
+from tests.needs import ALL
 
 pytestmark = pytest.mark.slow  # each check looks at every object of the process
 PROGRAMS = _runner.programs()
@@ -29,7 +30,7 @@ def results(request):
     """What all programs found in themselves, run one after the other in a process of their own."""
     core_named(request.param)
     done = subprocess.run(
-        [sys.executable, _runner.__file__],
+        [sys.executable, _runner.__file__, *([] if ALL else [_runner.FROZEN])],
         env={**os.environ, "HOLDFAST_CORE": request.param, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

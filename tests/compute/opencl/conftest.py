@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.compute.engines.opencl.programs import Programs
 from tests.needs import needs
 from tests.topology.test_probes import _no_opencl
 
 HERE = Path(__file__).parent
+KEEP = Programs._keep
 # What `make quick` runs: the others build hundreds of kernels each.
 QUICK = ("test_engine", "test_launching", "test_memory", "test_programs", "test_views")
 
@@ -37,6 +39,7 @@ def shared_cache(kept_kernels: None) -> None:
 
 @pytest.fixture
 def own_cache(shared_cache: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A folder of this test alone for binaries, which is not there yet."""
+    """A folder of this test alone for binaries, which is not there yet. PoCL's are kept too."""
+    monkeypatch.setattr(Programs, "_keep", KEEP)
     monkeypatch.setenv("HOLDFAST_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache" / "opencl"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.base.units import format_bytes
 from tests.dashboard.web.page_stage import Program, Server, Stage, stage, until, window
 from tests.memory.browser import browser, missing
 from tests.needs import needs
@@ -175,7 +176,7 @@ def test_a_budget_can_be_typed_and_is_refused_in_words(
         field.press("Enter")
         too_small = [
             "Sequential cannot run inside of 1.0 KB",
-            f"a budget of at least {least} bytes ({least // 1000} KB)",
+            f"a budget of at least {least} bytes ({format_bytes(least)})",
         ]
         until(lambda: said.inner_text().split("\n") == too_small, "another refusal")
         assert said.get_attribute("data-kind") == "failed"

@@ -17,5 +17,6 @@ try:
 except ValueError as error:
     sys.last_value = error
 # held by: ← global 'last_value' (ValueError) of module sys
+# held by others: module sys was there before
 LEAKS = check_memory_leaks()
 del sys.last_value
