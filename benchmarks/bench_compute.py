@@ -339,11 +339,11 @@ def main() -> None:
     from holdfast.base.config import Config
     from holdfast.topology import amx, discover
 
-    amx.keep_from_crashing()
+    amx.disable_broken_amx()
     import torch
 
     from holdfast.compute import set_num_threads
-    from holdfast.compute.compiled import kernels
+    from holdfast.compute.engines.numpy.c_kernels import kernels
 
     torch.manual_seed(0)
     torch.set_grad_enabled(True)

@@ -24,9 +24,10 @@ from report import RUNS, Measured, Row, add_quick, best_us, publish
 import holdfast
 from holdfast import memory
 from holdfast.base.errors import OutOfMemory
-from holdfast.memory import compiled, export
-from holdfast.memory.recording import Recording
-from holdfast.memory.report import Report
+from holdfast.memory.core import native_build
+from holdfast.memory.profile import export
+from holdfast.memory.profile.recording import Recording
+from holdfast.memory.profile.report import Report
 from holdfast.topology import discover
 
 MB = 1 << 20
@@ -279,7 +280,7 @@ def main() -> None:
         print(name, json.dumps(about[name], indent=1))
     watched, about["recording"] = recorded(args.keep)
     print("\n".join(about["recording"]["summary"]))
-    about["core"] = compiled.core().__name__
+    about["core"] = native_build.core().__name__
     about["torch"] = torch.__version__
     about["quick"] = args.quick
     publish("cuda memory", rows + taken + watched, discover(), args.out, **about)

@@ -25,8 +25,8 @@ from typing import Any
 
 from report import Row, arguments, best, middle, publish
 
-from holdfast.dashboard.attaching import Attached
-from holdfast.dashboard.machine import MachineLooker
+from holdfast.dashboard.ipc.client import Attached
+from holdfast.dashboard.snapshot.machine import MachineLooker
 from holdfast.topology import discover
 
 # Looks a second, and seconds of work that they are measured over: as `top` does, and many.

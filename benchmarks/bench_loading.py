@@ -36,8 +36,8 @@ from accelerate import init_empty_weights
 from diffusers import FluxTransformer2DModel
 from report import RUNS, Row, add_quick, middle, publish
 
-from holdfast.memory import system
-from holdfast.memory.samples import rss_bytes
+from holdfast.memory.core import system_pages
+from holdfast.memory.profile.samples import rss_bytes
 from holdfast.residency.files.holding import trim
 from holdfast.residency.files.loading import load
 from holdfast.residency.files.reading import default_threads
@@ -123,7 +123,7 @@ def drop_cache(path: Path) -> float:
         size = path.stat().st_size
         with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY) as view:
             first = ctypes.c_char.from_buffer(view)
-            pages = system.pages_touched(ctypes.addressof(first), size)
+            pages = system_pages.pages_touched(ctypes.addressof(first), size)
             del first
     return pages / -(-size // mmap.PAGESIZE)
 

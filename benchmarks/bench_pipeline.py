@@ -33,8 +33,8 @@ from report import Row, arguments, best, publish
 from transformers import CLIPTextConfig, CLIPTextModel, T5Config, T5EncoderModel
 
 from holdfast.pipeline import Pipeline
-from holdfast.pipeline.sources import BUILT_IN
-from holdfast.pipeline.torch_devices import PRECISIONS
+from holdfast.pipeline.devices.torch_devices import PRECISIONS
+from holdfast.pipeline.model.sources import BUILT_IN
 from holdfast.topology import discover
 
 PROMPT = "a handwritten seven"

@@ -50,20 +50,20 @@ def pairs(repeats: int = 150) -> list[Row]:
     import numpy
     import torch
 
-    from holdfast.memory import compiled, core
-    from holdfast.memory.memory_pool import MemoryPool
-    from holdfast.memory.pool import Pool
+    from holdfast.memory.core import native_build, pool_core
+    from holdfast.memory.pools.memory_pool import MemoryPool
+    from holdfast.memory.pools.pool import Pool
 
     cost = functools.partial(pair_us, repeats=repeats)
     empty = cost(lambda: None)
     rows = []
     for size, label in ((4096, "4 KB"), (1 << 20, "1 MB"), (64 << 20, "64 MB")):
-        for module, name in ((compiled.load_core(), "compiled"), (core, "python")):
+        for module, name in ((native_build.load_core(), "compiled"), (pool_core, "python")):
             pool = MemoryPool(resource=Pool(core=module))
             work = lambda pool=pool, size=size: pool.allocate(size)  # noqa: E731
             plain = cost(work) - empty
             # What it costs to write down the source line of every block.
-            log = module.Log(1, str(Path(core.__file__).parent))
+            log = module.Log(1, str(Path(pool_core.__file__).parents[1]))
             pool.pool.core.watch(log, 0)
             tracked = pair_us(work, 500, 2 * repeats) - empty
             pool.pool.core.watch(None, 0)
@@ -91,8 +91,8 @@ def touching() -> list[Row]:
     import numpy
     import torch
 
-    from holdfast.memory.memory_pool import MemoryPool
-    from holdfast.memory.resource import Host
+    from holdfast.memory.pools.memory_pool import MemoryPool
+    from holdfast.memory.resources.resource import Host
 
     pools = {
         "holdfast": MemoryPool("cpu"),
@@ -128,7 +128,7 @@ def chains() -> list[Row]:
     """`(a * b + c).sum()` and friends, whose intermediate results come and go."""
     import numpy
 
-    from holdfast.memory.numpy_handler import numpy_pool
+    from holdfast.memory.hooks.numpy_handler import numpy_pool
 
     rows = []
     for side in (512, 2048):
@@ -164,7 +164,7 @@ def worker(baseline: str, only: str | None, rounds: int | None) -> None:
         libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD
     from holdfast.topology import amx
 
-    amx.keep_from_crashing()
+    amx.disable_broken_amx()
     import torch
 
     from holdfast.memory import install_torch_pool, uninstall_torch_pool

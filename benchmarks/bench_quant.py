@@ -18,8 +18,9 @@ import numpy
 import torch
 from report import Measured, Row, arguments, exact, middle, publish
 
-from holdfast.compute import compiled, from_numpy, functional, nn, no_grad, quant
-from holdfast.compute.engines.numpy import quantize as kernels
+from holdfast.compute import from_numpy, functional, nn, no_grad, quant
+from holdfast.compute.engines.numpy import c_kernels
+from holdfast.compute.engines.numpy.elementwise import quantize as kernels
 from holdfast.topology import discover
 
 SHAPES = ((1, 1024, 1024), (64, 512, 512), (512, 1024, 1024), (512, 3072, 768))
@@ -48,7 +49,7 @@ def products(shapes: Sequence[tuple[int, int, int]]) -> list[Row]:
         found = in_turn(
             {
                 "holdfast int8": lambda t=ours: functional._int_mm(t[0], t[1].T),
-                "holdfast int8, NumPy alone": lambda a=a, b=b: kernels._by_blocks(a, b),
+                "holdfast int8, NumPy alone": lambda a=a, b=b: kernels._multiply_blocks(a, b),
                 "NumPy float32": lambda f=floats: f[0] @ f[1].T,
                 "torch _int_mm": lambda t=theirs: torch._int_mm(t[0], t[1].T),
             }
@@ -74,7 +75,7 @@ def layers() -> list[Row]:
 if __name__ == "__main__":
     options = arguments("quant", __doc__ or "")
     torch.set_num_threads(1)
-    ready = compiled.kernels() is not None and bool(kernels._library().holdfast_int8_ready())
+    ready = c_kernels.kernels() is not None and bool(kernels._library().holdfast_int8_ready())
     rows = products(SHAPES[:2] if options.quick else SHAPES) + layers()
     more = {"quick": options.quick, "dot_products_of_bytes": ready}
     publish("quant", rows, discover(), options.out, **more)

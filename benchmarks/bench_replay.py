@@ -2,7 +2,7 @@
 
 Every trace of benchmarks/traces/ (record_traces.py makes them) goes through our pool, our plan mode
 and simulators of torch's CUDA allocator, RMM's pool and Genesis' buckets; their rules stand in
-holdfast/memory/simulators.py. The figure is the peak taken from the system over the most bytes
+holdfast/memory/plan/simulators.py. The figure is the peak taken from the system over the most bytes
 alive at once: 1.0 wastes nothing. Time for one block (asking and freeing) is given for ours alone,
 since the others are simulated.
 """
@@ -15,11 +15,19 @@ from typing import Any
 from report import Row, arguments, exact, middle, publish
 
 from holdfast.base.config import Config
-from holdfast.memory import core
-from holdfast.memory.pool import Pool
-from holdfast.memory.recording import SUFFIX, Recording
-from holdfast.memory.replay import PLAN, POOL, Outcome, Requests, compare, replay, requests
-from holdfast.memory.resource import Virtual
+from holdfast.memory.core import pool_core
+from holdfast.memory.plan.replay import (
+    PLAN,
+    POOL,
+    Outcome,
+    Requests,
+    compare,
+    replay,
+    requests,
+)
+from holdfast.memory.pools.pool import Pool
+from holdfast.memory.profile.recording import SUFFIX, Recording
+from holdfast.memory.resources.resource import Virtual
 from holdfast.topology import discover
 
 TRACES = Path(__file__).parent / "traces"
@@ -39,7 +47,10 @@ def rows_of(name: str, outcomes: list[Outcome]) -> list[Row]:
 
 def times_of(name: str, wanted: Requests, repeats: int = 5) -> list[Row]:
     """Nanoseconds for one block in our pool: with the core that was chosen, and with Python's."""
-    pools = {POOL: lambda: Pool(Virtual()), f"{POOL}, Python": lambda: Pool(Virtual(), core=core)}
+    pools = {
+        POOL: lambda: Pool(Virtual()),
+        f"{POOL}, Python": lambda: Pool(Virtual(), core=pool_core),
+    }
     rows = []
     for system, pool in pools.items():
         times = [replay(wanted, pool()).request_ns for _ in range(repeats)]

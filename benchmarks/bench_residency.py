@@ -129,7 +129,7 @@ def said(outcome: Outcome) -> str:
 
 def run(args: argparse.Namespace) -> Record:
     """Run the cells and write them down."""
-    amx.keep_from_crashing()
+    amx.disable_broken_amx()
     device = chosen_device(args)
     cells = plan(args.models, chosen_systems(args, device), args.keeps, args.budgets, args.rounds)
     runner = Runner(

@@ -26,7 +26,7 @@ from report import Row, arguments, best_us, median_ms, publish
 
 import holdfast
 from holdfast.memory import MemoryPool, svm
-from holdfast.memory.svm.opencl import OpenclProvider
+from holdfast.memory.svm.providers.opencl import OpenclProvider
 from holdfast.topology import discover
 
 ROOT = Path(__file__).parents[1]
@@ -160,7 +160,7 @@ def _trip_fine(provider: OpenclProvider, ones: np.ndarray) -> float:
 
 MOVES = """
 import ctypes, json, time
-from holdfast.memory.svm.numa import NumaProvider
+from holdfast.memory.svm.providers.numa import NumaProvider
 from holdfast.topology import numa
 
 def timed(work):

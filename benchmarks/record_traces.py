@@ -32,7 +32,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from holdfast.memory.recording import SUFFIX, Event, Kind, Place, Recording
+from holdfast.memory.profile.recording import SUFFIX, Event, Kind, MemoryPlace, Recording
 
 HERE = Path(__file__).parent / "traces"
 META = torch.device("meta")
@@ -140,7 +140,7 @@ class Recorder(TorchDispatchMode):
     def __init__(self, title: str) -> None:
         super().__init__()
         self.recording = Recording(title=title, started_s=0.0)
-        self.recording.places_table.append(Place("torch", "meta"))
+        self.recording.places_table.append(MemoryPlace("torch", "meta"))
         self.tag = 0
         self._known: set[int] = set()
         self._slots: list[int] = []  # numbers of blocks that are gone, a heap

@@ -102,7 +102,7 @@ def _known() -> Path | None:
 
 def about_device(any_device: bool) -> dict[str, Any]:
     """The device that the provider chooses, and what it says of itself."""
-    from holdfast.memory.svm.opencl_tiers import tiers_of
+    from holdfast.memory.svm.providers.opencl_tiers import tiers_of
 
     provider = make()
     [device] = provider.context.devices
@@ -130,7 +130,7 @@ def about_device(any_device: bool) -> dict[str, Any]:
 
 def make(tier: str | None = None) -> Any:
     """A provider with a context of its own: what breaks one section breaks no other."""
-    from holdfast.memory.svm.opencl import OpenclProvider
+    from holdfast.memory.svm.providers.opencl import OpenclProvider
 
     return OpenclProvider(tier=tier)
 

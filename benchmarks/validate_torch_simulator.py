@@ -18,9 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from holdfast.memory.recording import SUFFIX, Recording
-from holdfast.memory.replay import Requests, replay, requests
-from holdfast.memory.simulators import TorchDefault, TorchExpandable
+from holdfast.memory.plan.replay import Requests, replay, requests
+from holdfast.memory.plan.simulators import TorchDefault, TorchExpandable
+from holdfast.memory.profile.recording import SUFFIX, Recording
 
 TRACES = Path(__file__).parent / "traces"
 SETTINGS = {

@@ -58,7 +58,7 @@ os.environ["HOLDFAST_HISTORY_DIR"] = f"{_outside}/runs"
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("patient"), max_examples=10)
 settings.load_profile("patient")  # `make quick` asks for its own
-amx.keep_from_crashing()  # has to come before the first product, whichever test makes it
+amx.disable_broken_amx()  # has to come before the first product, whichever test makes it
 # What was started in the background ignores Ctrl-C, and so would every process that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -112,8 +112,8 @@ def own_settings(monkeypatch: pytest.MonkeyPatch, caches: Path) -> Iterator[None
 
 def _nothing_is_left_on() -> None:
     """A test that leaves the leak finder on fails, and not one that comes later."""
-    memory_pool = sys.modules.get("holdfast.memory.memory_pool")
-    if memory_pool is not None and memory_pool.debugged():
+    memory_pool = sys.modules.get("holdfast.memory.pools.memory_pool")
+    if memory_pool is not None and memory_pool.is_debugged():
         memory_pool.watch_all(None)
         pytest.fail("memory debugging is still on after this test")
 
@@ -128,7 +128,7 @@ def kept_kernels(own_settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_CACHE_DIR", str(CACHE / "kernels"))
     monkeypatch.setenv("HOLDFAST_OPENCL_OPTIONS", "-cl-opt-disable")
     with contextlib.suppress(ImportError):  # no pyopencl: those tests are skipped
-        from holdfast.compute.engines.opencl import late_builds, programs
+        from holdfast.compute.engines.opencl.runtime import late_builds, programs
 
         keep = programs.Programs._keep
 

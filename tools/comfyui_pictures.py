@@ -26,7 +26,7 @@ PROMPT = {
     "show": models.node("PreviewImage", images=["draw", 0]),
     "timeline": models.node("HoldfastMemoryTimeline", theme="dark", width=1280, after=["draw", 0]),
 }  # fmt: skip
-# Where the nodes stand, and how large they are.
+# Position and size of the nodes.
 PLACES = {"draw": (0, 0, 380, 440), "show": (410, 0, 260, 320), "timeline": (700, 0, 610, 440)}
 
 
@@ -48,7 +48,7 @@ def main() -> None:
 def _pictures(
     running: Any, client: Client, name: str, theme: str, scale: float, **settings: Any
 ) -> None:
-    """While a workflow runs, and when it is done; and the search."""
+    """Pictures of a running workflow, of its result, and of the search."""
     with window(running, client, width=1760, height=880, **settings) as shown:
         _load(shown, theme)
         shown.open_panel()
@@ -71,9 +71,9 @@ _HALF = """((running) => running.innerText.includes('200')
 
 
 def _load(shown: Window, theme: str) -> None:
-    """The workflow, laid out."""
+    """Load the workflow with the nodes in their positions."""
     PROMPT["timeline"]["inputs"]["theme"] = theme
-    PROMPT["draw"]["inputs"]["seed"] += 1  # what was drawn before would not be drawn again
+    PROMPT["draw"]["inputs"]["seed"] += 1  # ComfyUI does not run an unchanged workflow again
     shown.load_prompt(PROMPT)
     numbers = dict(zip(numbered(PROMPT), PROMPT, strict=True))
     graph = shown.page.evaluate("() => JSON.parse(JSON.stringify(app.graph.serialize()))")
@@ -84,7 +84,7 @@ def _load(shown: Window, theme: str) -> None:
 
 
 def _place(shown: Window, scale: float) -> None:
-    """Nodes beside the panel, below the bar with the button."""
+    """Show the nodes beside the panel, below the bar with the button."""
     shown.page.evaluate(
         """(scale) => {
           const { ds } = app.canvas;

@@ -52,7 +52,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """Its name is seen in the pictures, so it is always the same."""
+    """A folder with a fixed name, which the pictures show."""
     folder = Path(tempfile.gettempdir()) / "studio"
     folder.mkdir()
     try:
@@ -62,7 +62,7 @@ def _folder() -> Iterator[Path]:
 
 
 def _script(played: Stage, name: str) -> Program:
-    """The guest of the tests, under a name of its own."""
+    """Start the guest program of the tests under another name."""
     shutil.copy(page_guest.__file__, played.folder / name)
     script = Program(played.start(name, folder=played.folder))
     played.started.append(script)
@@ -84,7 +84,7 @@ def _draw(studio: Program, server: Server) -> None:
 
 
 def _find_leaks(running: Any, server: Server, studio: Program, features: Program) -> None:
-    with _shown(running, server, "leaks") as shown:
+    with _open_tab(running, server, "leaks") as shown:
         shown.page.locator(".which").select_option(str(features.pid))
         shown.page.locator("[role=switch]").click()
         shown.page.locator("[role=switch][aria-checked=true]").wait_for()
@@ -121,23 +121,23 @@ def _pictures(running: Any, server: Server, features: Program) -> None:
         ("dark", ["memory"]),
     ):
         for name in names:
-            with _shown(running, server, name, color_scheme=theme) as shown:
+            with _open_tab(running, server, name, color_scheme=theme) as shown:
                 _point(shown, name)
                 _save(shown, name)
-    with _shown(running, server, "overview", color_scheme="dark") as shown:
+    with _open_tab(running, server, "overview", color_scheme="dark") as shown:
         _save(shown, "overview-dark")
-    with _shown(running, server, "runs", color_scheme="dark") as shown:
+    with _open_tab(running, server, "runs", color_scheme="dark") as shown:
         shown.page.locator(".run-card[data-run] [data-status=done]").last.click()
         _save(shown, "run-dark")
-    with _shown(running, server, "models", locale="zh-TW") as shown:
+    with _open_tab(running, server, "models", locale="zh-TW") as shown:
         _change_budget(shown, features)
         _save(shown, "models-zh-TW")
-    with _shown(running, server, "overview", width=390, height=844, is_mobile=True) as shown:
+    with _open_tab(running, server, "overview", width=390, height=844, is_mobile=True) as shown:
         _save(shown, "phone")
 
 
 def _point(shown: Window, name: str) -> None:
-    """The values under the pointer belong to the timeline; the machine is looked at first."""
+    """Wait for the machine's live values, or put the pointer on the timeline."""
     if name == "machine":
         shown.page.locator(".live-text").first.wait_for(state="attached")
     if name == "memory":
@@ -153,7 +153,7 @@ def _change_budget(shown: Window, features: Program) -> None:
 
 
 @contextlib.contextmanager
-def _shown(running: Any, server: Server, tab: str, **options: Any) -> Iterator[Window]:
+def _open_tab(running: Any, server: Server, tab: str, **options: Any) -> Iterator[Window]:
     with window(running, server.url, **{"color_scheme": "light", **options}) as shown:
         shown.page.goto(f"{server.url}/#{tab}")
         shown.page.locator(f"main[data-view={tab}]").wait_for()

@@ -1,8 +1,6 @@
 """The tables of the benchmarks page, from the files in benchmarks/results.
 
-Covers: a part for each file with its machine and date, one table for subjects that the same systems
-were measured on.  Leaves to others: reading a file (holdfast.dashboard.benching).
-Promise: every figure is a value of the file that stands above it, rounded to four digits.
+Each file has a section with its machine and date. Figures are rounded to four digits.
 """
 
 from __future__ import annotations
@@ -10,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.dashboard.benching.document import Report, Row, Subject, Table
-from holdfast.dashboard.benching.reading import read
+from holdfast.dashboard.bench.document import Report, Row, Subject, Table
+from holdfast.dashboard.bench.reading import read
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 
 
 def files() -> list[Path]:
-    """Every file of results."""
+    """All result files."""
     return sorted(RESULTS.glob("*.json"))
 
 
 def tables() -> str:
-    """All files, each under a heading of its name."""
+    """The sections of all files."""
     return "\n".join(line for path in files() for line in _part(path, read(path)))
 
 
@@ -41,7 +39,7 @@ def _part(path: Path, report: Report) -> Iterator[str]:
 
 
 def _tables(table: Table) -> Iterator[str]:
-    """Subjects with the same systems and units stand in one table, in the order of the file."""
+    """One table for all subjects with the same systems and units, in the order of the file."""
     groups: dict[tuple[str, ...], list[Subject]] = {}
     for subject in table.subjects():
         systems = tuple(dict.fromkeys(f"{row.system}, {row.unit}" for row in subject.rows))
@@ -56,7 +54,7 @@ def _tables(table: Table) -> Iterator[str]:
 
 
 def figure(row: Row) -> str:
-    """A value with four digits; what has none says why."""
+    """The value with four digits, or the remark why there is none."""
     if row.value is None:
         return _cell(row.remark or "–")
     if row.value == 0 or abs(row.value) >= 1000:

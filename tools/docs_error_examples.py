@@ -1,8 +1,6 @@
-"""An example of each error for docs/errors.md: a few lines that raise it, and what to do then.
+"""Examples of each error for docs/errors.md: a few lines that raise it, and what to do then.
 
-Covers: the functions below, whose text the page shows above what they raise; TO_DO.
-Leaves to others: running them and writing the page (docs_errors).
-Promise: each goes through the public API, and none needs a device or a network.
+`docs_errors` runs them and shows their source. None needs a device or a network.
 """
 
 from __future__ import annotations
@@ -10,27 +8,27 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 
-# What to do, beside what the error itself says to try.
+# What to do, in addition to the error's own hint.
 TO_DO = {
-    "BadInput": "Change the value. `expected` says which ones are taken.",
-    "NotFound": "Look at the names in `expected`; one that is nearly right is suggested.",
+    "BadInput": "Change the value. `expected` says which ones are accepted.",
+    "NotFound": "Choose one of the names in `expected`; the hint is the closest one.",
     "AlreadyRegistered": "Choose another name: a registry never replaces an entry.",
-    "MissingDependency": "Install the extra that is named; `holdfast doctor` lists what helps.",
-    "Unsupported": "Nothing is wrong with the call; this machine or this version cannot do it.",
-    "Absent": "Where several sources are asked, this one is passed over; the reason is kept.",
-    "OutOfTime": "Give more time where the limit is an argument, or look at the other side.",
-    "OutOfMemory": "Free one of the blocks that the text lists, raise the limit, or stream: "
+    "MissingDependency": "Install the extra in the hint; `holdfast doctor` lists all of them.",
+    "Unsupported": "The call is right, but this machine or this version cannot do it.",
+    "Absent": "Where several sources are asked, this one is skipped and its reason recorded.",
+    "OutOfTime": "Raise the limit if it is an argument, or check the other side.",
+    "OutOfMemory": "Free one of the listed blocks, raise the limit, or stream: "
     "[models larger than the device](residency.md).",
-    "Misuse": "The program has to change: going on would give wrong numbers or break memory.",
-    "DoubleFree": "Give a block back once, or leave it to the last reference.",
-    "ForeignPointer": "Give memory back where it came from, by the handle that was handed out.",
-    "InUse": "Delete the arrays and tensors that look at the block, then give it back.",
-    "Overrun": "Look at the lines that are named; `check_memory()` between steps tells which.",
-    "UseAfterFree": "Keep a reference for as long as the memory is used.",
+    "Misuse": "Change the program: going on would give wrong results or corrupt memory.",
+    "DoubleFree": "Free a block once, or let the last reference free it.",
+    "ForeignPointer": "Free memory in the pool that allocated it, by the block it returned.",
+    "InUse": "Delete the arrays and tensors that view the block, then free it.",
+    "Overrun": "Check the lines in the text; `check_memory()` between steps finds the one.",
+    "UseAfterFree": "Keep a reference while the memory is used.",
 }
 
 
-# ---- one example for each class; the text of each function is shown above what it raises
+# ---- one example for each class
 
 
 def bad_input() -> None:
@@ -72,7 +70,7 @@ def absent() -> None:
 
 
 def out_of_time() -> None:
-    from holdfast.xla import hosts
+    from holdfast.xla.cluster import hosts
 
     hosts.join("127.0.0.1:9,1/2", timeout_s=0.2)
 

@@ -1,10 +1,7 @@
-"""Write docs/errors.md: every error, what it means, what to do, and the settings.
+"""Writes docs/errors.md: every error with a raised example, the exit statuses, the settings.
 
-Covers: the tree of base/errors.py with a text of each class that really was raised, the exit
-statuses of the command, the settings of base/config.py.
-Leaves to others: the examples and what to do (docs_error_examples).
-Promise: an example's text is what the library says when its lines run; only addresses in memory and
-places in these files are made the same for everybody.
+The texts are those that the library raises when the examples run; only memory addresses and source
+lines are replaced by fixed ones.
 
     python -m tools.docs_errors            # write the page
     python -m tools.docs_errors --print    # show it
@@ -42,14 +39,13 @@ try. Each class is also the builtin that a caller would expect to catch, so `exc
 `except OutOfMemory` both work, and `except HoldfastError` takes all of them. The classes are in
 `holdfast.base.errors`; `error.what`, `error.expected` and `error.hint` are the three parts.
 
-At a terminal an error is its text and a status; a traceback is shown with `HOLDFAST_DEBUG=1` alone.
+A terminal shows only the text and a status; `HOLDFAST_DEBUG=1` adds the traceback.
 """
 SETTINGS = """\
 ## Settings
 
-A variable of the environment for each; where a function or a command takes the setting as an
-option, the option comes first. `holdfast doctor` tells of variables that no setting reads, with the
-one that was probably meant.
+Each is an environment variable; an option of a function or command with the same meaning comes
+first. `holdfast doctor` lists variables that no setting reads, with the name probably meant.
 
 | variable | when not set | what it is |
 |---|---|---|
@@ -60,34 +56,34 @@ one that was probably meant.
 
 
 def classes() -> list[type[HoldfastError]]:
-    """Every class of the tree, in the order in which it is drawn."""
+    """Every class of the tree, in its order."""
     found = (thing for thing in vars(errors).values() if inspect.isclass(thing))
     return [one for one in found if issubclass(one, HoldfastError) and one is not HoldfastError]
 
 
 def page() -> str:
     """The whole text."""
-    tree = textwrap.dedent(_drawn())
+    tree = textwrap.dedent(_tree())
     parts = [HEAD, f"```text\n{tree}```\n", *map(_section, classes())]
     parts += [_others(), _statuses(), SETTINGS + "".join(_rows())]
     return "\n".join(parts)
 
 
-def raised(kind: type[HoldfastError]) -> str:
-    """What the example of a class raises. AssertionError when that is another class, or none."""
+def raise_example(kind: type[HoldfastError]) -> str:
+    """The text that the example of a class raises; AssertionError for another class, or none."""
     try:
         with _not_installed("pyopencl" if kind is errors.MissingDependency else None):
             EXAMPLES[kind.__name__]()
     except HoldfastError as exc:
         if type(exc) is not kind:
             raise AssertionError(f"{kind.__name__}: another was raised") from exc
-        return _the_same_everywhere(str(exc))
+        return _normalize(str(exc))
     raise AssertionError(f"{kind.__name__}: nothing was raised")
 
 
 @contextlib.contextmanager
 def _not_installed(package: str | None) -> Iterator[None]:
-    """Inside, importing a package fails as where it is not installed."""
+    """In the block, importing a package fails as if it were not installed."""
     if package is None:
         yield
         return
@@ -107,15 +103,15 @@ def _not_installed(package: str | None) -> Iterator[None]:
             sys.modules[package] = there
 
 
-def _the_same_everywhere(text: str) -> str:
+def _normalize(text: str) -> str:
     text = re.sub(r"0x[0-9a-f]{8,}", "0x7f0000000000", text)
     text = re.sub(r"\bpool \d+", "pool 1", text)
-    text = text.replace(f"{Path(__file__).parent}/", "")  # which may have spaces in it
+    text = text.replace(f"{Path(__file__).parent}/", "")  # which may contain spaces
     return re.sub(r"\S*docs_error\w+\.py:\d+ in \w+", "train.py:3 in train", text)
 
 
-def _drawn() -> str:
-    """The tree as the module draws it."""
+def _tree() -> str:
+    """The tree in the docstring of the module."""
     lines = (errors.__doc__ or "").splitlines()
     return "".join(f"{line}\n" for line in lines if line.startswith("    "))
 
@@ -126,13 +122,13 @@ def _section(kind: type[HoldfastError]) -> str:
     also = " and ".join(_builtins(kind))
     return (
         f"## {kind.__name__}\n\n{inspect.getdoc(kind)} Also {also}.\n\n"
-        f"```py\n{code}\n```\n\n```text\n{kind.__name__}: {raised(kind)}\n```\n\n"
+        f"```py\n{code}\n```\n\n```text\n{kind.__name__}: {raise_example(kind)}\n```\n\n"
         f"{TO_DO[kind.__name__]}\n"
     )
 
 
 def _builtins(kind: type[HoldfastError]) -> list[str]:
-    """The builtins that an `except` may name, the most exact of each line."""
+    """The most specific builtin bases of a class."""
     found = [base for base in kind.__mro__ if base.__module__ == "builtins"]
     found = [base for base in found if issubclass(base, Exception) and base is not Exception]
     return [
@@ -143,7 +139,7 @@ def _builtins(kind: type[HoldfastError]) -> list[str]:
 
 
 def _others() -> str:
-    """Kinds of these that one layer has for itself."""
+    """Subclasses that other modules define."""
     known = {HoldfastError.__name__, *(kind.__name__ for kind in classes())}
     rows = []
     for file in sorted(SOURCES.rglob("*.py")):
@@ -166,10 +162,10 @@ def _is_error(name: str, known: set[str]) -> bool:
 def _statuses() -> str:
     from holdfast.cli import main
 
-    said = re.search(r"Exit status: (.*?)\.\n", main.__doc__ or "", re.DOTALL)
-    if said is None:
-        raise AssertionError("cli/main.py does not say its exit statuses any more")
-    rows = re.findall(r"(\d+) ([^,]+)", " ".join(said[1].split()))
+    found = re.search(r"Exit status: (.*?)\.\n", main.__doc__ or "", re.DOTALL)
+    if found is None:
+        raise AssertionError("cli/main.py does not list its exit statuses")
+    rows = re.findall(r"(\d+) ([^,]+)", " ".join(found[1].split()))
     text = "".join(f"| {status} | {meaning} |\n" for status, meaning in rows)
     return f"## Exit statuses\n\n| status of `holdfast` | means |\n|---|---|\n{text}"
 

@@ -1,9 +1,7 @@
-"""What the reference says of fields that are described by `about("…")`, and of examples.
+"""A griffe extension for the reference: fields described by `about("…")`, and code examples.
 
-Covers: the sentence about a field as its docstring, its default as its value; lines of code in the
-docstring of a module as a block of code.
-Leaves to others: everything else that is read from the source (griffe, mkdocstrings).
-Promise: nothing of the library is imported.
+The text of `about` becomes the field's docstring, and its default the value. Code in a module's
+docstring becomes a code block. Imports nothing of the library.
 """
 
 from __future__ import annotations
@@ -20,33 +18,33 @@ _CODE = re.compile(
 
 
 class Fields(griffe.Extension):
-    """Reads `about("what it is", default=…)` as people do."""
+    """Reads `about("description", default=…)` as docstring and default."""
 
     def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
-        """The fields of a class whose members are all known."""
+        """Describe the fields of a class."""
         for field in cls.members.values():
             if isinstance(field, griffe.Attribute):
                 _explain(field)
 
     def on_module_members(self, *, mod: griffe.Module, **_: Any) -> None:
-        """The example in the docstring of a module."""
+        """Indent the examples in the docstring of a module."""
         if mod.docstring is not None:
             parts = mod.docstring.value.split("\n\n")
-            mod.docstring.value = "\n\n".join(map(_shown, parts))
+            mod.docstring.value = "\n\n".join(map(_indent_code, parts))
 
 
 def _explain(field: griffe.Attribute) -> None:
-    call = _called(str(field.value or ""))
+    call = _about_call(str(field.value or ""))
     if call is None:
         return
-    said = " ".join(str(ast.literal_eval(call.args[0])).split())
+    text = " ".join(str(ast.literal_eval(call.args[0])).split())
     if field.docstring is None:
-        field.docstring = griffe.Docstring(said, parent=field)
+        field.docstring = griffe.Docstring(text, parent=field)
     defaults = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
     field.value = defaults.get("default")
 
 
-def _called(value: str) -> ast.Call | None:
+def _about_call(value: str) -> ast.Call | None:
     """The call of `about`, or of the name it was imported under."""
     if not value.startswith(("about(", "means(")):
         return None
@@ -54,8 +52,8 @@ def _called(value: str) -> ast.Call | None:
     return node if isinstance(node, ast.Call) and node.args else None
 
 
-def _shown(part: str) -> str:
-    """A paragraph; one that begins as code does is indented, which makes it a block of code."""
+def _indent_code(part: str) -> str:
+    """Indent a paragraph that starts like code, which makes it a code block."""
     if part.startswith(" ") or _CODE.match(part) is None:
         return part
     return "\n".join(f"    {line}" for line in part.splitlines())

@@ -1,9 +1,6 @@
-"""What MkDocs calls while it builds the documentation site (`mkdocs.yml`).
+"""Hooks of MkDocs (`mkdocs.yml`): generated pages, linked files, languages, navigation.
 
-Covers: pages that are made while building (reference, benchmark tables), files of the repository
-that pages link to, the switch between languages, the navigation.
-Leaves to others: what these pages say (docs_reference, docs_benchmarks), links (docs_links).
-Promise: nothing is fetched, and nothing in docs/ is written.
+Downloads nothing, and writes nothing in docs/.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ MARKS = {
 
 
 def on_config(config: Any) -> Any:
-    """Fill the parts of the navigation that follow from what there is."""
+    """Add the existing tutorials and reference pages to the navigation."""
     docs = Path(config.docs_dir)
     for section in config.nav:
         if "Tutorials" in section:
@@ -43,14 +40,14 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages that are made here, and what pages link to outside docs/."""
+    """Add the generated pages, and linked files outside docs/."""
     for module in docs_reference.modules():
         files.append(File.generated(config, module.uri, content=docs_reference.page(module)))
-    shown = [posixpath.join("docs", f.src_uri) for f in files if _is_written(f)]
+    pages = [posixpath.join("docs", f.src_uri) for f in files if _is_written(f)]
     readmes = {"README.md"} | {docs_links.source_of(uri) for uri in HOME.values()}
-    shown += [name for name in sorted(readmes) if (docs_links.ROOT / name).is_file()]
-    outside = docs_links.outside_docs(shown)
-    outside |= {docs_links.uri_of(n): docs_links.ROOT / n for n in shown if "/" not in n}
+    pages += [name for name in sorted(readmes) if (docs_links.ROOT / name).is_file()]
+    outside = docs_links.outside_docs(pages)
+    outside |= {docs_links.uri_of(n): docs_links.ROOT / n for n in pages if "/" not in n}
     outside |= {
         docs_links.uri_of(path.relative_to(docs_links.ROOT).as_posix()): path
         for path in docs_benchmarks.files()
@@ -61,16 +58,16 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
-    """Put tables in their places, and make links right for the site."""
-    markdown = docs_links.rewritten(page.file.src_uri, markdown)
-    for mark, made in MARKS.items():
+    """Insert the generated tables, and rewrite links for the site."""
+    markdown = docs_links.rewrite(page.file.src_uri, markdown)
+    for mark, make in MARKS.items():
         if mark in markdown:
-            markdown = markdown.replace(mark, made())
+            markdown = markdown.replace(mark, make())
     return markdown
 
 
 def on_page_context(context: Any, page: Page, config: Any, nav: Any) -> Any:
-    """The languages in the page's head lead to the same page, else to that language's first one."""
+    """Link the same page in other languages, or their first page if it is not translated."""
     files = {file.src_uri: file for file in context["pages"]}
     found = []
     for language, name in LANGUAGES.items():
@@ -83,10 +80,9 @@ def on_page_context(context: Any, page: Page, config: Any, nav: Any) -> Any:
 
 
 def on_post_page(output: str, page: Page, config: Any) -> str:
-    """Say which language a page is in.
+    """Set the language of a page, and drop the alternate links in its head.
 
-    Links to the others stand in the page's head too, where a script would ask for the site's map
-    of each; from the file system it may not.
+    A script would load the site map of each of these links, which fails from the file system.
     """
     language = _language(page.file.src_uri)
     output = re.sub(r'\s*<link rel="alternate"[^>]*>', "", output)
@@ -102,7 +98,7 @@ def _language(uri: str) -> str:
 
 
 def _in_language(uri: str, language: str) -> str:
-    """The address of a page in another language, whether there is one or not."""
+    """The address a page would have in another language."""
     now = _language(uri)
     stem = uri.removesuffix(".md" if now == "en" else f".{now}.md")
     if posixpath.basename(stem) == "README" and language == "en":
@@ -111,7 +107,7 @@ def _in_language(uri: str, language: str) -> str:
 
 
 def _with_translations(english: list[str], docs: Path) -> list[Any]:
-    """Pages, and those of them that there are in other languages in parts of their own."""
+    """Pages, and a section for each language with their translations."""
     parts = []
     for language in (name for name in LANGUAGES if name != "en"):
         found = [_in_language(uri, language) for uri in english]

@@ -1,8 +1,6 @@
-"""Links that are right on GitHub, made right on the documentation site.
+"""Rewrites links that work on GitHub for the documentation site.
 
-Covers: where a file of the repository is on the site, the links of a page rewritten for it, the
-files outside docs/ that pages lead to.  Leaves to others: adding those files (docs_hooks).
-Promise: only the targets of links and pictures change, and nothing inside code does.
+Changes only targets of links and pictures, and nothing inside code.
 """
 
 from __future__ import annotations
@@ -13,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-OUTSIDE = "repository"  # the folder of the site for what lies outside docs/
-# Code comes first, so that what looks like a link inside it is passed over; a label may hold code.
+OUTSIDE = "repository"  # the folder of the site for files outside docs/
+# Code comes first, so that links inside it are skipped; a label may contain code.
 _CODE = r"^```.*?^```[^\n]*$|`[^`\n]+(?:\n[^`\n]+)?`"
 _LABEL = r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\("
 _LINK = re.compile(
@@ -30,36 +28,36 @@ def source_of(uri: str) -> str:
 
 
 def uri_of(source: str) -> str:
-    """Where a file of the repository is on the site."""
+    """The address of a file of the repository on the site."""
     inside = posixpath.relpath(source, "docs")
     return posixpath.join(OUTSIDE, source) if inside.startswith("..") else inside
 
 
 def targets(source: str, text: str) -> Iterator[str]:
-    """Files of the repository that the page `source` leads to."""
+    """Files of the repository that the page `source` links to."""
     for match in _LINK.finditer(text):
-        target = _resolved(source, match["link"])
+        target = _resolve(source, match["link"])
         if target is not None:
             yield target
 
 
-def rewritten(uri: str, text: str) -> str:
-    """The text of the page at `uri` with links that are right on the site."""
+def rewrite(uri: str, text: str) -> str:
+    """The text of the page at `uri` with links for the site."""
     source = source_of(uri)
 
-    def changed(match: re.Match[str]) -> str:
-        target = _resolved(source, match["link"])
+    def replace(match: re.Match[str]) -> str:
+        target = _resolve(source, match["link"])
         if target is None:
             return match[0]
         _, mark, anchor = match["link"].partition("#")
         link = posixpath.relpath(uri_of(target), posixpath.dirname(uri))
         return f"{match['label']}{link}{mark}{anchor}{match['end']}"
 
-    return _LINK.sub(changed, text)
+    return _LINK.sub(replace, text)
 
 
 def outside_docs(pages: Iterable[str]) -> dict[str, Path]:
-    """Files outside docs/ that `pages` lead to, and those that these lead to: uri -> file."""
+    """Files outside docs/ that `pages` link to, directly or indirectly: uri -> file."""
     found: dict[str, Path] = {}
     waiting = list(pages)
     while waiting:
@@ -73,8 +71,8 @@ def outside_docs(pages: Iterable[str]) -> dict[str, Path]:
     return found
 
 
-def _resolved(source: str, link: str | None) -> str | None:
-    """The file of the repository a link leads to; None for other hosts and for anchors alone."""
+def _resolve(source: str, link: str | None) -> str | None:
+    """The file of the repository that a link points to; None for other hosts and for anchors."""
     if link is None:  # code
         return None
     path, _, _ = link.partition("#")

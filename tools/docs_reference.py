@@ -1,9 +1,7 @@
-"""The reference: a page for each module whose names people import.
+"""The reference: a page for each public module, with every name that can be imported from it.
 
-Covers: which modules those are, the text of each page, the list of them.
-Leaves to others: reading the docstrings (mkdocstrings, which runs nothing).
-Promise: a name that can be imported from one of these modules is on its page; names that load on
-first use are shown where they are written.
+mkdocstrings reads the docstrings without running code, so names that load on first use are listed
+here by the module that defines them.
 """
 
 from __future__ import annotations
@@ -16,14 +14,14 @@ from pathlib import Path
 SOURCES = Path(__file__).parents[1] / "src"
 FOLDER = "reference"
 
-# In the order in which the layers stand on each other, from the top.
+# From the top layer down.
 MODULES = (
     "holdfast",
     "holdfast.pipeline",
-    "holdfast.pipeline.history",
+    "holdfast.pipeline.output.history",
     "holdfast.residency",
     "holdfast.xla",
-    "holdfast.xla.hosts",
+    "holdfast.xla.cluster.hosts",
     "holdfast.torch",
     "holdfast.compute",
     "holdfast.compute.nn",
@@ -37,15 +35,15 @@ MODULES = (
     "holdfast.nodes.svm",
     "holdfast.nodes.tensor",
     "holdfast.nodes.xla",
-    "holdfast.dashboard.snapshot",
-    "holdfast.dashboard.attaching",
-    "holdfast.dashboard.offering",
-    "holdfast.dashboard.watching",
+    "holdfast.dashboard.snapshot.snapshot",
+    "holdfast.dashboard.ipc.client",
+    "holdfast.dashboard.ipc.server",
+    "holdfast.dashboard.ipc.watching",
     "holdfast.base.config",
     "holdfast.base.errors",
     "holdfast.base.units",
 )
-# Modules that give more names than tools see: each maps a name to the module it is written in.
+# Tables of modules whose names load on first use: name -> module that defines it.
 _TABLES = {"holdfast": "_LAYER_OF", "holdfast.residency": "_MODULE_OF"}
 
 
@@ -55,9 +53,9 @@ class Module:
 
     name: str
     summary: str  # the first line of its docstring
-    public: tuple[str, ...]  # what `from module import …` is meant to give
-    homes: tuple[tuple[str, str], ...]  # of those that tools do not see: name -> where it is
-    inside: tuple[str, ...] = ()  # modules of its own among them
+    public: tuple[str, ...]  # the public names
+    homes: tuple[tuple[str, str], ...]  # names that tools do not find: name -> module
+    inside: tuple[str, ...] = ()  # sub-modules among the public names
 
     @property
     def uri(self) -> str:
@@ -66,7 +64,7 @@ class Module:
 
 
 def modules() -> list[Module]:
-    """Every module of the reference that is there."""
+    """Every module of the reference that exists."""
     return [_read(name) for name in MODULES if _file(name) is not None]
 
 
@@ -78,12 +76,12 @@ def page(module: Module) -> str:
     text += "      show_root_heading: false\n      show_root_toc_entry: false\n"
     if module.inside:
         text += "\n## Modules\n\n"
-        text += "".join(f"- {_linked(f'{module.name}.{name}')}\n" for name in module.inside)
+        text += "".join(f"- {_link(f'{module.name}.{name}')}\n" for name in module.inside)
     if not module.homes:
         return text
     live = _live(module.name)
     if live:
-        text += "\n## Values that are found anew at each look\n\n"
+        text += "\n## Values that are computed at each access\n\n"
         text += "".join(f"- `{module.name}.{name}`\n" for name in live)
     text += "\n## More names\n\n"
     for name, home in module.homes:
@@ -95,17 +93,17 @@ def page(module: Module) -> str:
 
 
 def listing() -> str:
-    """The rows of the page that leads to all others."""
+    """The table of all modules."""
     rows = [f"| [`{module.name}`]({module.name}.md) | {module.summary} |\n" for module in modules()]
     return "| module | holds |\n|---|---|\n" + "".join(rows)
 
 
-def _linked(name: str) -> str:
+def _link(name: str) -> str:
     return f"[`{name}`]({name}.md)" if name in MODULES else f"`{name}`"
 
 
 def _live(name: str) -> tuple[str, ...]:
-    """Names of a module that are values of this moment, and so are written nowhere."""
+    """Names of a module that are computed at each access."""
     found: dict[str, tuple[str, ...]] = getattr(importlib.import_module(name), "_LIVE", {})
     return tuple(sorted(key for keys in found.values() for key in keys))
 
@@ -127,36 +125,36 @@ def _read(name: str) -> Module:
     summary = (ast.get_docstring(tree) or "").partition("\n")[0]
     seen = _exported(tree)
     homes = {n: home for n, home in _homes(name) if n not in seen}
-    homes |= {n: home for n in seen if _is_hidden(n, home := _written_in(name, n))}
+    homes |= {n: home for n in seen if _is_hidden(n, home := _defining_module(name, n))}
     inside = tuple(n for n, home in homes.items() if home.endswith(f".{n}") and not _holds(home, n))
     rest = tuple((n, home) for n, home in homes.items() if n not in inside)
     return Module(name, summary, tuple(dict.fromkeys((*seen, *homes))), rest, inside)
 
 
-def _written_in(module: str, name: str) -> str:
-    """The module that a name is written in, followed through imports; itself if it is a module.
+def _defining_module(module: str, name: str) -> str:
+    """The module that defines a name, found through imports; the name itself if it is a module.
 
-    A function may have the name of the module it is in: tools then see the module.
+    Where a function has the name of its module, tools find the module.
     """
     file = _file(module)
     tree = ast.parse(file.read_text(encoding="utf-8")) if file is not None else ast.Module([], [])
-    if name in _written(tree):
+    if name in _defined_names(tree):
         return module
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and name in (one.name for one in node.names):
             source = node.module or module
-            return f"{module}.{name}" if source == module else _written_in(source, name)
+            return f"{module}.{name}" if source == module else _defining_module(source, name)
     return f"{module}.{name}"
 
 
 def _is_hidden(name: str, home: str) -> bool:
-    """Whether tools do not find a name: a module, in a module of its own name, or not from here."""
+    """Whether tools miss a name: a module, a name equal to its module's, or of another package."""
     return home.endswith(f".{name}") or not home.startswith("holdfast")
 
 
 def _holds(module: str, name: str) -> bool:
     file = _file(module)
-    return file is not None and name in _written(ast.parse(file.read_text(encoding="utf-8")))
+    return file is not None and name in _defined_names(ast.parse(file.read_text(encoding="utf-8")))
 
 
 def _file(name: str) -> Path | None:
@@ -166,28 +164,28 @@ def _file(name: str) -> Path | None:
 
 
 def _exported(tree: ast.Module) -> tuple[str, ...]:
-    """`__all__`, else the public classes, functions and constants that are written here."""
+    """`__all__`, else the public classes, functions and constants of the module."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return tuple(ast.literal_eval(node.value))
-    return tuple(name for name in _written(tree) if not name.startswith("_"))
+    return tuple(name for name in _defined_names(tree) if not name.startswith("_"))
 
 
-def _written(tree: ast.Module) -> list[str]:
+def _defined_names(tree: ast.Module) -> list[str]:
     """Names that a module defines itself."""
-    written: list[str] = []
+    names: list[str] = []
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            written.append(node.targets[0].id)
+            names.append(node.targets[0].id)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            written.append(node.target.id)
+            names.append(node.target.id)
         elif isinstance(node, ast.ClassDef | ast.FunctionDef):
-            written.append(node.name)
-    return written
+            names.append(node.name)
+    return names
 
 
 def _homes(name: str) -> list[tuple[str, str]]:
-    """Name -> module, by the table of a module whose names load on first use."""
+    """(name, module) from the table of a module whose names load on first use."""
     table = _TABLES.get(name)
     if table is None:
         return []

@@ -1,11 +1,11 @@
-"""Take the thumbnails of the example workflows: each is run in a real ComfyUI and drawn by it.
+"""Take the thumbnails of the example workflows: each runs in a real ComfyUI.
 
-python -m tools.example_thumbnails                          # all of them, with a ComfyUI of its own
-python -m tools.example_thumbnails --url http://127.0.0.1:8188 flux_picture    # one, of a given one
+python -m tools.example_thumbnails                          # all, in a new ComfyUI
+python -m tools.example_thumbnails --url http://127.0.0.1:8188 flux_picture    # one
 
 Writes `example_workflows/x.jpg` beside `x.json`, 640 x 360, which ComfyUI's browser of templates
-shows. What needs a checkpoint of the user's runs with the tiny one of the tests, which a ComfyUI
-that is given has to have (tests/comfyui/models.py), and is shown without what that draws.
+shows. Workflows that need the user's checkpoint run with the tiny one of the tests, which a ComfyUI
+at --url must have (tests/comfyui/models.py); their thumbnails leave out the picture.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SIZE = (640, 360)
-WINDOW = (1280, 720)  # made smaller afterwards: text stays smooth
+WINDOW = (1280, 720)  # scaled down afterwards
 MOST_BYTES = 60_000
 GREY = "#353535"  # of a node
 STREAM = "stream_model"
@@ -55,11 +55,11 @@ def main() -> None:
     """One ComfyUI, one window, one picture after the other."""
     options = argparse.ArgumentParser(description="Thumbnails of the example workflows.")
     options.add_argument("--url", help="a ComfyUI that runs already, with the pack in it")
-    options.add_argument("names", nargs="*", help="which examples; all where none is named")
-    asked = options.parse_args()
-    names = asked.names or sorted(file.stem for file in EXAMPLE_WORKFLOWS.glob("*.json"))
+    options.add_argument("names", nargs="*", help="which examples (default: all)")
+    args = options.parse_args()
+    names = args.names or sorted(file.stem for file in EXAMPLE_WORKFLOWS.glob("*.json"))
     with (
-        _comfyui(asked.url) as client,
+        _comfyui(args.url) as client,
         chromium.browser() as running,
         window(running, client, width=WINDOW[0], height=WINDOW[1], **SETTINGS) as shown,
     ):
@@ -95,12 +95,12 @@ def _thumbnail(shown: Window, name: str) -> None:
     shown.page.evaluate(CLEAN, [{node["id"]: node["size"] for node in graph["nodes"]}, left_out])
     shown.page.evaluate(FRAME, [*WINDOW, MARGIN])
     shown.page.mouse.move(2, 2)
-    shown.page.wait_for_timeout(1500)  # what was asked for is drawn
-    _save(_taken(shown), EXAMPLE_WORKFLOWS / f"{name}.jpg")
+    shown.page.wait_for_timeout(1500)  # wait for the drawing
+    _save(_screenshot(shown), EXAMPLE_WORKFLOWS / f"{name}.jpg")
 
 
 def _run(shown: Window, name: str, graph: dict[str, Any]) -> str:
-    """Run what is in the window; the event that ended it."""
+    """Run the workflow in the window; returns the event that ended it."""
     if name != STREAM:
         return shown.run()
     prompt = runnable(to_api(graph, shown.client.object_info()))
@@ -112,7 +112,7 @@ def _run(shown: Window, name: str, graph: dict[str, Any]) -> str:
 HIDDEN = """.p-toast, .p-tooltip, .node-tooltip, .selection-toolbox,
   .comfyui-body-top, .graph-canvas-menu, .p-button { display: none !important }"""
 FETCHED = "app.graph.nodes.every((n) => (n.imgs ?? []).every((i) => i.complete && i.naturalWidth))"
-# The window shows the values that run, so that no figure stands beside another model's name.
+# Show the values that run, so that figures and model names belong together.
 SHOW_VALUES = """(prompt) => {
   for (const [id, { inputs }] of Object.entries(prompt))
     for (const one of app.graph.getNodeById(id)?.widgets ?? [])
@@ -135,7 +135,7 @@ CLEAN = """([sizes, leftOut]) => {
     node.setSize(sizes[node.id]);
   }
 }"""
-# What is left, as large as they can be.
+# Zoom to the remaining nodes.
 FRAME = """([width, height, margin]) => {
   const boxes = app.graph.nodes.map(({ pos, size }) => [...pos, ...size])
     .map(([x, y, w, h]) => [x, y - 30, w, h + 30]);  // with its title
@@ -150,7 +150,7 @@ FRAME = """([width, height, margin]) => {
   app.canvas.deselectAll();
   app.canvas.setDirty(true, true);
 }"""
-# Where nodes show pictures that they saved: [files, [left, top, right, bottom] in the window].
+# Where nodes show saved pictures: [files, [left, top, right, bottom] in the window].
 PLACES = """() => app.graph.nodes.flatMap((node) => {
   const files = app.nodeOutputs[node.id]?.images ?? [];
   const found = (node.widgets ?? []).find((one) =>
@@ -162,8 +162,8 @@ PLACES = """() => app.graph.nodes.flatMap((node) => {
 })"""
 
 
-def _taken(shown: Window) -> Image:
-    """The window, with small pictures as large as their nodes leave room for."""
+def _screenshot(shown: Window) -> Image:
+    """A screenshot with small pictures enlarged to fill their nodes."""
     from PIL import Image
 
     with Image.open(io.BytesIO(shown.page.screenshot())) as opened:
@@ -171,15 +171,15 @@ def _taken(shown: Window) -> Image:
     for files, place in shown.page.evaluate(PLACES):
         left, top, right, bottom = map(round, place)
         room = (right - left - 16, bottom - top - 16)
-        drawn = _together(shown.client.file(files[0]), room)
+        drawn = _enlarge(shown.client.file(files[0]), room)
         taken.paste(GREY, (left, top, right, bottom))
         middle = (left + right - drawn.width) // 2, (top + bottom - drawn.height) // 2
         taken.paste(drawn, middle)
     return taken.resize(SIZE, Image.Resampling.LANCZOS)
 
 
-def _together(data: bytes, room: tuple[int, int]) -> Image:
-    """A picture that fills the room; the frames of a moving one are laid out in rows."""
+def _enlarge(data: bytes, room: tuple[int, int]) -> Image:
+    """A picture that fills the room; the frames of an animation in rows."""
     from PIL import Image, ImageSequence
 
     with Image.open(io.BytesIO(data)) as opened:
@@ -197,7 +197,7 @@ def _together(data: bytes, room: tuple[int, int]) -> Image:
 
 
 def _save(picture: Image, path: Path) -> None:
-    """The best quality that is small enough."""
+    """Save with the best quality that is small enough."""
     sizes = (_jpeg(picture, quality) for quality in range(92, 20, -4))
     data = next(data for data in sizes if len(data) < MOST_BYTES)
     path.write_bytes(data)

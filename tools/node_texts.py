@@ -1,12 +1,11 @@
-"""Write what the texts of the ComfyUI nodes have in common with their classes.
+"""Writes the texts of the ComfyUI nodes that follow from their classes.
 
-Covers: locales/en/nodeDefs.json, the lists of inputs and outputs in the help pages of
-web/docs, and the page that other languages get. Leaves to others: every translation and every
-sentence of a page, which are written by hand.
-Promise: what is written twice is the same, and only files that would change are written.
+These are locales/en/nodeDefs.json, the lists of inputs and outputs in the help pages of web/docs,
+and the page for languages without one. Translations and the other text of a page are written by
+hand. Only files that change are written.
 
     python -m tools.node_texts                # after a change of a node's inputs, outputs or texts
-    python -m tools.node_texts --translated   # when zh and zh-TW say what English says now
+    python -m tools.node_texts --translated   # when zh and zh-TW are up to date
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ DOCS = WEB / "docs"
 TRANSLATED = Path(__file__).parents[1] / "tests" / "nodes" / "translated.json"
 LANGUAGES = ("en", "zh", "zh-TW")
 KINDS = ("main", "nodeDefs", "settings", "commands")
-MOST_OPTIONS = 8  # longer lists, such as those of files, are not put into a page
+MOST_OPTIONS = 8  # longer lists, such as those of files, are left out of a page
 
 
 class Words(NamedTuple):
@@ -109,12 +108,12 @@ def key(name: str) -> str:
 
 
 def message(text: str) -> str:
-    """A text for vue-i18n, to which some characters mean something."""
+    """Escape the special characters of vue-i18n."""
     return re.sub(r"[{}@|]", lambda found: f"{{'{found[0]}'}}", text)
 
 
 def plain(text: str) -> str:
-    """A text of vue-i18n as it is shown."""
+    """Undo `message`."""
     return re.sub(r"\{'(.)'\}", r"\1", text)
 
 
@@ -122,25 +121,25 @@ def plain(text: str) -> str:
 
 
 def page(language: str, name: str) -> Path:
-    """Where the frontend asks for the help of a node."""
+    """The help page of a node in a language."""
     return DOCS / name / f"{language}.md"
 
 
 def other_page(name: str) -> Path:
-    """What it asks for next, in languages that have no page."""
+    """The help page of a node for languages without one."""
     return DOCS / f"{name}.md"
 
 
-def refreshed(text: str, language: str, name: str, texts: dict[str, Any]) -> str:
-    """A page with its first lines and its lists as the texts of the node are now."""
+def refresh(text: str, language: str, name: str, texts: dict[str, Any]) -> str:
+    """Update the first lines and the lists of a page."""
     words, node = WORDS[language], NODE_CLASS_MAPPINGS[name]
     body = text.split("\n", 4)[4]  # title, empty, id and category, empty
     head = f"# {plain(texts['display_name'])}\n\n`{name}` · {node.CATEGORY}\n\n"
-    body = _filled(body, words.inputs, _inputs(words, node, texts))
-    return head + _filled(body, words.outputs, _outputs(words, node, texts))
+    body = _fill_section(body, words.inputs, _inputs(words, node, texts))
+    return head + _fill_section(body, words.outputs, _outputs(words, node, texts))
 
 
-def _filled(body: str, heading: str, entries: list[str]) -> str:
+def _fill_section(body: str, heading: str, entries: list[str]) -> str:
     return re.sub(
         rf"^## {heading}\n.*?(?=^## |\Z)",
         lambda _: "\n".join([f"## {heading}", "", *entries, "", ""]),
@@ -150,7 +149,7 @@ def _filled(body: str, heading: str, entries: list[str]) -> str:
 
 
 def _inputs(words: Words, node: type[Any], texts: dict[str, Any]) -> list[str]:
-    """Lists, as the column that ComfyUI shows them in is too narrow for a table."""
+    """A list of inputs; ComfyUI's column is too narrow for a table."""
     return [
         _entry(words, given.name, _facts(given, words), texts["inputs"][key(given.name)])
         for given in inputs(node)
@@ -166,8 +165,8 @@ def _outputs(words: Words, node: type[Any], texts: dict[str, Any]) -> list[str]:
 
 def _entry(words: Words, name: str, facts: list[str], texts: dict[str, str]) -> str:
     same = plain(texts["name"]) == name
-    label = f"`{name}`" if same else f"**{_marked(texts['name'])}** `{name}`"
-    text = _marked(texts["tooltip"])
+    label = f"`{name}`" if same else f"**{_escape(texts['name'])}** `{name}`"
+    text = _escape(texts["tooltip"])
     return words.entry.format(label=label, facts=words.comma.join(facts), text=text)
 
 
@@ -192,17 +191,17 @@ def _kind(kind: Any, words: Words) -> str:
     return " / ".join(f"`{option}`" for option in kind) if few else "COMBO"
 
 
-def _marked(text: str) -> str:
-    """Text that stays as it is in Markdown."""
-    shown = plain(text).replace("\n", " ").replace("<", "&lt;")
-    return re.sub(r"(\*)", r"\\\1", shown)
+def _escape(text: str) -> str:
+    """Escape text for Markdown."""
+    line = plain(text).replace("\n", " ").replace("<", "&lt;")
+    return re.sub(r"(\*)", r"\\\1", line)
 
 
-# ---- what was translated
+# ---- translations
 
 
 def prints() -> dict[str, str]:
-    """A short print of the English texts: of each node, and of each other file."""
+    """A short hash of the English texts of each node and of each other file."""
     parts = english() | {kind: load("en", kind) for kind in KINDS if kind != "nodeDefs"}
     return {
         name: hashlib.sha256(dump(part).encode()).hexdigest()[:12] for name, part in parts.items()
@@ -218,12 +217,12 @@ def load(language: str, kind: str) -> dict[str, Any]:
 
 
 def dump(texts: dict[str, Any]) -> str:
-    """A file of texts as it is written."""
+    """The content of a file of texts."""
     return json.dumps(texts, ensure_ascii=False, indent=2) + "\n"
 
 
 def wanted() -> Iterator[tuple[Path, str]]:
-    """Every file that is written here, and what belongs into it; of pages those that are there."""
+    """Every file that is written here, with its content; only pages that exist."""
     yield LOCALES / "en" / "nodeDefs.json", dump(english())
     for language in LANGUAGES:
         texts = english() if language == "en" else load(language, "nodeDefs")
@@ -231,14 +230,14 @@ def wanted() -> Iterator[tuple[Path, str]]:
             path = page(language, name)
             if not path.exists() or name not in texts:
                 continue
-            text = refreshed(path.read_text("utf-8"), language, name, texts[name])
+            text = refresh(path.read_text("utf-8"), language, name, texts[name])
             yield path, text
             if language == "en":
                 yield other_page(name), text
 
 
 def main() -> int:
-    """Write what is not as it should be."""
+    """Write the files that are out of date."""
     if "--translated" in sys.argv[1:]:
         TRANSLATED.write_text(dump(prints()), "utf-8")
     for path, text in wanted():

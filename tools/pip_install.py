@@ -1,4 +1,4 @@
-"""Install packages with pip, quietly: one line and a bar; all that pip said only if it fails.
+"""Install packages with pip: one line and a bar; the output of pip only if it fails.
 
 Usage: python tools/pip_install.py TITLE PIP-ARGUMENT...
 """
@@ -17,9 +17,9 @@ _NAMED = re.compile(r"^\s*(?:Collecting|Requirement already satisfied:) ([\w.-]+
 
 
 def main(title: str, *arguments: str) -> int:
-    """Run `pip install`; its exit status."""
+    """Run `pip install`; returns its exit status."""
     command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-color"]
-    begin, said, left = time.monotonic(), list[str](), pinned(arguments)
+    begin, output, left = time.monotonic(), list[str](), named_packages(arguments)
     total = len(left)
     with subprocess.Popen(
         [*command, "--progress-bar=off", *arguments],
@@ -30,7 +30,7 @@ def main(title: str, *arguments: str) -> int:
     ) as pip:
         assert pip.stdout is not None
         for line in pip.stdout:
-            said.append(line)
+            output.append(line)
             if found := _NAMED.match(line):
                 left.discard(normalize(found[1]))
                 show(title, total - len(left), total, found[1])
@@ -38,22 +38,22 @@ def main(title: str, *arguments: str) -> int:
                 show(title, total, total, "installing")
     show("", 0, 0, "")
     if pip.returncode:
-        sys.stderr.writelines(said)
+        sys.stderr.writelines(output)
         print(f"set-up: {title}: pip failed", file=sys.stderr)
     else:
         print(f"set-up: {title} ({time.monotonic() - begin:.0f} s)")
     return pip.returncode
 
 
-def pinned(arguments: tuple[str, ...]) -> set[str]:
-    """The packages that requirement files name, and those that they include."""
+def named_packages(arguments: tuple[str, ...]) -> set[str]:
+    """The packages in requirement files, and in files that these include."""
     names: set[str] = set()
     for flag, file in itertools.pairwise(arguments):
         if flag != "-r":
             continue
         for line in Path(file).read_text(encoding="utf-8").splitlines():
             if line.startswith("-r "):
-                names |= pinned(("-r", str(Path(file).parent / line[3:].strip())))
+                names |= named_packages(("-r", str(Path(file).parent / line[3:].strip())))
             elif line.strip() and not line.startswith("#"):
                 names.add(normalize(re.split(r"[\[=<>~ ]", line, maxsplit=1)[0]))
     return names

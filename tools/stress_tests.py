@@ -1,4 +1,4 @@
-"""Run the tests again and again in random order beside other work, to find those that depend on it.
+"""Run the tests repeatedly in random order and under load, to find those that are flaky.
 
     .venv/bin/python tools/stress_tests.py --rounds 4 --load busy --load memory [PYTEST-ARGUMENT...]
 
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def run(*arguments: str) -> list[str]:
-    """The tests that fail; what pytest prints is shown too."""
+    """Run pytest, show its output, and return the tests that failed."""
     default = [] if "-m" in arguments or "::" in arguments[-1] else ["-m", "not exhaustive"]
     command = [sys.executable, "-m", "pytest", *default, *arguments]
     failed: list[str] = []
@@ -81,7 +81,7 @@ def run(*arguments: str) -> list[str]:
 
 @contextlib.contextmanager
 def load(kind: str, folder: str) -> Iterator[None]:
-    """Other work on this machine, until the block ends."""
+    """Put load on this machine until the block ends."""
     programs = {
         "none": [],
         "busy": [_BUSY] * 2 * (os.cpu_count() or 1),

@@ -1,4 +1,4 @@
-"""Run tests as other processors would: other instruction sets, other numbers of threads.
+"""Run tests with other instruction sets and other numbers of threads.
 
 python -m tools.try_instruction_sets tests/compute tests/xla/test_ops.py
 python -m tools.try_instruction_sets --only sse,avx2 tests/compute/opencl
@@ -6,8 +6,8 @@ python -m tools.try_instruction_sets --only sse,avx2 tests/compute/opencl
 One run for each row of VARIANTS, one after the other. Prints the tests that failed, with the
 variants they failed in, and then the comparisons that came near their bounds in any
 (`tests/tolerance.py` has the rule for bounds). Covers torch's own kernels and oneDNN, OpenBLAS,
-NumPy's loops, XLA, PoCL, and our kernels in C. What the processor lacks cannot be tried: libraries
-then take the best it has.
+NumPy's loops, XLA, PoCL, and our kernels in C. For instructions that the processor lacks, libraries
+use the best it has.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 HERE = Path(__file__).parent
-# The same for every run: what is compiled is named after the compiler's path.
+# The same for every run: compiled files are named by the path of the compiler.
 FOLDER = HERE.parent / ".cache" / "instruction_sets"
 NO_AVX = "X86_V3,X86_V4,AVX512_ICL,AVX512_SPR"
-# What libraries read. "march" is for our own C, "hidden" for PoCL, "threads" for all.
+# Variables of libraries. "march" is for our own C, "hidden" for PoCL, "threads" for all.
 VARIANTS: dict[str, dict[str, str]] = {
     "avx512": {
         "ATEN_CPU_CAPABILITY": "avx512", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE",
@@ -89,11 +89,11 @@ def _say(line: str) -> None:
 
 
 def _run(place: Path, variant: dict[str, str], tests: list[str]) -> None:
-    """Leaves report.xml and margins/ in `place`."""
+    """Run pytest; writes report.xml and margins/ into `place`."""
     variables = {name: value for name, value in variant.items() if name.isupper()}
-    # numpy and torch are imported before the tests' own settings are.
+    # numpy and torch are imported before the settings of the tests.
     variables |= dict.fromkeys(("OMP_NUM_THREADS", "HOLDFAST_TEST_THREADS"), variant["threads"])
-    variables["OMP_WAIT_POLICY"] = "passive"  # more threads than cores do not wait by turning
+    variables["OMP_WAIT_POLICY"] = "passive"  # no spinning with more threads than cores
     variables["HOLDFAST_TEST_MARGINS"] = str(place / "margins")
     if "march" in variant:
         variables["CC"] = str(_compiler(variant["march"]))
@@ -102,21 +102,21 @@ def _run(place: Path, variant: dict[str, str], tests: list[str]) -> None:
     _say(f"---- {place.name}")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.harness.margins"]
     command += [f"--junitxml={place / 'report.xml'}"]
-    with tempfile.TemporaryDirectory() as folder:  # spaces divide paths in LD_PRELOAD
+    with tempfile.TemporaryDirectory() as folder:  # LD_PRELOAD cannot have spaces in paths
         if "hidden" in variant:
-            variables["LD_PRELOAD"] = _hiding(folder)
+            variables["LD_PRELOAD"] = _build_hiding_library(folder)
         subprocess.run([*command, *tests], env=os.environ | variables, check=False)
 
 
 def _compiler(march: str) -> Path:
-    """A C compiler that takes another processor for the one that is here."""
+    """A C compiler whose -march=native is another processor."""
     script = FOLDER / f"cc-{march}"
     script.write_text(f'#!/bin/bash\nexec cc "${{@/#-march=native/-march={march}}}"\n')
     script.chmod(0o755)
     return script
 
 
-def _hiding(folder: str) -> str:
+def _build_hiding_library(folder: str) -> str:
     library = f"{folder}/hide_features.so"
     source = HERE / "hide_features.c"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)

@@ -14,9 +14,9 @@ import torch
 from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from holdfast.compute import dtype as formats
+from holdfast.compute import dtype as dtypes
 from holdfast.compute.engine import each, run
-from holdfast.compute.torch_device.resolve import DROPPED, counterpart, name_of
+from holdfast.compute.torch_device.dispatch.resolve import DROPPED, counterpart, name_of
 
 # Only sizes change: torch does that for the shell, and the array follows.
 _VIEWED = ("view", "_unsafe_view", "reshape", "_reshape_alias", "t", "transpose", "permute")
@@ -76,14 +76,14 @@ class Shell(TorchDispatchMode):
         if isinstance(value, list | tuple):
             return [self._down(v) for v in value]
         if isinstance(value, torch.dtype):
-            return formats.dtype(str(value).removeprefix("torch."))
+            return dtypes.dtype(str(value).removeprefix("torch."))
         return value
 
     def _up(self, out: Any) -> Any:
         return each(out, self._tensor)
 
     def _tensor(self, array: Any) -> torch.Tensor:
-        kind = getattr(torch, formats.dtype(array.dtype).name)
+        kind = getattr(torch, dtypes.dtype(array.dtype).name)
         size = array.dtype.itemsize
         steps = [stride // size for stride in array.strides]
         made: Any = torch.empty_strided(array.shape, steps, dtype=kind, device="meta")

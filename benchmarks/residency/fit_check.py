@@ -24,9 +24,9 @@ from typing import Any
 import torch
 from diffusers import FluxTransformer2DModel
 
-from holdfast.residency.prediction.fitting import fit
-from holdfast.residency.prediction.networks import dtype_of
-from holdfast.residency.prediction.shadow import built, on_meta, shadow
+from holdfast.residency.predict.fit import fit
+from holdfast.residency.predict.networks import dtype_of
+from holdfast.residency.predict.shadow import build_on_meta, on_meta, shadow
 
 KEEPS = (0.0, 0.25, 0.5, 0.75)
 
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def _report(device: str, size: str) -> dict[str, Any]:
-    module = built(lambda: FluxTransformer2DModel(guidance_embeds=True))
+    module = build_on_meta(lambda: FluxTransformer2DModel(guidance_embeds=True))
     module = shadow(module, on_meta(dtype_of(module, torch.bfloat16)))
     weight_bytes = sum(p.numel() * p.element_size() for p in module.parameters())
     if device.startswith("cuda"):

@@ -44,7 +44,7 @@ WITHIN = 0.15  # of the measured step
 
 def make(folder: Path, tiny: bool) -> None:
     """Write the folder of a model with random weights in bf16."""
-    from holdfast.pipeline.sources import BUILT_IN
+    from holdfast.pipeline.model.sources import BUILT_IN
 
     source = BUILT_IN / "tiny-flux"
     for name in ("tokenizer", "tokenizer_2", "scheduler"):

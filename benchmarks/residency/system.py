@@ -120,7 +120,7 @@ class Ours(System):
         self._managed.let_go("another budget is tried")
 
     def move(self, room: Room) -> None:
-        self._managed.keep_bytes = room.keep_bytes
+        self._managed.memory.keep_bytes = room.keep_bytes
         self._managed.set_budget(room.budget_bytes)
 
     def figures(self) -> dict[str, float]:

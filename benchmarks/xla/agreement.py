@@ -19,8 +19,8 @@ from torch.nn import functional
 
 from holdfast.xla.arrays import to_jax
 from holdfast.xla.attention import attention
-from holdfast.xla.mesh import make_mesh
-from holdfast.xla.placed import Placed
+from holdfast.xla.cluster.mesh import make_mesh
+from holdfast.xla.module.placed import Placed
 from holdfast.xla.port import PORTS
 from holdfast.xla.tiny import make
 from xla.flux_torch import relative

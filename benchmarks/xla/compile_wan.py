@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import torch
 
-from holdfast.xla.cache import Programs, use_compile_cache
-from holdfast.xla.mesh import make_mesh
-from holdfast.xla.placed import Placed
+from holdfast.xla.cluster.mesh import make_mesh
+from holdfast.xla.module.cache import Programs, use_compile_cache
+from holdfast.xla.module.placed import Placed
 from holdfast.xla.port import PORTS
 from holdfast.xla.tiny import Made, class_of, make
 from xla.flux_torch import relative

@@ -25,8 +25,8 @@ from residency.weights import on_device
 
 from holdfast.xla.arrays import to_jax
 from holdfast.xla.attention import scaled_dot_product_attention
-from holdfast.xla.cache import Programs
-from holdfast.xla.calls import Call
+from holdfast.xla.module.cache import Programs
+from holdfast.xla.module.calls import ModuleCall
 from holdfast.xla.ops import overrides
 from holdfast.xla.ports.flux import PORT
 from xla import kernels
@@ -58,7 +58,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     }
     figures: dict[str, Any] = {"versions": {"jax": jax.__version__}}
     for variant in settings.variants or VARIANTS:
-        call = Call(
+        call = ModuleCall(
             shape.module(),
             scan=None if variant in UNROLLED else PORT.scan,
             overrides=overrides(PLAIN) if variant == "xla" else None,
@@ -77,7 +77,7 @@ def arrived(tensor: torch.Tensor) -> jax.Array:
     return jax.dlpack.from_dlpack(tensor) if tensor.is_cuda else to_jax(tensor)
 
 
-def stacked(call: Call, tensors: dict[str, torch.Tensor]) -> dict[str, jax.Array]:
+def stacked(call: ModuleCall, tensors: dict[str, torch.Tensor]) -> dict[str, jax.Array]:
     """What the call takes."""
     found: dict[str, jax.Array] = {}
     for name, slot in call.slots.items():
@@ -88,7 +88,7 @@ def stacked(call: Call, tensors: dict[str, torch.Tensor]) -> dict[str, jax.Array
 
 def measured(
     variant: str,
-    call: Call,
+    call: ModuleCall,
     weights: dict[str, jax.Array],
     inputs: dict[str, Any],
     settings: Settings,

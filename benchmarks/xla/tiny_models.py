@@ -17,10 +17,10 @@ import torch
 from torch.utils import _pytree as tree
 
 from holdfast.xla.arrays import to_jax
-from holdfast.xla.calls import Call
+from holdfast.xla.cluster.mesh import make_mesh
 from holdfast.xla.compat import torchax
-from holdfast.xla.mesh import make_mesh
-from holdfast.xla.placed import Placed
+from holdfast.xla.module.calls import ModuleCall
+from holdfast.xla.module.placed import Placed
 from holdfast.xla.tiny import Made, make
 from xla.flux_torch import relative
 from xla.working import Settings, in_turns_ms, timed
@@ -63,7 +63,7 @@ def _measured(made: Made, settings: Settings) -> dict[str, Any]:
 
 
 def _ours(made: Made, want: Any) -> Ready:
-    call = Call(made.module, made.tiny.method)
+    call = ModuleCall(made.module, made.tiny.method)
     weights = {name: to_jax(tensor) for name, tensor in call.weights.items()}
     arrays, together = split(made.inputs())
     program = jax.jit(lambda weights, arrays: call(weights, together(arrays))[0])

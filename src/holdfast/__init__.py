@@ -1,7 +1,20 @@
 """Holdfast: run diffusion models on the hardware people actually have.
 
-Importing this package is cheap: sub-packages load on first use, and none of
-numpy, torch, jax or pyopencl is imported until something needs it.
+Sub-packages are imported on first use; `import holdfast` loads none of numpy, torch, jax and
+pyopencl. Each layer imports only from the layers below it in this list:
+
+    cli             the `holdfast` command
+    __main__        the entry point of the command
+    dashboard       watch processes: terminal, web page, benchmarks
+    nodes           nodes for ComfyUI
+    pipeline        draw pictures and videos from prompts
+    xla             models on XLA: ports, sharding, sampling
+    residency       models larger than the device: stream, plan, pack weights
+    torch           registers `torch.device("holdfast")`
+    compute         tensors, autograd, ops and engines
+    memory          pools, profiles, leaks, shared virtual memory
+    topology        describe and measure the machine
+    base            errors, registries, units, settings
 """
 
 from __future__ import annotations
@@ -21,7 +34,7 @@ _SUBPACKAGES = (
     "pipeline",
     "nodes",
 )
-# The package-level functions of memory management, and where each comes from.
+# Package-level functions, by the sub-package that defines them.
 _HOME = {
     "memory": (
         *("cuda", "cpu", "memory_stats", "detailed_memory_stats", "empty_cache", "memory_manager"),

@@ -1,8 +1,7 @@
 """The `holdfast` command as a process (`python -m holdfast` is the same).
 
-Promise: a character that a stream cannot show is escaped, never an error. Ctrl-C at any moment
-after Python itself has started ends with a status, never with a traceback or an abort: while the
-command is being imported, in it, and on the way out.
+Characters that a stream cannot encode are escaped. Ctrl-C ends the process with status 130 and no
+traceback at any time: during imports, during the command and at exit.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ INTERRUPTED = 130
 
 
 def command() -> int:
-    """Run the command line of this process; returns the exit status, or leaves with it."""
+    """Run the command line; returns the exit status, or exits with it after Ctrl-C."""
     try:
-        _escape_what_cannot_be_shown()
-        from holdfast.cli.main import main  # here, where Ctrl-C is caught already
+        _escape_unencodable()
+        from holdfast.cli.main import main  # here, so that Ctrl-C is caught
 
         try:
             status = main()
@@ -35,27 +34,27 @@ def command() -> int:
     return status
 
 
-def _escape_what_cannot_be_shown() -> None:
-    """The name of a file may hold letters that the encoding of a terminal lacks."""
+def _escape_unencodable() -> None:
+    """Escape characters, for example of file names, that the terminal's encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # else none, or somebody's own
+        if isinstance(stream, io.TextIOWrapper):  # it may be None or replaced
             stream.reconfigure(errors="backslashreplace")
 
 
 def _ignore_ctrl_c() -> None:
-    """From here on it would kill the interpreter half way out of the door."""
+    """Ignore Ctrl-C: it would interrupt the exit of the interpreter."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _leave(status: int) -> None:
-    """End here, with what was registered for the end, but without taking the interpreter down.
+    """Run exit handlers and end the process, without finalizing the interpreter.
 
-    A library may still be imported in another thread, or its own threads still work: nobody waits
-    for them, and nothing is taken apart under them.
+    Other threads may still import or run a library: exit neither waits for them nor frees what they
+    use.
     """
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # none, broken, closed
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # None, broken, closed
             stream.flush()
     os._exit(status)
 

@@ -3,24 +3,21 @@
     import holdfast.torch
     x = torch.randn(3, device="holdfast")
 
-Covers: registering, which engine computes, what it can compute, what it could not.
-Leaves to others: the device (`holdfast.compute.torch_device`).
-Promise: importing computes nothing. HOLDFAST_ENGINE names the engine, HOLDFAST_STRICT=1 forbids
-falling back to torch's CPU kernels.
+HOLDFAST_ENGINE names the engine; HOLDFAST_STRICT=1 forbids falling back to torch's CPU kernels.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.compute.torch_device.registering import register
-from holdfast.compute.torch_device.selecting import engine, use
+from holdfast.compute.torch_device.api.engine_choice import engine, use
+from holdfast.compute.torch_device.registration import register
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.compute.engine import strict
-    from holdfast.compute.torch_device.coverage import Row
+    from holdfast.compute.torch_device.dispatch.coverage import Row
 
 __all__ = [
     "build_shim",
@@ -39,35 +36,35 @@ def build_shim() -> Path:
 
     Programs that start later use it. Takes about a minute. Raises Unsupported without a compiler.
     """
-    from holdfast.compute.torch_device import shim
+    from holdfast.compute.torch_device.shim import build
 
-    return shim.build()
+    return build.build()
 
 
 def shim_loaded() -> bool:
-    """Whether the C++ shim is in this process: then torch's own CPU kernels compute."""
-    from holdfast.compute.torch_device import shim
+    """Whether this process uses the C++ shim; then torch's own CPU kernels compute."""
+    from holdfast.compute.torch_device.shim import build
 
-    return shim.is_loaded()
+    return build.is_loaded()
 
 
 def coverage(engine: str | None = None) -> list[Row]:
-    """How each overload of torch is computed on the device; see `torch_device.coverage`."""
-    from holdfast.compute.torch_device import coverage as found
+    """How each overload of torch is computed on the device; see `dispatch.coverage`."""
+    from holdfast.compute.torch_device.dispatch import coverage as table
 
-    return found.coverage(engine)
+    return table.coverage(engine)
 
 
 def fallbacks() -> dict[str, int]:
-    """Overload or op -> how often the host computed it for the engine, in this process."""
+    """Overload or op -> how often the host computed it for the engine in this process."""
     from holdfast.compute.engine import fallbacks
 
-    mine = engine()
-    return {op: count for (name, op), count in fallbacks.items() if name == mine}
+    current = engine()
+    return {op: count for (name, op), count in fallbacks.items() if name == current}
 
 
 def clear_fallbacks() -> None:
-    """Count from 0 again."""
+    """Reset the counts of `fallbacks` for the engine."""
     from holdfast.compute.engine import fallbacks
 
     for key in [key for key in fallbacks if key[0] == engine()]:
@@ -75,7 +72,7 @@ def clear_fallbacks() -> None:
 
 
 def __getattr__(name: str) -> object:
-    if name == "strict":  # a block in which falling back is refused
+    if name == "strict":  # a context manager in which a fallback raises
         from holdfast.compute.engine import strict
 
         return strict

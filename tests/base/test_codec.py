@@ -35,7 +35,7 @@ def test_a_value_survives_the_way_to_plain_data_and_back() -> None:
     assert decode(Twig, encode(TWIG)) == TWIG
 
 
-def test_a_whole_number_is_fine_where_a_fraction_may_stand() -> None:
+def test_an_integer_is_accepted_for_a_float() -> None:
     leaf = decode(Leaf, {"colour": "red", "area": 2})
     assert leaf.area == 2.0
     assert isinstance(leaf.area, float)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.base.errors import BadInput
-from holdfast.base.files import expanded, read_json_object, resolved, write_whole
+from holdfast.base.files import expand_path, read_json_object, resolve_path, write_whole
 
 
 def test_a_file_is_replaced_and_readable_by_others(tmp_path: Path) -> None:
@@ -108,9 +108,9 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_home_of_nobody_is_refused() -> None:
+def test_the_home_of_an_unknown_user_is_refused() -> None:
     with pytest.raises(BadInput) as caught:
-        expanded("~no-such-user/x")
+        expand_path("~no-such-user/x")
     assert str(caught.value) == (
         "cannot use '~no-such-user/x': there is no such user, or no home folder\n"
         "  expected: a path\n"
@@ -123,7 +123,7 @@ def test_links_that_lead_in_a_circle_are_refused(tmp_path: Path) -> None:
     circle = tmp_path / "circle"
     circle.symlink_to("circle")
     with pytest.raises(BadInput) as caught:
-        resolved(circle)
+        resolve_path(circle)
     assert str(caught.value) == (
         f"cannot use {str(circle)!r}: Too many levels of symbolic links\n"
         "  expected: a path that leads somewhere"

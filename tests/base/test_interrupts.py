@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from holdfast.base.interrupts import is_interrupt, undisturbed
+from holdfast.base.interrupts import is_interrupt, run_uninterrupted
 
 
 def _import_lazily() -> None:
@@ -42,7 +42,7 @@ def test_ctrl_c_comes_out_at_once_and_the_work_goes_on_to_its_end() -> None:
         ended.set()
 
     with pytest.raises(KeyboardInterrupt):
-        undisturbed(work)
+        run_uninterrupted(work)
     assert not ended.is_set()
     go.set()
     assert ended.wait(30)
@@ -50,15 +50,15 @@ def test_ctrl_c_comes_out_at_once_and_the_work_goes_on_to_its_end() -> None:
 
 
 def test_what_is_done_undisturbed_returns_and_raises() -> None:
-    assert undisturbed(lambda: 7) == 7
+    assert run_uninterrupted(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
-        undisturbed(lambda: 1 // 0)
+        run_uninterrupted(lambda: 1 // 0)
 
 
 def test_work_of_another_thread_stays_in_it() -> None:
     threads = []
     other = threading.Thread(
-        target=lambda: undisturbed(lambda: threads.append(threading.current_thread()))
+        target=lambda: run_uninterrupted(lambda: threads.append(threading.current_thread()))
     )
     other.start()
     other.join()

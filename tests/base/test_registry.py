@@ -68,7 +68,7 @@ def test_a_missing_package_names_the_extra_to_install(registry: Registry[object]
     )
 
 
-def test_a_package_that_does_not_import_is_told_from_a_missing_one(
+def test_a_broken_package_is_distinguished_from_a_missing_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broken_vendor.py").write_text("raise ImportError('libvendor.so.1: no such file')")

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.base.thinning import thinned
+from holdfast.base.downsample import thin
 
 Sample = tuple[int, int]
 samples_ = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=80)
@@ -20,7 +20,7 @@ def second(sample: Sample) -> int:
 @given(samples_)
 def test_no_peak_is_lost_and_the_order_stays(samples: list[Sample]) -> None:
     numbered = [(*sample, at) for at, sample in enumerate(samples)]
-    fewer = thinned(numbered, first, second)
+    fewer = thin(numbered, first, second)
     assert fewer == sorted(fewer, key=lambda sample: sample[2])
     assert set(fewer) <= set(numbered)
     for figure in (first, second):
@@ -29,7 +29,7 @@ def test_no_peak_is_lost_and_the_order_stays(samples: list[Sample]) -> None:
 
 def test_the_older_half_gets_half_as_many_and_the_newer_stays() -> None:
     samples = [(at, 80 - at) for at in range(80)]
-    fewer = thinned(samples, first, second)
+    fewer = thin(samples, first, second)
     assert len(fewer) <= 60
     assert fewer[0] == samples[0]
     assert fewer[-39:] == samples[-39:]

@@ -53,7 +53,7 @@ def test_a_percentage_is_taken_of_the_whole() -> None:
         ),
         (
             "80%",
-            "cannot read '80%' as a size in bytes: a percentage of what is not known here\n"
+            "cannot read '80%' as a size in bytes: a percentage has no total here\n"
             '  expected: an absolute size such as "2GB" or "512MiB"',
         ),
         (

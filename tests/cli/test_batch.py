@@ -18,7 +18,7 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.pipeline.batch.manifest import NAME, parse
-from holdfast.pipeline.media import read_settings
+from holdfast.pipeline.output.media import read_settings
 from tests.needs import ALL
 
 PROGRAM = """
@@ -104,7 +104,7 @@ def _assert_exactly_once(out: Path, prompts: list[str]) -> None:
 # ---- without a model
 
 
-def test_bad_lines_are_told_and_nothing_is_made(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_bad_lines_are_refused_and_nothing_is_made(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     Path("prompts.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b", "step": 4}\n')
     assert main(["batch", "prompts.jsonl"]) == 2
@@ -117,7 +117,7 @@ def test_bad_lines_are_told_and_nothing_is_made(tmp_path: Path, monkeypatch, cap
     assert not Path("out").exists()
 
 
-def test_an_unknown_model_is_told_before_anything_is_made(tmp_path: Path, capsys) -> None:
+def test_an_unknown_model_is_refused_before_anything_is_made(tmp_path: Path, capsys) -> None:
     file, _ = _prompts(tmp_path, 2)
     out = tmp_path / "out"
     assert main(["batch", str(file), "--model", "tiny-flx", "--out", str(out)]) == 2
@@ -134,7 +134,7 @@ def test_an_unknown_model_is_told_before_anything_is_made(tmp_path: Path, capsys
         (["--fps", "0"], "cannot use --fps 0\n  expected: 1 or more"),
         (
             ["--steps", "0"],
-            "cannot use these options: steps is '0', not a whole number from 1\n"
+            "cannot use these options: steps is '0', not an integer from 1\n"
             "  expected: values that a line of the file could have",
         ),
         (
@@ -175,7 +175,7 @@ def test_options_that_cannot_be_used_are_refused(
     assert not out.exists()
 
 
-def test_a_file_that_is_not_there_or_no_file_at_all_is_told(tmp_path: Path, capsys) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path, capsys) -> None:
     assert main(["batch", str(tmp_path / "none.jsonl")]) == 2
     assert "No such file or directory" in capsys.readouterr().err
     assert main(["batch"]) == 2

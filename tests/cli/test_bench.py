@@ -13,9 +13,9 @@ import pytest
 
 from holdfast.cli import bench
 from holdfast.cli.main import main
-from holdfast.dashboard.benching import ability
-from holdfast.dashboard.benching.catalog import CATALOG
-from holdfast.dashboard.benching.document import Report
+from holdfast.dashboard.bench import ability
+from holdfast.dashboard.bench.catalog import CATALOG
+from holdfast.dashboard.bench.document import Report
 from holdfast.topology import Topology
 from tests.dashboard.benching.made_up import GOOD, report, script
 
@@ -128,7 +128,7 @@ def test_one_that_fails_gives_status_1_and_a_whole_report(
     capsys, scripts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = (script(scripts, "good", GOOD), script(scripts, "bad", "sys.exit('no luck')"))
-    monkeypatch.setattr(bench, "chosen", lambda names: made)
+    monkeypatch.setattr(bench, "select", lambda names: made)
     assert main(["bench"]) == 1
     captured = capsys.readouterr()
     assert captured.err.splitlines() == [
@@ -155,7 +155,7 @@ def test_a_run_is_compared_with_an_earlier_one(
     capsys, scripts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = (script(scripts, "good", GOOD),)
-    monkeypatch.setattr(bench, "chosen", lambda names: made)
+    monkeypatch.setattr(bench, "select", lambda names: made)
     assert main(["bench"]) == 0
     earlier = str(tmp_path / "holdfast-bench" / "report.json")
     assert main(["bench", "--compare", earlier, "--out", "again"]) == 0
@@ -166,17 +166,17 @@ def test_a_run_is_compared_with_an_earlier_one(
 @pytest.mark.slow
 def test_a_real_benchmark_stopped_by_ctrl_c_leaves_a_report_with_the_others(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "holdfast", "bench", "replay", "compute", "--quick"]
-    said = []
+    lines = []
     with subprocess.Popen(
         [*command, "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True, env=_environment()
     ) as running:
         assert running.stderr is not None
         for line in running.stderr:
-            said.append(line)
+            lines.append(line)
             if line == "(2 of 2) compute: began\n":
                 running.send_signal(signal.SIGINT)
         assert running.wait(60) == 130
-    assert said[-1] == "holdfast: stopped by Ctrl-C\n"
+    assert lines[-1] == "holdfast: stopped by Ctrl-C\n"
     replay, compute = Report.from_json((tmp_path / "report.json").read_text()).tables
     assert (replay.state, len(replay.rows)) == ("measured", 18)
     assert (compute.state, compute.reason) == ("stopped", "stopped by Ctrl-C")

@@ -76,8 +76,8 @@ class Typing:
             home = {"HOME": str(folder), "TERM": "dumb", "PS1": "$ ", "LC_ALL": "C.UTF-8"}
             path = f"{folder / 'bin'}:{os.environ['PATH']}"
             os.execvpe(command[0], command, home | {"PATH": path})
-        told = r"holdfast() { printf '<%s>' "  # the end is put on when it is sent
-        self.send(f'{begin}\n{told}"$@"; echo :; }}\n')
+        printed = r"holdfast() { printf '<%s>' "  # the end is put on when it is sent
+        self.send(f'{begin}\n{printed}"$@"; echo :; }}\n')
 
     def send(self, text: str) -> None:
         os.write(self.terminal, text.encode())
@@ -175,16 +175,16 @@ def test_fish_offers_actions_where_they_belong(fish: dict[str, list[str]]) -> No
 # ---- the tree
 
 
-def test_every_place_of_every_command_says_what_may_stand_there() -> None:
+def test_the_values_of_every_argument_are_known() -> None:
     unknown = []
     for name in COMMANDS:
         for path, parser in all_parsers(name):
             unknown += [
                 f"holdfast {' '.join(path)} {action.metavar}"
                 for action in parser._actions
-                if tree._takes(action) and not tree.is_known(action)
+                if tree.takes_value(action) and not tree.is_known(action)
             ]
-    assert unknown == []  # a metavar of your own belongs into tree._KNOWN or tree.FREE
+    assert unknown == []  # add it to _KNOWN, _TABLES or FREE of tree
 
 
 def test_a_command_without_its_packages_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,7 @@ def test_a_command_without_its_packages_has_its_name(monkeypatch: pytest.MonkeyP
         raise MissingDependency("no such package")
 
     monkeypatch.setattr(tree, "parser_of", missing)
-    assert [one.path for one in tree.whole().actions] == [(name,) for name in COMMANDS]
+    assert [one.path for one in tree.read_commands().actions] == [(name,) for name in COMMANDS]
 
 
 # ---- the command
@@ -214,10 +214,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("fish", ".config/fish/completions/holdfast.fish"),
     ],
 )
-def test_installing_writes_it_and_tells_where(home: Path, capsys, shell: str, place: str) -> None:
+def test_installing_writes_it_and_prints_the_path(
+    home: Path, capsys, shell: str, place: str
+) -> None:
     assert main(["completion", shell, "--install"]) == 0
-    told = capsys.readouterr().out
-    assert told == (
+    printed = capsys.readouterr().out
+    assert printed == (
         f"written: {home / place}\n{completion.SHELLS[shell].BY_HAND}\n"
         f"it works in every {shell} started from now on\n"
     )
@@ -226,7 +228,7 @@ def test_installing_writes_it_and_tells_where(home: Path, capsys, shell: str, pl
     assert main(["completion", shell, "--install"]) == 0  # its own file is brought up to date
 
 
-def test_a_file_of_somebody_else_is_left_alone(home: Path, capsys) -> None:
+def test_a_foreign_file_is_left_alone(home: Path, capsys) -> None:
     file = home / ".zfunc" / "_holdfast"
     file.parent.mkdir()
     file.write_text("#compdef holdfast\n", encoding="utf-8")
@@ -240,7 +242,7 @@ def test_a_file_of_somebody_else_is_left_alone(home: Path, capsys) -> None:
     assert file.read_text(encoding="utf-8") == "#compdef holdfast\n"
 
 
-def test_a_folder_that_cannot_be_made_is_told(home: Path, capsys) -> None:
+def test_a_folder_that_cannot_be_made_is_refused(home: Path, capsys) -> None:
     (home / ".zfunc").write_text("a file", encoding="utf-8")
     assert main(["completion", "zsh", "--install"]) == 2
     assert capsys.readouterr().err == (
@@ -274,7 +276,7 @@ def test_models_and_devices_are_answered(capsys) -> None:
     assert "simulated\ttorch on the CPU" in capsys.readouterr().out
 
 
-def test_a_question_nobody_knows_has_no_answer(capsys) -> None:
+def test_an_unknown_question_has_no_answer(capsys) -> None:
     assert main(["__complete", "moons"]) == 0
     assert capsys.readouterr() == ("", "")
 

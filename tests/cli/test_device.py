@@ -12,8 +12,9 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.compute.engine import ENGINES
-from holdfast.compute.torch_device import coverage, shim
-from holdfast.compute.torch_device.coverage import Row
+from holdfast.compute.torch_device.dispatch import coverage
+from holdfast.compute.torch_device.dispatch.coverage import Row
+from holdfast.compute.torch_device.shim import build as shim
 from tests.needs import needs
 from tests.topology.test_probes import _no_opencl
 
@@ -75,11 +76,11 @@ def test_without_an_action_it_lists_engines_and_opencl_devices(
         assert shown is None or line.endswith(shown)
 
 
-def test_without_opencl_it_says_why(tmp_path: Path) -> None:
+def test_without_opencl_the_reason_is_shown(tmp_path: Path) -> None:
     out = told(["device"], OCL_ICD_VENDORS=str(tmp_path))
     assert (
         "OpenCL devices: none\n"
-        "  no OpenCL platform is here\n"
+        "  there is no OpenCL platform\n"
         "  expected: an OpenCL 1.2 platform with a device\n"
         "  try: install the GPU vendor's OpenCL driver, or PoCL: apt install pocl-opencl-icd\n"
     ) in out

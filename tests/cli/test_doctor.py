@@ -88,7 +88,7 @@ def test_something_installed_that_does_not_work_is_broken(installed) -> None:
     assert states["opencl"] == "broken"
 
 
-def test_a_card_nobody_can_drive_comes_with_advice(installed) -> None:
+def test_a_card_without_a_driver_comes_with_advice(installed) -> None:
     installed()
     card = Gpu(id=0, vendor="AMD", name="Radeon", kind="discrete")
     checks = {check.name: check for check in doctor.examine(MACHINE.replace(gpus=(card,)))}
@@ -175,7 +175,7 @@ def test_an_extra_of_several_packages_needs_them_all(installed) -> None:
     assert checks["comfyui"].found == "not installed; would add the nodes in ComfyUI"
 
 
-def test_processes_that_cannot_be_met_are_told(
+def test_an_unusable_socket_folder_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_to_others = tmp_path / "holdfast"
@@ -185,31 +185,31 @@ def test_processes_that_cannot_be_met_are_told(
     file.touch()
     monkeypatch.delenv("HOLDFAST_RUNTIME_DIR")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr(doctor.meeting, "_temporary", lambda: file)
-    monkeypatch.setattr(doctor.offering, "is_offered", lambda: False)
+    monkeypatch.setattr(doctor.socket_dir, "_temporary", lambda: file)
+    monkeypatch.setattr(doctor.server, "is_offered", lambda: False)
     monkeypatch.setenv("HOLDFAST_OFFER", "1")
     [check] = [one for one in doctor.examine(MACHINE) if one.name == "processes"]
-    own = doctor.meeting.folders()[1]
+    own = doctor.socket_dir.folders()[1]
     assert check == doctor.Check(
         name="processes",
         state="broken",
-        found="holdfast top and serve would see none: cannot meet processes in "
+        found="holdfast top and serve would see none: cannot use the socket folder "
         f"{str(open_to_others)!r}: it is open to others; {own}: Not a directory",
         advice="HOLDFAST_RUNTIME_DIR names a folder that is yours alone",
     )
 
 
-def test_processes_that_are_not_to_be_met_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hidden_processes_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_OFFER", "0")
     [check] = [one for one in doctor.examine(MACHINE) if one.name == "processes"]
     assert check.state == "idle"
 
 
-def test_processes_that_can_be_met_need_no_line(
+def test_a_usable_socket_folder_needs_no_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_OFFER", "1")
     monkeypatch.setenv("HOLDFAST_RUNTIME_DIR", str(tmp_path / "folder"))
-    monkeypatch.setattr(doctor.offering, "is_offered", lambda: False)
+    monkeypatch.setattr(doctor.server, "is_offered", lambda: False)
     assert "processes" not in _states(MACHINE)
     assert list((tmp_path / "folder").iterdir()) == []

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.pipeline.sources import BUILT_IN
+from holdfast.pipeline.model.sources import BUILT_IN
 
 SIMULATED = ["--device", "simulated"]
 
 
-def test_a_model_that_fits_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_fits_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "tiny-sdxl", *SIMULATED, "--budget", "40MB", "--size", "64x64"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "tiny-sdxl on simulated, budget 40.0 MB, 64x64, fp16"
@@ -26,9 +26,9 @@ def test_a_model_that_fits_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_model_that_does_not_fit_has_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "tiny-sdxl", *SIMULATED, "--budget", "1KB", "--size", "64x64"]) == 1
-    told = capsys.readouterr().out.splitlines()[1]
-    assert told.startswith("does not fit: ")
-    assert told.endswith(" is the least for unet, text_encoder, text_encoder_2, vae")
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line.startswith("does not fit: ")
+    assert line.endswith(" is the least for unet, text_encoder, text_encoder_2, vae")
 
 
 def test_json_holds_everything(capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,7 +93,7 @@ def test_a_single_file_is_completed_by_a_folder(
         ),
         (
             ["tiny-flux", "--frames", "-1"],
-            "cannot use frames='-1'\n  expected: a number from 1 on\n",
+            "cannot use frames='-1'\n  expected: an integer, 1 or more\n",
         ),
         (
             ["tiny-flux", "--precision", "int1"],
@@ -111,7 +111,7 @@ def test_a_single_file_is_completed_by_a_folder(
         ),
     ],
 )
-def test_wrong_input_is_told(
+def test_wrong_input_is_refused(
     arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = arguments if "--device" in arguments else [*arguments, *SIMULATED]

@@ -20,7 +20,7 @@ def named(path: tuple[str, ...]) -> str:
     return " ".join(path)
 
 
-def shown(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str:
+def help_of(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str:
     with pytest.raises(SystemExit) as caught:
         main([*path, "--help"])
     assert caught.value.code == 0
@@ -57,7 +57,7 @@ def test_help_fits_the_terminal_and_has_examples(
     path: tuple[str, ...], columns: str, capsys, monkeypatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    text = shown(path, capsys)
+    text = help_of(path, capsys)
     assert [line for line in text.splitlines() if len(line) > min(int(columns), 100)] == []
     assert f"\nexamples:\n  {'' if 'echo' in text else 'holdfast'}" in text
     assert "%(" not in text
@@ -105,7 +105,7 @@ def test_every_argument_is_explained_and_tells_its_default(path: tuple[str, ...]
 
 
 @pytest.mark.parametrize("path", PATHS, ids=named)
-def test_an_option_nobody_knows_is_refused(path: tuple[str, ...], capsys) -> None:
+def test_an_unknown_option_is_refused(path: tuple[str, ...], capsys) -> None:
     with pytest.raises(SystemExit) as caught:
         main([*path, "--no-such-option"])
     assert caught.value.code == 2
@@ -141,7 +141,7 @@ def test_examples_are_below_where_the_terminal_is_narrow(monkeypatch) -> None:
 
 def test_help_of_every_command_loads_no_torch() -> None:
     program = (
-        "import sys; from holdfast.cli import tree; tree.whole();"
+        "import sys; from holdfast.cli import tree; tree.read_commands();"
         "print([m for m in ('torch', 'diffusers', 'jax', 'textual') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)

@@ -16,7 +16,7 @@ def test_no_command_shows_the_help(capsys) -> None:
     assert "holdfast topo --svg machine.svg" in capsys.readouterr().out
 
 
-def test_the_version_is_told(capsys) -> None:
+def test_the_version_is_printed(capsys) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["--version"])
     assert caught.value.code == 0

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.memory.diff import diff
-from holdfast.memory.export import torch_snapshot
-from holdfast.memory.recording import Recording
-from holdfast.memory.report import Report
+from holdfast.memory.profile.diff import diff
+from holdfast.memory.profile.export import torch_snapshot
+from holdfast.memory.profile.recording import Recording
+from holdfast.memory.profile.report import Report
 from tests.memory import samples
 
 
@@ -121,12 +121,12 @@ TORCHS = (
         (
             ["few.hfmem", "--html", "a", "--collapsed", "./a"],
             "cannot use 'a' for --collapsed: --html is that file\n"
-            "  expected: a name of its own for each file\n",
+            "  expected: a different name for each file\n",
         ),
         (
             ["few.hfmem", "--snapshot", "few.hfmem"],
             "cannot use 'few.hfmem' for --snapshot: few.hfmem is that file\n"
-            "  expected: a name of its own for each file\n",
+            "  expected: a different name for each file\n",
         ),
         (
             ["few.hfmem", "--png", "a.gif"],
@@ -159,7 +159,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Any, ..
         samples.few().save(out)
         return 3
 
-    monkeypatch.setattr("holdfast.memory.record.run_script", run_script)
+    monkeypatch.setattr("holdfast.memory.profile.script.run_script", run_script)
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("")
     return seen
@@ -212,12 +212,12 @@ def test_options_before_the_script_are_ours(calls: list[tuple[Any, ...]]) -> Non
         ),
         (
             ["--sources", "numpy,cuda", "train.py"],
-            "cannot listen to 'cuda'\n"
+            "cannot record 'cuda'\n"
             "  expected: some of pool, numpy, torch, python, separated by commas\n",
         ),
         (
             ["--sources", ",", "train.py"],
-            "cannot listen to ','\n"
+            "cannot record ','\n"
             "  expected: some of pool, numpy, torch, python, separated by commas\n",
         ),
     ],
@@ -239,7 +239,7 @@ def test_no_script_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "the following arguments are required: SCRIPT" in capsys.readouterr().err
 
 
-def test_a_recording_that_cannot_be_written_is_told(
+def test_a_recording_that_cannot_be_written_is_refused(
     calls: list[tuple[Any, ...]],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -247,7 +247,7 @@ def test_a_recording_that_cannot_be_written_is_told(
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("holdfast.memory.record.run_script", full)
+    monkeypatch.setattr("holdfast.memory.profile.script.run_script", full)
     assert _refused(["record", "train.py"], capsys) == (
         "holdfast: error: cannot write 'train.hfmem': No space left on device\n"
         "  expected: a path in a folder that exists\n"
@@ -295,7 +295,7 @@ def test_a_real_program_is_recorded_with_its_lines_and_its_status(
 def test_a_replay_prints_the_table_of_allocators(
     few: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from holdfast.memory.replay import names
+    from holdfast.memory.plan.replay import names
 
     assert main(["mem", "replay", "few.hfmem"]) == 0
     shown = capsys.readouterr().out
@@ -321,7 +321,7 @@ def test_the_program_itself_is_never_overwritten(
     for option in ("--out", "--html"):
         assert _refused(["record", option, "good.py", "good.py"], capsys) == (
             f"holdfast: error: cannot use 'good.py' for {option}: good.py is that file\n"
-            "  expected: a name of its own for each file\n"
+            "  expected: a different name for each file\n"
         )
     assert Path("good.py").read_text() == "x = 1\n"
 

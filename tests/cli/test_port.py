@@ -15,11 +15,11 @@ pytest.importorskip("jax")
 
 from holdfast.cli import port
 from holdfast.cli.main import main
-from holdfast.xla import check
-from holdfast.xla.check import Checked
+from holdfast.xla.check import check
+from holdfast.xla.check.check import PortCheck
 from holdfast.xla.scaffold.rendering import FILES
 
-GOOD = Checked(
+GOOD = PortCheck(
     "diffusers:FluxTransformer2DModel",
     8,
     error_f32=9.1e-7,
@@ -35,14 +35,14 @@ GOOD = Checked(
 )
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
+def run_port(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
     assert main(["port", *arguments]) == status
     captured = capsys.readouterr()
     return captured.err if status == 2 else captured.out
 
 
 def test_without_an_action_it_tells_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
-    out = told(capsys)
+    out = run_port(capsys)
     assert "  new         write a port and its nodes for ComfyUI\n" in out
     assert "  holdfast port check diffusers:FluxTransformer2DModel\n" in out
 
@@ -74,7 +74,7 @@ def test_a_new_port_is_shown_as_a_tree_with_the_next_commands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "ComfyUI-Wan21-TPU"
-    assert told(capsys, "new", "Wan21", "--out", str(tmp_path)) == (
+    assert run_port(capsys, "new", "Wan21", "--out", str(tmp_path)) == (
         f"{folder}\n"
         "├── __init__.py\n"
         "├── nodes.py\n"
@@ -100,7 +100,7 @@ def test_in_comfyuis_folder_the_next_command_starts_it(
 ) -> None:
     out = tmp_path / "my comfy" / "custom_nodes"
     out.mkdir(parents=True)
-    found = json.loads(told(capsys, "new", "X", "--out", str(out), "--json"))
+    found = json.loads(run_port(capsys, "new", "X", "--out", str(out), "--json"))
     folder = out / "ComfyUI-X-TPU"
     assert found == {
         "folder": str(folder),
@@ -116,11 +116,11 @@ def test_in_comfyuis_folder_the_next_command_starts_it(
     }
 
 
-def test_it_is_written_here_unless_told_where(
+def test_the_default_folder_is_the_current_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    out = told(capsys, "new", "X", "--class", "FluxTransformer2DModel")
+    out = run_port(capsys, "new", "X", "--class", "FluxTransformer2DModel")
     assert "class diffusers:FluxTransformer2DModel\n" in out
     assert [file.name for file in tmp_path.iterdir()] == ["ComfyUI-X-TPU"]
 
@@ -129,31 +129,31 @@ def test_what_cannot_be_written_is_an_error_and_a_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = ("--out", str(tmp_path))
-    assert told(capsys, "new", "Wan2.1", *out, status=2) == (
+    assert run_port(capsys, "new", "Wan2.1", *out, status=2) == (
         "holdfast: error: cannot name a port 'Wan2.1'\n"
         "  expected: a letter, then letters, digits, - and _; at most 64 of them\n"
         "  try: Wan2-1\n"
     )
-    assert told(capsys, "new", "X", "--class", "WanTransformer3D", *out, status=2).startswith(
+    assert run_port(capsys, "new", "X", "--class", "WanTransformer3D", *out, status=2).startswith(
         "holdfast: error: diffusers and transformers have no class WanTransformer3D\n"
         "  expected: the name of a class, as its library spells it\n"
         "  try: diffusers:WanTransformer3DModel"
     )
     assert list(tmp_path.iterdir()) == []
-    told(capsys, "new", "X", *out)
-    assert "there is such a folder" in told(capsys, "new", "X", *out, status=2)
-    told(capsys, "new", "X", "--force", *out)
+    run_port(capsys, "new", "X", *out)
+    assert "there is such a folder" in run_port(capsys, "new", "X", *out, status=2)
+    run_port(capsys, "new", "X", "--force", *out)
 
 
 # ---- check
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Checks that take no time; the real one is in tests/xla/test_check.py."""
     calls: list[Any] = []
 
-    def checked(*arguments: Any) -> Checked:
+    def checked(*arguments: Any) -> PortCheck:
         calls.append(arguments)
         return GOOD
 
@@ -161,8 +161,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
-def test_a_check_is_a_table(asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(capsys, "check", "FluxTransformer2DModel") == (
+def test_a_check_is_a_table(calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_port(capsys, "check", "FluxTransformer2DModel") == (
         "diffusers:FluxTransformer2DModel\n"
         "  f32, XLA to torch               9.1e-07\n"
         "  f32, 8 devices to one           1.6e-07\n"
@@ -174,35 +174,37 @@ def test_a_check_is_a_table(asked: list[Any], capsys: pytest.CaptureFixture[str]
         "  time                            12 s\n"
         "ok\n"
     )
-    assert asked == [("diffusers:FluxTransformer2DModel", 8, ("f32", "bf16"))]
+    assert calls == [("diffusers:FluxTransformer2DModel", 8, ("f32", "bf16"))]
 
 
-def test_options_reach_the_check(asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    told(capsys, "check", "diffusers:FluxTransformer2DModel", "--devices", "2", "--dtype", "f32")
-    assert asked == [("diffusers:FluxTransformer2DModel", 2, ("f32",))]
+def test_options_reach_the_check(calls: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    run_port(
+        capsys, "check", "diffusers:FluxTransformer2DModel", "--devices", "2", "--dtype", "f32"
+    )
+    assert calls == [("diffusers:FluxTransformer2DModel", 2, ("f32",))]
 
 
-def test_a_problem_is_told_and_a_status(
+def test_a_problem_is_printed_with_status_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bad = Checked("a:B", 1, error_f32=float("inf"), seconds=1.0)
+    bad = PortCheck("a:B", 1, error_f32=float("inf"), seconds=1.0)
     monkeypatch.setattr(check, "check", lambda *_: bad)
-    assert told(capsys, "check", "T5EncoderModel", status=1) == (
+    assert run_port(capsys, "check", "T5EncoderModel", status=1) == (
         "a:B\n"
         "  f32, XLA to torch               inf\n"
         "  time                            1.0 s\n"
         "PROBLEM: f32 differs from torch by inf, more than 0.0001\n"
     )
-    found = json.loads(told(capsys, "check", "T5EncoderModel", "--json", status=1))
+    found = json.loads(run_port(capsys, "check", "T5EncoderModel", "--json", status=1))
     assert found["error_f32"] is None  # JSON has no infinity
     assert found["ok"] is False
     assert found["problems"] == ["f32 differs from torch by inf, more than 0.0001"]
 
 
-@pytest.mark.usefixtures("asked")
+@pytest.mark.usefixtures("calls")
 def test_json_has_every_field(capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(told(capsys, "check", "FluxTransformer2DModel", "--json"))
-    assert set(found) == {*Checked.__slots__, "ok", "problems"}
+    found = json.loads(run_port(capsys, "check", "FluxTransformer2DModel", "--json"))
+    assert set(found) == {*PortCheck.__slots__, "ok", "problems"}
     assert found["collectives"] == {"all-reduce": 9, "all-gather": 20}
     assert found["ok"] is True
 
@@ -217,24 +219,24 @@ def test_json_has_every_field(capsys: pytest.CaptureFixture[str]) -> None:
 def test_options_that_cannot_be_are_refused(
     arguments: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert told(capsys, "check", *arguments, status=2) == f"holdfast: error: {text}"
+    assert run_port(capsys, "check", *arguments, status=2) == f"holdfast: error: {text}"
 
 
-def test_a_class_without_a_tiny_model_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    out = told(capsys, "check", "DDIMScheduler", "--devices", "1", status=2)
+def test_a_class_without_a_tiny_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run_port(capsys, "check", "DDIMScheduler", "--devices", "1", status=2)
     assert out.startswith(
         "holdfast: error: there is no tiny model of diffusers:DDIMScheduler\n  expected: one of "
     )
 
 
-def test_virtual_devices_are_asked_for_unless_somebody_did(
+def test_virtual_devices_are_requested_unless_xla_flags_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=x")
-    port.ask_for_devices(4)
+    port.request_devices(4)
     mine = "--xla_dump_to=x --xla_force_host_platform_device_count=4"
     assert os.environ["XLA_FLAGS"] == mine
-    port.ask_for_devices(8)
+    port.request_devices(8)
     assert os.environ["XLA_FLAGS"] == mine
 
 
@@ -261,17 +263,17 @@ def test_the_whole_command_checks_a_class_on_eight_devices() -> None:
 
 
 def test_ports_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    first, *_, last = told(capsys, "list").splitlines()
+    first, *_, last = run_port(capsys, "list").splitlines()
     assert first == "flux   diffusers:FluxTransformer2DModel  FLUX.1"
     assert last == "more: holdfast port new NAME (holdfast port list --classes: what can be tried)"
-    found = json.loads(told(capsys, "list", "--json"))
+    found = json.loads(run_port(capsys, "list", "--json"))
     flux = {"name": "flux", "class": "diffusers:FluxTransformer2DModel", "about": "FLUX.1"}
     assert flux in found
     assert {one["name"] for one in found} >= {"flux", "sdxl", "wan21", "wan22"}
 
 
 def test_classes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = told(capsys, "list", "--classes").splitlines()
+    lines = run_port(capsys, "list", "--classes").splitlines()
     assert "diffusers:FluxTransformer2DModel" in lines
     assert len(lines) > 57
-    assert json.loads(told(capsys, "list", "--classes", "--json"))[0] == {"name": lines[0]}
+    assert json.loads(run_port(capsys, "list", "--classes", "--json"))[0] == {"name": lines[0]}

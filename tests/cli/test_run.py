@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from holdfast.cli.main import main
-from holdfast.pipeline import media
-from holdfast.pipeline.sources import BUILT_IN
+from holdfast.pipeline.model.sources import BUILT_IN
+from holdfast.pipeline.output import media
 
 QUICK = ["--steps", "2", "--height", "64", "--width", "64", "--seed", "1", "--device", "cpu"]
 
@@ -34,9 +34,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_picture_is_drawn_and_the_way_there_told(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_picture_is_drawn_and_reported(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert draw("--out", "seven.png") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "picture  seven.png  (64x64, seed 1)"
@@ -157,7 +155,7 @@ def test_without_the_extra_the_command_says_what_to_install() -> None:
         (["run", "tiny-flux", "--timeline", "no/such/t.html"], "cannot write 'no/such/t.html'"),
     ],
 )
-def test_bad_input_is_told_and_nothing_is_written(
+def test_bad_input_is_refused_and_nothing_is_written(
     arguments: list[str], text: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2

@@ -41,11 +41,11 @@ def taken() -> Iterator[int]:
 
 def test_it_prints_the_address_and_ends_by_ctrl_c(ended_at_once: None, capsys) -> None:
     assert main(["serve", "--port", "0"]) == 0
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     assert re.fullmatch(
-        r"Holdfast is shown at http://127\.0\.0\.1:[0-9]+/\nCtrl-C ends it\n", told.out
+        r"Holdfast is shown at http://127\.0\.0\.1:[0-9]+/\nCtrl-C ends it\n", printed.out
     )
-    assert told.err == "\nholdfast: stopped\n"
+    assert printed.err == "\nholdfast: stopped\n"
 
 
 def test_on_other_addresses_the_token_is_part_of_the_address(ended_at_once: None, capsys) -> None:
@@ -59,10 +59,10 @@ def test_on_other_addresses_the_token_is_part_of_the_address(ended_at_once: None
 def test_json_is_one_line_with_address_token_and_process(ended_at_once: None, capsys) -> None:
     assert main(["serve", "--port", "0", "--token", "auto", "--json"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
-    told = json.loads(line)
-    assert re.fullmatch(r"http://127\.0\.0\.1:[0-9]+/", told["url"])
-    assert len(told["token"]) == 32
-    assert told["pid"] == os.getpid()
+    printed = json.loads(line)
+    assert re.fullmatch(r"http://127\.0\.0\.1:[0-9]+/", printed["url"])
+    assert len(printed["token"]) == 32
+    assert printed["pid"] == os.getpid()
 
 
 @pytest.mark.parametrize("found", [True, False])
@@ -78,11 +78,11 @@ def test_it_opens_a_browser_where_there_is_one(
     monkeypatch.setattr(webbrowser, "open", open_it)
     assert main(["serve", "--port", "0", "--open", "--token", "a-token-of-mine"]) == 0
     assert re.fullmatch(r"http://127\.0\.0\.1:[0-9]+/\?token=a-token-of-mine", opened[0])
-    told = "holdfast: no browser was found; open the address yourself"
-    assert (told in capsys.readouterr().err) is not found
+    printed = "holdfast: no browser was found; open the address yourself"
+    assert (printed in capsys.readouterr().err) is not found
 
 
-def test_a_port_in_use_is_told_with_another_one(taken: int, capsys) -> None:
+def test_a_port_in_use_is_refused_with_another_one(taken: int, capsys) -> None:
     assert main(["serve", "--port", str(taken)]) == 2
     first, expected, hint = capsys.readouterr().err.splitlines()
     assert first == (
@@ -96,13 +96,13 @@ def test_a_port_in_use_is_told_with_another_one(taken: int, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "printed"),
     [
         (
             ["--port", "65536"],
-            "cannot use --port '65536'\n  expected: a whole number from 0 to 65535\n",
+            "cannot use --port '65536'\n  expected: an integer from 0 to 65535\n",
         ),
-        (["--port", "x"], "cannot use --port 'x'\n  expected: a whole number from 0 to 65535\n"),
+        (["--port", "x"], "cannot use --port 'x'\n  expected: an integer from 0 to 65535\n"),
         (
             ["--interval", "nan"],
             "cannot use --interval 'nan'\n  expected: seconds from 0.05 to 60\n"
@@ -110,7 +110,7 @@ def test_a_port_in_use_is_told_with_another_one(taken: int, capsys) -> None:
         ),
         (
             ["--pid", "0"],
-            "cannot use --pid '0'\n  expected: a whole number from 1 to 2147483647\n",
+            "cannot use --pid '0'\n  expected: an integer from 1 to 2147483647\n",
         ),
         (
             ["--host", ""],
@@ -134,9 +134,9 @@ def test_a_port_in_use_is_told_with_another_one(taken: int, capsys) -> None:
         ),
     ],
 )
-def test_options_that_cannot_be_used_are_refused(options: list[str], told: str, capsys) -> None:
+def test_options_that_cannot_be_used_are_refused(options: list[str], printed: str, capsys) -> None:
     assert main(["serve", *options]) == 2
-    assert capsys.readouterr().err == f"holdfast: error: {told}"
+    assert capsys.readouterr().err == f"holdfast: error: {printed}"
 
 
 def test_a_process_that_offers_nothing_is_refused(capsys) -> None:

@@ -18,7 +18,7 @@ import pytest
 from holdfast.cli.main import main
 from holdfast.memory import svm
 from holdfast.memory.svm import process
-from holdfast.memory.svm.numa import SHARED
+from holdfast.memory.svm.providers.numa import SHARED
 from tests.needs import needs
 
 MADE_UP = "SIMULATED: the machine is made up; nothing was measured or moved in hardware\n"
@@ -62,11 +62,11 @@ def test_the_demo_shows_every_step(capsys) -> None:
     assert steps[3] == (
         f"4. migrate\n{MADE_UP}"
         "moved 15625 pages (64.0 MB) from domain 0 to domain 1 by provider simulated\n"
-        "  pages now: 15625 of 4KiB: 15625 in domain 1 (written down by the simulation)"
+        "  pages now: 15625 of 4KiB: 15625 in domain 1 (recorded by the simulation)"
     )
     assert steps[4] == (
         f"5. free\n{MADE_UP}"
-        "gave 64MB at ADDRESS back to provider simulated\n"
+        "freed 64MB at ADDRESS of provider simulated\n"
         "  in use now: 0 B in 0 allocations; peak 64.0 MB, total 64.0 MB\n"
     )
 
@@ -123,7 +123,7 @@ def test_alloc_tells_where_why_and_how_long(capsys) -> None:
         "allocated 4MB at ADDRESS by provider simulated\n"
         "  placement: interleave, domain 0, 2\n"
         "  reason: node:0 and node:2 were asked for\n"
-        "  pages: 977 of 4KiB: 489 in domain 0, 488 in domain 2 (written down by the simulation)\n"
+        "  pages: 977 of 4KiB: 489 in domain 0, 488 in domain 2 (recorded by the simulation)\n"
         "  threads: not bound\n"
         "  took: TIME\n"
     )
@@ -196,7 +196,7 @@ def test_alloc_as_json(capsys) -> None:
     ],
     ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else "",
 )
-def test_mistakes_are_told_in_three_parts(arguments: list[str], message: str, capsys) -> None:
+def test_mistakes_are_errors_in_three_parts(arguments: list[str], message: str, capsys) -> None:
     assert main(["svm", *arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -227,7 +227,7 @@ FULL = "holdfast: error: cannot write the output: No space left on device\n"
 
 
 @pytest.mark.parametrize(
-    ("output", "environ", "status", "said"),
+    ("output", "environ", "status", "error"),
     [
         ("> /dev/full", {}, 1, FULL),
         ("> /dev/full", {"PYTHONUNBUFFERED": "1"}, 1, FULL),
@@ -241,10 +241,10 @@ FULL = "holdfast: error: cannot write the output: No space left on device\n"
     ],
 )
 def test_output_that_cannot_be_written_is_a_line_and_a_status(
-    output: str, environ: dict[str, str], status: int, said: str
+    output: str, environ: dict[str, str], status: int, error: str
 ) -> None:
     done = _alloc_to(output, **environ)
-    assert (done.returncode, done.stderr) == (status, said)
+    assert (done.returncode, done.stderr) == (status, error)
 
 
 def test_a_letter_that_the_terminal_lacks_is_escaped(tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ def test_the_command_that_is_shown_moves_what_is_held(holder, capsys) -> None:
     assert "'numa' has no domain 700\n" in capsys.readouterr().err
 
 
-def test_held_memory_as_json_is_told_before_the_wait() -> None:
+def test_held_memory_is_printed_as_json_before_the_wait() -> None:
     words = ["svm", "alloc", "1MiB", *SIMULATED, "--hold", "--json"]
     with subprocess.Popen(
         [sys.executable, "-m", "holdfast", *words], stdout=subprocess.PIPE, text=True
@@ -373,16 +373,16 @@ MIGRATE = ["svm", "migrate", "7", "--from", "0", "--to", "1"]
 def test_the_status_tells_whether_pages_were_left(
     not_moved: dict[str, int], status: int, monkeypatch, capsys
 ) -> None:
-    asked: dict[str, Any] = {}
+    received: dict[str, Any] = {}
 
     def move(*nodes: int, **options: Any) -> svm.Migration:
-        asked.update(options, nodes=nodes)
+        received.update(options, nodes=nodes)
         options["progress"](4096, 8192)
         return dataclasses.replace(MOVED, not_moved=not_moved)
 
     monkeypatch.setattr(process, "move", move)
     assert main([*MIGRATE, "--address", "0x7f00", "--size", "4KiB"]) == status
-    assert (asked["nodes"], asked["address"], asked["length"]) == ((7, 0, 1), 0x7F00, 4096)
+    assert (received["nodes"], received["address"], received["length"]) == ((7, 0, 1), 0x7F00, 4096)
     captured = capsys.readouterr()
     assert captured.out.splitlines()[0] == (
         "moved 1000 pages (4.1 MB) from domain 0 to domain 1 by provider numa, process 7: "
@@ -391,7 +391,7 @@ def test_the_status_tells_whether_pages_were_left(
     assert captured.err == ""
 
 
-def test_ctrl_c_stops_a_move_between_parts_and_the_rest_is_told(monkeypatch, capsys) -> None:
+def test_ctrl_c_stops_a_move_between_parts_and_the_rest_is_reported(monkeypatch, capsys) -> None:
     def move(*_: int, stop: Any, **__: Any) -> svm.Migration:
         assert not stop()
         os.kill(os.getpid(), signal.SIGINT)

@@ -12,7 +12,7 @@ import pytest
 from holdfast.base.registry import Entry
 from holdfast.cli import top
 from holdfast.cli.main import main
-from holdfast.dashboard.snapshot import Snapshot
+from holdfast.dashboard.snapshot.snapshot import Snapshot
 from tests.dashboard.tui.conftest import own_meeting_place
 
 __all__ = ["own_meeting_place"]
@@ -28,12 +28,12 @@ sys.stdin.read()
 
 
 @pytest.fixture(autouse=True)
-def nobody_else(own_meeting_place: Path) -> None:
+def no_other_process(own_meeting_place: Path) -> None:
     """Only processes of a test are seen in it."""
 
 
 @pytest.fixture
-def script(nobody_else: None) -> Iterator[int]:
+def script(no_other_process: None) -> Iterator[int]:
     """The number of a process with a pool."""
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -55,14 +55,14 @@ def test_a_pipe_gets_one_look_as_text(script: int, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("text", ["x", "-5", "1.5", ""])
-def test_what_is_no_number_of_a_process_is_told(
+def test_a_pid_that_is_not_a_number_is_refused(
     text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["top", "--once", "--", text])
     assert ended.value.code == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
-        f"holdfast top: error: argument PID: {text!r} is no number of a process; "
+        f"holdfast top: error: argument PID: {text!r} is not a process ID; "
         "holdfast top --once lists them"
     )
 
@@ -86,7 +86,7 @@ def test_one_look_as_json_without_more(
     assert [one["pid"] for one in json.loads(line)["processes"]] == [script]
 
 
-def test_nobody_to_watch_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_process_to_watch_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--once"]) == 0
     assert capsys.readouterr().out.endswith(
         "No process of Holdfast is running here that can be watched.\n"

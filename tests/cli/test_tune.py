@@ -18,15 +18,16 @@ pytestmark = [pytest.mark.opencl, needs(_no_opencl())]
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A search that finds something at once, and a folder for it."""
-    from holdfast.compute.engines.opencl import searching, tuning
+    from holdfast.compute.engines.opencl.matrix import gemm_search
+    from holdfast.compute.engines.opencl.runtime import tuned_parameters
 
-    def search(engine: Any, quick: bool, told: Any) -> Any:
-        told("square", 0, 2)
-        way = tuning.defaults(engine)["square"]
-        tuning.save(engine, {"square": way})
-        yield searching.Found("square", (1000, 1000, 500), 4.0, 2.0, {"BM": 64, "BN": 8}, 2, 1)
+    def search(engine: Any, quick: bool, progress: Any) -> Any:
+        progress("square", 0, 2)
+        way = tuned_parameters.defaults(engine)["square"]
+        tuned_parameters.save(engine, {"square": way})
+        yield gemm_search.Found("square", (1000, 1000, 500), 4.0, 2.0, {"BM": 64, "BN": 8}, 2, 1)
 
-    monkeypatch.setattr(searching, "search", search)
+    monkeypatch.setattr(gemm_search, "search", search)
     monkeypatch.setenv("HOLDFAST_CACHE_DIR", str(tmp_path))
     return tmp_path
 
@@ -69,12 +70,12 @@ def test_json_has_all_numbers(measured: Path, capsys: pytest.CaptureFixture[str]
 def test_ctrl_c_is_no_error_to_look_at(
     measured: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from holdfast.compute.engines.opencl import searching
+    from holdfast.compute.engines.opencl.matrix import gemm_search
 
     def stop(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(searching, "search", stop)
+    monkeypatch.setattr(gemm_search, "search", stop)
     assert main(["tune"]) == 130
     assert capsys.readouterr().err == "\nholdfast: stopped by Ctrl-C\n"
 

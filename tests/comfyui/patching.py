@@ -76,7 +76,7 @@ def held(comfy: Any, plain: Any) -> dict[str, bool]:
     patcher: Any = importlib.import_module("holdfast.nodes.host.patcher")
     equal, found = torch.equal, {}
     budget = plain.model_size() // 3
-    draw, stream = comfy.draw, patcher.streamed
+    draw, stream = comfy.draw, patcher.make_streamed
     wanted = draw(plain)
 
     first = stream(plain, budget, False)
@@ -145,10 +145,12 @@ def packed(comfy: Any, plain: Any) -> dict[str, bool]:
     streaming.pays = lambda _: True  # as on a GPU
     equal, draw, found = torch.equal, comfy.draw, {}
     wanted, budget = draw(plain), plain.model_size() // 3
-    made = patcher.streamed(plain, budget, True)
+    made = patcher.make_streamed(plain, budget, True)
     found["packed is equal"] = equal(draw(made), wanted)
     managed = plain.model.holdfast_streaming.managed
-    found["it was packed"] = any(stretch.layout is not None for stretch in managed._stretches)
+    found["it was packed"] = any(
+        stretch.layout is not None for stretch in managed.weights.stretches
+    )
     merged = plain.clone()
     merged.add_patches(made.get_key_patches("diffusion_model."), 0.5, 0.5)
     found["packed after reading is equal"] = equal(draw(made), wanted)
@@ -168,7 +170,7 @@ def packed(comfy: Any, plain: Any) -> dict[str, bool]:
 
 def replaced(comfy: Any, plain: Any) -> bool:
     """Whether it holds with a patch of the network's own forward, as some packs have it."""
-    stream: Any = importlib.import_module("holdfast.nodes.host.patcher").streamed
+    stream: Any = importlib.import_module("holdfast.nodes.host.patcher").make_streamed
     wanted, budget = comfy.draw(plain), plain.model_size() // 3
     calls: list[int] = []
     forward = type(plain.model.diffusion_model).forward
@@ -192,7 +194,9 @@ def main(file: Path) -> None:
     plain = comfy.load(file)
     model, network = weakref.ref(plain.model), weakref.ref(plain.model.diffusion_model)
     found = held(comfy, plain)
-    comfy.draw(importlib.import_module("holdfast.nodes.host.patcher").streamed(plain, None, False))
+    comfy.draw(
+        importlib.import_module("holdfast.nodes.host.patcher").make_streamed(plain, None, False)
+    )
     gc.disable()
     del plain
     comfy.model_management.cleanup_models()

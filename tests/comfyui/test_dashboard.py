@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.dashboard.attaching import Attached
-from holdfast.dashboard.snapshot import RunNow
+from holdfast.dashboard.ipc.client import Attached
+from holdfast.dashboard.snapshot.snapshot import RunNow
 from tests.comfyui import models
 from tests.comfyui.client import Client, Interrupted
 from tests.dashboard.web.page_stage import stage, window

@@ -138,7 +138,7 @@ def test_shared_memory_is_taken_measured_moved_and_given_back_in_that_order(
     outputs = comfy.wait(number)
     cleanup = next(n for n in prompt if prompt[n]["class_type"] == ours[-1])
     last = next(n for n in prompt if prompt[n]["inputs"].get("source") == [cleanup, 1])
-    assert outputs[last]["text"][0].startswith("gave 256MiB at 0x")
+    assert outputs[last]["text"][0].startswith("freed 256MiB at 0x")
 
 
 def test_a_picture_times_a_colour_has_only_its_share_left(

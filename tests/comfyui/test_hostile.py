@@ -19,7 +19,7 @@ import pytest
 import holdfast
 from holdfast.nodes import NODE_CLASS_MAPPINGS
 from holdfast.nodes.host.server import MOST_BODY_BYTES
-from holdfast.pipeline.sources import BUILT_IN
+from holdfast.pipeline.model.sources import BUILT_IN
 from tests.comfyui import hostile, models, server
 from tests.comfyui.client import Client, Failed, Refused
 from tests.comfyui.hostile import ALLOCATION, IMAGE, NAN, handed
@@ -159,7 +159,7 @@ def test_a_pointer_that_nobody_made_is_never_followed(comfy: Client, value: Any)
     pointer = {"1": handed(value)}  # over a link, which ComfyUI lets through
     freed = {**pointer, "2": node("SVMMemoryCleanupNode", memory_pointer=["1", 0])}
     assert shown(comfy, freed, "2").splitlines()[1:] == [
-        "  expected: the handle that alloc() returned; a number from elsewhere, such as a file, is "
+        "  expected: the handle that alloc() returned; a number, from a file for example, is "
         "never taken for an address",
         "  try: connect the memory_pointer of an allocation of this run",
     ]
@@ -173,14 +173,14 @@ def test_a_pointer_is_of_no_use_after_its_cleanup(comfy: Client) -> None:
     cleanup = node("SVMMemoryCleanupNode", memory_pointer=["1", 0])
     prompt = {"1": ALLOCATION, "2": cleanup}
     again = node("SVMMemoryCleanupNode", memory_pointer=["1", 0], after=["2", 0])
-    assert " was given back before\n  expected: " in shown(comfy, {**prompt, "3": again}, "3")
+    assert " was freed before\n  expected: " in shown(comfy, {**prompt, "3": again}, "3")
     metrics = node("SVMTopologyMetricsNode", memory_pointer=["1", 0], after=["2", 0])
-    assert " was given back and cannot be used\n" in fails(comfy, {**prompt, "3": metrics})
+    assert " was freed and cannot be used\n" in fails(comfy, {**prompt, "3": metrics})
     moved = node(
         "SVMMemoryMigrationNode",
         memory_pointer=["1", 0], from_domain=0, to_domain=0, after=["2", 0],
     )  # fmt: skip
-    assert "given back" in shown(comfy, {**prompt, "3": moved}, "3")
+    assert "was freed" in shown(comfy, {**prompt, "3": moved}, "3")
 
 
 def test_the_next_run_gets_a_pointer_of_its_own(comfy: Client) -> None:
@@ -188,7 +188,7 @@ def test_the_next_run_gets_a_pointer_of_its_own(comfy: Client) -> None:
     prompt = {"1": ALLOCATION, "2": cleanup}
     first, second = shown(comfy, prompt, "2"), shown(comfy, prompt, "2")
     for said in (first, second):
-        assert said.startswith("gave 1MiB at 0x")
+        assert said.startswith("freed 1MiB at 0x")
         assert "in use now: 0 B in 0 allocations" in said
     assert first.rpartition("total ")[2] != second.rpartition("total ")[2]  # one more was made
     alive = {"1": ALLOCATION, "2": node("SVMTopologyMetricsNode", memory_pointer=["1", 0])}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from holdfast.pipeline.sources import BUILT_IN
+from holdfast.pipeline.model.sources import BUILT_IN
 from tests.comfyui.client import Client, Failed, Interrupted, Refused
 from tests.pipeline.conftest import judge
 

@@ -10,8 +10,10 @@ import numpy
 import pytest
 
 from holdfast.base.errors import Unsupported
-from holdfast.compute import CustomTensor, compiled, functional, fuse
-from holdfast.compute.engines.numpy import attention, chains, convolution, windows
+from holdfast.compute import CustomTensor, functional, fuse
+from holdfast.compute.engines.numpy import c_kernels
+from holdfast.compute.engines.numpy.elementwise import c_chains
+from holdfast.compute.engines.numpy.layers import attention, conv_direct, convolution
 from tests.tolerance import bound
 
 FORMS = {"512 bits": ("-march=native",), "256 bits": ("-mavx2", "-mfma"), "128 bits": ()}
@@ -19,7 +21,7 @@ FORMS = {"512 bits": ("-march=native",), "256 bits": ("-mavx2", "-mfma"), "128 b
 
 def test_python_alone_is_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_CORE", "python")
-    assert compiled.kernels.__wrapped__() is None
+    assert c_kernels.kernels.__wrapped__() is None
 
 
 def test_no_compiler_is_no_failure_unless_it_is_asked_for(
@@ -27,10 +29,10 @@ def test_no_compiler_is_no_failure_unless_it_is_asked_for(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
-    assert compiled.kernels.__wrapped__() is None
+    assert c_kernels.kernels.__wrapped__() is None
     monkeypatch.setenv("HOLDFAST_CORE", "compiled")
     with pytest.raises(Unsupported, match="there is no C compiler on this machine"):
-        compiled.kernels.__wrapped__()
+        c_kernels.kernels.__wrapped__()
 
 
 @pytest.fixture(params=FORMS)
@@ -38,14 +40,14 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     if request.param == "256 bits" and "avx2" not in _features():
         pytest.skip("this processor has no AVX2")
     try:
-        library = compiled.load_for("kernels.c", compiled.SIGNATURES, FORMS[request.param])
+        library = c_kernels.load_for("kernels.c", c_kernels.SIGNATURES, FORMS[request.param])
     except (Unsupported, OSError) as exc:
         pytest.skip(f"cannot be compiled: {exc}")
-    for module in (attention, chains, convolution, windows):
+    for module in (attention, c_chains, convolution, conv_direct):
         monkeypatch.setattr(module, "kernels", lambda: library)
-    windows.plan.cache_clear()  # a plan holds what the library said of itself
+    conv_direct.plan.cache_clear()  # a plan holds what the library said of itself
     yield request.param
-    windows.plan.cache_clear()
+    conv_direct.plan.cache_clear()
 
 
 def _features() -> str:

@@ -16,8 +16,6 @@ from holdfast.compute import (
     AutogradTensor,
     CustomDevice,
     CustomTensor,
-    autograd,
-    device,
     empty,
     from_dlpack,
     from_numpy,
@@ -29,16 +27,18 @@ from holdfast.compute import (
     tensor,
 )
 from holdfast.compute import functional as f
+from holdfast.compute.autograd import tape
 from holdfast.compute.engines.numpy import NumpyEngine
 from holdfast.compute.ops import table
+from holdfast.compute.tensors import device
 
 BROADCAST = "shapes that broadcast: from the right, sizes are equal or one of them is 1"
 FORMATS = (
     "bool, uint8, int8, int16, uint16, int32, uint32, int64, uint64, float16, float32, float64, "
     "complex64, complex128, bfloat16, float8_e4m3fn, float8_e5m2"
 )
-PRODUCT = "the columns of the first to be the rows of the second, and one format"
-INDICES = "whole numbers, slices, None, ..., truth values, or tensors and lists of these"
+PRODUCT = "the columns of the first to be the rows of the second, and one dtype"
+INDICES = "integers, slices, None, ..., booleans, or tensors and lists of these"
 NO_LEAF = "a result, or a tensor without requires_grad\n  try: with no_grad(): …, as optimizers do"
 
 
@@ -63,11 +63,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "cannot compute bitwise_and.Tensor(float32[2], float32[2]): ufunc 'bitwise_and' not "
         "supported for the input types, and the inputs could not be safely coerced to any "
         "supported types according to the casting rule ''safe''\n"
-        "  expected: whole numbers or truth values, in shapes that broadcast with each other",
+        "  expected: integers or booleans, in shapes that broadcast with each other",
     ),
     "matrices that do not meet": (
         lambda: ones(2, 3) @ ones(2, 3),
-        "cannot compute matmul(float32[2, 3], float32[2, 3]): 3 columns do not meet 2 rows\n"
+        "cannot compute matmul(float32[2, 3], float32[2, 3]): 3 columns do not match 2 rows\n"
         f"  expected: {PRODUCT}",
     ),
     "matrices of two formats": (
@@ -77,18 +77,18 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a weight that does not fit": (
         lambda: f.linear(ones(2, 3), ones(4, 5)),
-        "cannot compute linear(float32[2, 3], float32[4, 5]): 3 columns do not meet 5 rows\n"
+        "cannot compute linear(float32[2, 3], float32[4, 5]): 3 columns do not match 5 rows\n"
         "  expected: input (…, features in), weight (features out, features in), bias "
         "(features out)",
     ),
     "a view that does not hold the numbers": (
         lambda: ones(2, 3).view(4, 2),
-        "cannot compute view(float32[2, 3], [4, 2]): shape [4, 2] does not hold 6 numbers\n"
+        "cannot compute view(float32[2, 3], [4, 2]): shape [4, 2] does not hold 6 elements\n"
         "  expected: view(Tensor(a) self, int[] size) -> Tensor(a)",
     ),
     "a view that needs a copy": (
         lambda: ones(2, 3).T.view(6),
-        "cannot compute view(float32[3, 2], [6]): [3, 2] with strides [1, 3] cannot be seen as "
+        "cannot compute view(float32[3, 2], [6]): [3, 2] with strides [1, 3] cannot be viewed as "
         "[6] without a copy; use reshape\n"
         "  expected: view(Tensor(a) self, int[] size) -> Tensor(a)",
     ),
@@ -195,7 +195,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "an unknown format": (
         lambda: CustomTensor([1], dtype="float99"),
-        f"'float99' is no number format\n  expected: one of {FORMATS}",
+        f"'float99' is no dtype\n  expected: one of {FORMATS}",
     ),
     "rows of several lengths": (
         lambda: CustomTensor([[1, 2], [3]]),
@@ -234,7 +234,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "several numbers for one": (
         lambda: ones(2, 2).item(),
-        "item() of float32[2, 2]: there are 4 numbers\n  expected: one\n"
+        "item() of float32[2, 2]: there are 4 elements\n  expected: one\n"
         "  try: tolist(), or a reduction such as sum() before it",
     ),
     "the truth of several numbers": (
@@ -258,7 +258,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "out of another shape": (
         lambda: f.add(ones(2), 1, out=ones(3, 2)),
         "cannot put the result of add.Scalar, float32[2], into float32[3, 2]\n"
-        "  expected: a tensor of that shape whose format can hold it\n"
+        "  expected: a tensor of that shape whose dtype can hold it\n"
         "  try: the op without the underscore or out=, which makes a new tensor",
     ),
     "one out for two results": (
@@ -272,18 +272,18 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "whole numbers for a quotient": (
         lambda: operator.itruediv(whole(), 2),
         "cannot put the result of div.Scalar, float32[2, 3], into int64[2, 3]\n"
-        "  expected: a tensor of that shape whose format can hold it\n"
+        "  expected: a tensor of that shape whose dtype can hold it\n"
         "  try: the op without the underscore or out=, which makes a new tensor",
     ),
     "a sum in place that grows": (
         lambda: ones(1, 3).add_(ones(2, 3)),
         "cannot put the result of add.Tensor, float32[2, 3], into float32[1, 3]\n"
-        "  expected: a tensor of that shape whose format can hold it\n"
+        "  expected: a tensor of that shape whose dtype can hold it\n"
         "  try: the op without the underscore or out=, which makes a new tensor",
     ),
     "the matrix product of the package": (
         lambda: matmul([[1.0, 2.0]], [[1.0, 2.0]]),
-        "cannot compute matmul(float32[1, 2], float32[1, 2]): 2 columns do not meet 1 rows\n"
+        "cannot compute matmul(float32[1, 2], float32[1, 2]): 2 columns do not match 1 rows\n"
         f"  expected: {PRODUCT}",
     ),
     "a layer of another size": (
@@ -305,7 +305,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "backward from several numbers": (
         lambda: (leaf() * 2).backward(),
-        "cannot go backward from float32[2] without a gradient: it is not a single number\n"
+        "cannot go backward from float32[2] without a gradient: it has more than one element\n"
         "  expected: a loss of one element\n"
         "  try: loss.sum().backward(), or backward(gradient) of the same shape",
     ),
@@ -314,13 +314,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "the gradient float32[3] does not fit the result float32[2]\n  expected: equal shapes",
     ),
     "an input that was not used": (
-        lambda: autograd.grad(leaf().sum(), [leaf()]),
+        lambda: tape.grad(leaf().sum(), [leaf()]),
         "the outputs do not depend on input 0\n"
         "  expected: inputs that require gradients and were used\n"
-        "  try: allow_unused=True, which answers None for it",
+        "  try: allow_unused=True, which returns None for it",
     ),
     "too many beginnings": (
-        lambda: autograd.grad([leaf().sum()], [leaf()], [None, None]),
+        lambda: tape.grad([leaf().sum()], [leaf()], [None, None]),
         "grad() was given 1 outputs and 2 grad_outputs\n"
         "  expected: one for each output, or none",
     ),
@@ -373,9 +373,7 @@ def test_an_unknown_engine_is_named_with_those_that_are_there() -> None:
 
 
 def test_a_fraction_is_no_index() -> None:
-    with pytest.raises(
-        TypeError, match=r"^only whole numbers can be an index, this is float32\[\]$"
-    ):
+    with pytest.raises(TypeError, match=r"^only integers can be an index, this is float32\[\]$"):
         [1, 2][tensor(1.0)]
 
 
@@ -440,8 +438,8 @@ MISUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "an expanded tensor in place": (
         lambda: ones(1, 2).expand(3, 2).add_(1),
-        "cannot put the result of add.Scalar into float32[3, 2]: several of its numbers share one "
-        "place in memory, or its memory must not be changed\n"
+        "cannot put the result of add.Scalar into float32[3, 2]: several of its elements share "
+        "memory, or its memory is read-only\n"
         "  expected: a tensor with memory of its own\n  try: clone() first",
     ),
     "an argument changed": (
@@ -465,13 +463,13 @@ MISUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "backward twice": (
         _twice,
-        "cannot go backward through exp a second time: what it had kept for that was given back "
+        "cannot go backward through exp a second time: what it kept for that was freed "
         "after the first\n  expected: one backward for each forward\n"
         "  try: backward(retain_graph=True) the first time, or compute the loss again",
     ),
     "a result that shall ask for nothing": (
         lambda: (leaf() * 2).requires_grad_(False),
-        "only a leaf can stop asking for gradients; this is the result of mul.Scalar\n"
+        "only a leaf can stop requiring gradients; this is the result of mul.Scalar\n"
         "  try: detach()",
     ),
     "a hook without a gradient": (
@@ -481,7 +479,7 @@ MISUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a copy of a result": (
         lambda: __import__("copy").deepcopy(leaf() * 2),
-        "cannot copy float32[2]: it is the result of mul.Scalar, and the way back would be copied "
+        "cannot copy float32[2]: it is the result of mul.Scalar, and its graph would be copied "
         "with it\n  expected: a leaf\n  try: detach() first",
     ),
 }

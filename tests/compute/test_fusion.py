@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.base.errors import BadInput
-from holdfast.compute import CustomTensor, functional, fuse, fused, threads
-from holdfast.compute.engines.numpy import chains
+from holdfast.compute import CustomTensor, functional, fuse
+from holdfast.compute.engines.numpy import threads
+from holdfast.compute.engines.numpy.elementwise import c_chains
+from holdfast.compute.fusion import chain as fused
 from tests.tolerance import bound
 
 NEAR = bound("float32", 16)  # both ways do the same, but for exponentials and the like
@@ -27,10 +29,10 @@ def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     team, compiled = request.param
     monkeypatch.setattr(fused, "_BLOCK", 100)
     monkeypatch.setattr(fused, "_SHARED", 100)
-    monkeypatch.setattr(chains, "_WORTH", 50)
+    monkeypatch.setattr(c_chains, "_WORTH", 50)
     if not compiled:
-        monkeypatch.setattr(chains, "kernels", lambda: None)
-    elif chains.kernels() is None:
+        monkeypatch.setattr(c_chains, "kernels", lambda: None)
+    elif c_chains.kernels() is None:
         pytest.skip("there is no C compiler")
     before = threads.get_num_threads()
     threads.set_num_threads(team)
@@ -124,7 +126,7 @@ def test_functions_within_a_chain_are_those_of_single_ops(size: int) -> None:
     x.data[: size // 3 : 7] = numpy.nan
     x.data[size // 2 :: 11] = -numpy.inf
     got, wanted = fuse(function)(x, y).data, function(x, y).data
-    if chains.kernels() is not None:  # blocks of NumPy's are too small here for the same loop
+    if c_chains.kernels() is not None:  # blocks of NumPy's are too small here for the same loop
         numpy.testing.assert_array_equal(got, wanted)
     numpy.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, mutually_broadcastable_shapes
 
-from holdfast.compute import CustomTensor, autograd, enable_grad, lines, no_grad
+from holdfast.compute import CustomTensor, enable_grad, no_grad
 from holdfast.compute import functional as f
+from holdfast.compute.autograd import gradient_formulas, tape
 from holdfast.compute.ops import OPS
 from tests.examples import examples
 
@@ -65,7 +66,7 @@ def check(function: Function, *arrays: Any, slack: float = 1.0) -> None:
     wanted = [part.requires_grad for part in parts]
     assert any(wanted)
     used = [(p, w) for p, w, asked in zip(parts, weights, wanted, strict=True) if asked]
-    found = autograd.grad(
+    found = tape.grad(
         [p for p, _ in used],
         inputs,
         [CustomTensor(w, dtype="float64") for _, w in used],
@@ -104,7 +105,7 @@ def gradient_of(function: Function) -> Function:
             inputs = [t if t.requires_grad else t.detach().requires_grad_() for t in tensors]
             out = [part for part in _flat(function(*inputs)) if part.requires_grad]
             seeds = [CustomTensor(w, dtype="float64") for w in _weights(out)]
-            found = autograd.grad(out, inputs, seeds, create_graph=True, allow_unused=True)
+            found = tape.grad(out, inputs, seeds, create_graph=True, allow_unused=True)
             return [part for part in found if part is not None and part.requires_grad]
 
     return first
@@ -471,7 +472,7 @@ def test_a_gradient_penalty_learns_what_finite_differences_say() -> None:
         with enable_grad():
             point = x if x.requires_grad else x.detach().requires_grad_()
             score = (f.tanh(point @ w) @ v).sum()
-            (slope,) = autograd.grad(score, point, create_graph=True)
+            (slope,) = tape.grad(score, point, create_graph=True)
         return ((slope * slope).sum(1).sqrt() - 1) ** 2
 
     check(penalty, spaced((2, 3), 1), spaced((3, 4), 2), spaced((4,), 3), slack=20)
@@ -495,11 +496,11 @@ def test_a_gradient_line_can_be_read_and_uses_only_names_there_are(name: str) ->
     arguments = {p.name for p in op.schema.parameters}
     results = {f"result{place}" for place in range(op.schema.returns)}
     given_names = {"grad", "grads", "given", "result", *results, *arguments}
-    known = given_names | set(lines.words()) | set(dir(builtins))
+    known = given_names | set(gradient_formulas.formula_names()) | set(dir(builtins))
     covered: list[str] = []
     for names, text in op.gradient.items():
         read, made = _names_of(text)
-        line = lines.read(op, names, text)
+        line = gradient_formulas.read(op, names, text)
         allowed = known | made | ({"mask"} if len(line.inputs) > 1 else set())
         assert read <= allowed, f"{text!r} uses {sorted(read - allowed)}"
         covered += line.inputs

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.base.errors import BadInput, Misuse
-from holdfast.compute import autograd
 from holdfast.compute import functional as f
-from holdfast.compute.indexing import BadIndex, getitem, setitem
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.autograd import tape
+from holdfast.compute.tensors.custom_tensor import CustomTensor
+from holdfast.compute.tensors.indexing import BadIndex, getitem, setitem
 from tests.examples import examples
 
 F: Any = f
@@ -157,7 +157,7 @@ def test_lists_and_masks_give_tensors_of_their_own(index: Any) -> None:
     assert not numpy.shares_memory(getitem(tensor, index).data, tensor.data)
 
 
-def test_whole_numbers_in_a_tensor_count_as_numbers() -> None:
+def test_integers_in_a_tensor_count_as_numbers() -> None:
     tensor = CustomTensor(numbers((2, 3)))
     one = CustomTensor(1, dtype="int64")
     assert getitem(tensor, one).shape == (3,)
@@ -254,7 +254,7 @@ def test_a_change_after_use_is_noticed_by_the_gradient() -> None:
 
 def test_a_leaf_can_be_assigned_to_where_gradients_are_off() -> None:
     leaf = CustomTensor(numbers((3,)), requires_grad=True)
-    with autograd.no_grad():
+    with tape.no_grad():
         setitem(leaf, 0, 5.0)
     assert leaf.data.tolist() == [5, 2, 3]
     assert leaf.is_leaf
@@ -295,23 +295,22 @@ REFUSED = [
     ),
     (
         slice(0.5, None),
-        "cannot index float32[2, 3] with 0.5:: 0.5 bounds a slice\n"
-        "  expected: whole numbers, or nothing",
+        "cannot index float32[2, 3] with 0.5:: 0.5 bounds a slice\n  expected: integers or None",
     ),
     (
         1.5,
-        "cannot index float32[2, 3] with 1.5: it contains a float\n  expected: whole numbers, "
-        "slices, None, ..., truth values, or tensors and lists of these",
+        "cannot index float32[2, 3] with 1.5: it contains a float\n  expected: integers, "
+        "slices, None, ..., booleans, or tensors and lists of these",
     ),
     (
         [1.5],
-        "cannot index float32[2, 3] with [1.5]: it contains float64[1]\n  expected: whole "
-        "numbers, slices, None, ..., truth values, or tensors and lists of these",
+        "cannot index float32[2, 3] with [1.5]: it contains float64[1]\n  expected: "
+        "integers, slices, None, ..., booleans, or tensors and lists of these",
     ),
     (
         (..., 0, ...),
-        "cannot index float32[2, 3] with (..., 0, ...): ... stands there twice\n"
-        "  expected: it once, for all that is left out",
+        "cannot index float32[2, 3] with (..., 0, ...): ... occurs twice\n"
+        "  expected: at most one ...",
     ),
 ]
 
@@ -345,7 +344,7 @@ def test_a_value_that_does_not_fit_is_refused() -> None:
     with pytest.raises(BadInput) as error:
         setitem(tensor, 0, 1j)
     assert str(error.value) == (
-        "cannot assign 1j to float32[2, 3]: the imaginary part has no place\n"
+        "cannot assign 1j to float32[2, 3]: the imaginary part would be lost\n"
         "  expected: real numbers\n  try: value.real"
     )
 
@@ -379,7 +378,7 @@ def test_memory_that_repeats_is_not_written_to() -> None:
     with pytest.raises(Misuse) as error:
         setitem(spread, 0, 1.0)
     assert str(error.value) == (
-        "cannot assign to float32[3, 2]: several of its elements are one place in memory\n"
+        "cannot assign to float32[3, 2]: several of its elements share memory\n"
         "  expected: a tensor with memory of its own\n  try: clone() first"
     )
 
@@ -420,5 +419,5 @@ def test_chosen_places_can_be_assigned_from_the_same_memory() -> None:
     ids=["gather", "scatter", "scatter_add"],
 )
 def test_fractions_are_no_indices(call) -> None:
-    with pytest.raises(BadInput, match="indices are whole numbers, not float32"):
+    with pytest.raises(BadInput, match="indices must be integers, not float32"):
         call(CustomTensor([[1, 2], [3, 4]]), CustomTensor([[0, 1]]))

@@ -12,7 +12,7 @@ import torch
 from holdfast.base.errors import BadInput, MissingDependency
 from holdfast.compute import functional as table
 from holdfast.compute.engines.numpy import scipy
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 F: Any = table
 
@@ -247,7 +247,7 @@ def test_reflections_are_differentiated_one_after_the_other() -> None:
 
 def test_without_scipy_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.sparse", None)
-    scipy.part.cache_clear()
+    scipy.submodule.cache_clear()
     places = ours(numpy.zeros(100, "int64"))
     with pytest.raises(MissingDependency) as caught:
         F.embedding_dense_backward(ours(numbers(100, 4)), places, 5, -1, False)

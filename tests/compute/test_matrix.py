@@ -1,4 +1,4 @@
-"""Products of matrices: formats, views, empty ones, gradients twice, what errors say."""
+"""Products of matrices: dtypes, views, empty ones, second gradients, error texts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from holdfast.base.errors import BadInput
-from holdfast.compute import autograd
 from holdfast.compute import functional as table
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.autograd import tape
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 F: Any = table
 
@@ -61,12 +61,12 @@ def test_linear_can_be_differentiated_twice(input: Any, weight: Any, bias: Any) 
     mine = [ours(a, requires_grad=True) for a in arrays]
     theirs = [torch.tensor(a, requires_grad=True) for a in arrays]
 
-    first = autograd.grad((F.linear(*mine) ** 2).sum(), mine, create_graph=True)
+    first = tape.grad((F.linear(*mine) ** 2).sum(), mine, create_graph=True)
     loss = torch.nn.functional.linear(*theirs).square().sum()
     wanted = torch.autograd.grad(loss, theirs, create_graph=True)
     for g, t in zip(first, wanted, strict=True):
         close(g, t.detach().numpy(), 1e-4)
-    second = autograd.grad(sum((g * g).sum() for g in first), mine)
+    second = tape.grad(sum((g * g).sum() for g in first), mine)
     wanted = torch.autograd.grad(torch.stack([g.square().sum() for g in wanted]).sum(), theirs)
     for g, t in zip(second, wanted, strict=True):
         close(g, t.numpy(), 1e-4)
@@ -75,9 +75,9 @@ def test_linear_can_be_differentiated_twice(input: Any, weight: Any, bias: Any) 
 def test_matmul_can_be_differentiated_twice() -> None:
     a, b = ours(numbers(2, 3, 4), requires_grad=True), ours(numbers(4, 2), requires_grad=True)
     ta, tb = (torch.tensor(t.data, requires_grad=True) for t in (a, b))
-    mine = autograd.grad(((a @ b) ** 3).sum(), (a, b), create_graph=True)
+    mine = tape.grad(((a @ b) ** 3).sum(), (a, b), create_graph=True)
     theirs = torch.autograd.grad(((ta @ tb) ** 3).sum(), (ta, tb), create_graph=True)
-    second = autograd.grad((mine[0] * mine[0]).sum() + mine[1].sum(), (a, b))
+    second = tape.grad((mine[0] * mine[0]).sum() + mine[1].sum(), (a, b))
     wanted = torch.autograd.grad(theirs[0].square().sum() + theirs[1].sum(), (ta, tb))
     for g, t in zip(second, wanted, strict=True):
         close(g, t.numpy(), 1e-4)
@@ -96,7 +96,7 @@ def test_narrow_numbers_are_added_in_float32_and_rounded_once(kind: str) -> None
     )
 
 
-def test_whole_numbers_are_multiplied_exactly() -> None:
+def test_integers_are_multiplied_exactly() -> None:
     big = numpy.array([[2**40 + 1, 3], [5, 7]])
     out = ours(big) @ ours(big)
     assert out.data.tolist() == [[(2**40 + 1) ** 2 % 2**64 + 15, 3 * (2**40 + 1) + 21],
@@ -180,10 +180,10 @@ def test_other_products() -> None:
     )
 
 
-PRODUCT = "the columns of the first to be the rows of the second, and one format"
+PRODUCT = "the columns of the first to be the rows of the second, and one dtype"
 ERRORS = [
     (lambda: F.mm(ours(numbers(2, 3)), ours(numbers(4, 5))),
-     "cannot compute mm(float32[2, 3], float32[4, 5]): 3 columns do not meet 4 rows\n"
+     "cannot compute mm(float32[2, 3], float32[4, 5]): 3 columns do not match 4 rows\n"
      f"  expected: 2-D tensors: {PRODUCT}"),
     (lambda: ours(numbers(2, 3, 4)) @ ours(numbers(3, 4, 5)),
      "cannot compute matmul(float32[2, 3, 4], float32[3, 4, 5]): batches of [2] and of [3] do not "
@@ -192,7 +192,7 @@ ERRORS = [
      "cannot compute mm(float32[2, 3], float64[3, 5]): float32 and float64 are not multiplied with "
      f"each other\n  expected: 2-D tensors: {PRODUCT}"),
     (lambda: F.linear(ours(numbers(2, 3)), ours(numbers(5, 4))),
-     "cannot compute linear(float32[2, 3], float32[5, 4]): 3 columns do not meet 4 rows\n"
+     "cannot compute linear(float32[2, 3], float32[5, 4]): 3 columns do not match 4 rows\n"
      "  expected: input (…, features in), weight (features out, features in), bias (features out)"),
     (lambda: F.einsum("ij,jk->ik", [ours(numbers(2, 3)), ours(numbers(4, 4))]),
      "cannot compute einsum('ij,jk->ik', [float32[2, 3], float32[4, 4]]): 'j' is 3 and 4\n"

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from holdfast.base.errors import BadInput
-from holdfast.compute import autograd, random
 from holdfast.compute import functional as f
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute import random
+from holdfast.compute.autograd import tape
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 from tests.compute.test_reduce import numbers, ours, refusal
 
 F: Any = f
@@ -76,7 +77,7 @@ def test_batch_norm_of_a_large_mean_keeps_its_variance() -> None:
     assert numpy.allclose(found[2].data, 1 / numpy.sqrt(exact + 1e-5), rtol=1e-4)
 
 
-# ---- formats
+# ---- dtypes
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "float16"])
@@ -134,9 +135,9 @@ def test_gradients_of_gradients_of_normalizations(norm: Any, shape: tuple[int, .
     mine = [ours(v, "float64", grad=True) for v in values]
     first = torch.autograd.grad((norm(*peers, torch) ** 3).sum(), peers, create_graph=True)
     expected = T.autograd.grad(sum((g**2).sum() for g in first), peers)
-    found: Any = autograd.grad(F.sum(norm(*mine, F) ** 3), mine, create_graph=True)
+    found: Any = tape.grad(F.sum(norm(*mine, F) ** 3), mine, create_graph=True)
     squares = [F.sum(g * g) for g in found]
-    second = autograd.grad(squares[0] + squares[1] + squares[2], mine)
+    second = tape.grad(squares[0] + squares[1] + squares[2], mine)
     for one, other in zip(second, expected, strict=True):
         close(one, other, 1e-6)
 

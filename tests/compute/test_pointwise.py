@@ -10,10 +10,10 @@ import numpy
 import pytest
 
 from holdfast.base.errors import BadInput
-from holdfast.compute import autograd
 from holdfast.compute import functional as F
-from holdfast.compute.engines.numpy import fast
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.autograd import tape
+from holdfast.compute.engines.numpy.elementwise import blocked
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 from tests.tolerance import bound
 
 
@@ -61,7 +61,7 @@ def test_activations_in_float32_are_near_those_in_float64(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", ["gelu", "tanh", "exp", "sigmoid", "erf", "relu", "sqrt"])
-def test_narrow_formats_round_once(name: str, kind: str) -> None:
+def test_narrow_dtypes_round_once(name: str, kind: str) -> None:
     grid = numpy.linspace(0.01, 3, 500)
     narrow = tensor(grid, kind)
     wide = tensor(narrow.data.astype(numpy.float32))
@@ -70,18 +70,18 @@ def test_narrow_formats_round_once(name: str, kind: str) -> None:
     assert (found.data == getattr(F, name)(wide).data.astype(narrow.dtype)).all()
 
 
-def test_log_sigmoid_answers_in_the_narrow_format_it_was_given() -> None:
+def test_log_sigmoid_answers_in_the_narrow_dtype_it_was_given() -> None:
     assert F.log_sigmoid(tensor([1.0, -2.0], "bfloat16")).dtype.name == "bfloat16"
     assert F.glu(tensor([1.0, -2.0], "float16")).dtype.name == "float16"
     assert F.frexp(tensor([6.0], "bfloat16"))[0].dtype.name == "bfloat16"
 
 
-def test_neighbours_are_those_of_the_narrow_format() -> None:
+def test_neighbours_are_those_of_the_narrow_dtype() -> None:
     found = F.nextafter(tensor([1.0], "bfloat16"), tensor([2.0], "bfloat16"))
     assert found.data.astype(float).tolist() == [1.0078125]
 
 
-def test_nan_to_num_answers_with_the_largest_number_of_the_format() -> None:
+def test_nan_to_num_answers_with_the_largest_number_of_the_dtype() -> None:
     found = F.nan_to_num(tensor([math.inf, -math.inf, math.nan], "bfloat16"))
     assert found.data.astype(float).tolist() == [3.3895313892515355e38, -3.3895313892515355e38, 0]
 
@@ -131,10 +131,10 @@ def test_rounding_goes_to_the_even_neighbour() -> None:
     ]
 
 
-# ---- whole numbers
+# ---- integers
 
 
-def test_whole_numbers_wrap() -> None:
+def test_integers_wrap() -> None:
     small = tensor([1, 100], "int8")
     assert listed(small + 300) == [45, -112]
     assert listed(small * 2) == [2, -56]
@@ -142,7 +142,7 @@ def test_whole_numbers_wrap() -> None:
     assert listed(F.add(tensor([9], "uint8"), tensor([2], "uint8"), alpha=-3)) == [3]
 
 
-def test_powers_of_whole_numbers_are_whole() -> None:
+def test_powers_of_integers_are_integers() -> None:
     base, exponent = tensor([2, 1, -1, 0, -1], "int64"), tensor([-1, -2, -3, -1, -2], "int64")
     assert listed(F.pow(base, exponent)) == [0, 1, -1, 0, 1]
     assert F.pow(tensor([3], "int32"), 2).dtype.name == "int32"
@@ -155,7 +155,7 @@ def test_shifts_past_the_last_bit() -> None:
     assert listed(F.bitwise_right_shift(self, by)) == [0, -1, -1]
 
 
-def test_whole_numbers_become_floats_where_they_must() -> None:
+def test_integers_become_floats_where_they_must() -> None:
     whole = tensor([1, 4], "int64")
     for found in (F.sqrt(whole), F.sigmoid(whole), F.true_divide(whole, 2), F.erf(whole)):
         assert found.dtype.name == "float32"
@@ -167,11 +167,11 @@ def test_whole_numbers_become_floats_where_they_must() -> None:
 # ---- errors
 
 
-def test_dividing_whole_numbers_by_zero_is_refused() -> None:
+def test_dividing_integers_by_zero_is_refused() -> None:
     with pytest.raises(BadInput) as caught:
         F.floor_divide(tensor([1, 2], "int64"), tensor([1, 0], "int64"))
     assert str(caught.value) == (
-        "cannot compute floor_divide(int64[2], int64[2]): division of whole numbers by zero\n"
+        "cannot compute floor_divide(int64[2], int64[2]): integer division by zero\n"
         "  expected: shapes that broadcast: from the right, sizes are equal or one of them is 1"
     )
 
@@ -179,19 +179,19 @@ def test_dividing_whole_numbers_by_zero_is_refused() -> None:
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
-        (lambda: F.remainder(tensor([1], "int64"), 0), "division of whole numbers by zero"),
-        (lambda: F.fmod(tensor([1], "int64"), 0), "division of whole numbers by zero"),
-        (lambda: F.pow(tensor([2], "int64"), -1), "whole numbers have no negative powers"),
+        (lambda: F.remainder(tensor([1], "int64"), 0), "integer division by zero"),
+        (lambda: F.fmod(tensor([1], "int64"), 0), "integer division by zero"),
+        (lambda: F.pow(tensor([2], "int64"), -1), "integers have no negative powers"),
         (lambda: F.div(tensor([1.0]), 2, rounding_mode="up"), "rounding_mode 'up' is none of"),
         (lambda: F.gelu(tensor([1.0]), approximate="erf"), "neither 'none' nor 'tanh'"),
-        (lambda: F.glu(tensor([1.0, 2.0, 3.0])), "which are no two halves"),
+        (lambda: F.glu(tensor([1.0, 2.0, 3.0])), "which is not even"),
         (lambda: F.clamp(tensor([1.0])), "neither min nor max is given"),
         (lambda: F.softshrink(tensor([1.0]), -1), "lambd cannot be below 0"),
-        (lambda: F.polygamma(-1, tensor([1.0])), "orders begin with 0"),
+        (lambda: F.polygamma(-1, tensor([1.0])), "must be 0 or more"),
         (lambda: F.imag(tensor([1.0])), "real numbers have no imaginary part"),
         (lambda: F.add(tensor([1], "int64"), tensor([1], "int64"), alpha=0.5), "cannot be scaled"),
         (lambda: F.add(tensor([1.0, 2.0]), tensor([1.0, 2.0, 3.0])), "shapes (2,) (3,)"),
-        (lambda: F.complex(tensor([1.0]), tensor([1.0], "float64")), "are two formats"),
+        (lambda: F.complex(tensor([1.0]), tensor([1.0], "float64")), "are different dtypes"),
     ],
 )
 def test_a_call_that_makes_no_sense_says_why(call: Any, reason: str) -> None:
@@ -218,15 +218,15 @@ def test_choosing_is_what_numpy_chooses(kind: str) -> None:
     random = numpy.random.default_rng(0)
     one, other = (tensor(random.normal(size=(3, 7001)), kind).data for _ in range(2))
     condition = random.random((3, 7001)) < 0.5
-    assert (fast.select(condition, one, other) == numpy.where(condition, one, other)).all()
+    assert (blocked.select(condition, one, other) == numpy.where(condition, one, other)).all()
     row, column = condition[:, :1], other[:1]
-    assert (fast.select(row, one, column) == numpy.where(row, one, column)).all()
+    assert (blocked.select(row, one, column) == numpy.where(row, one, column)).all()
     single = other[0, 0].reshape(())
-    assert (fast.select(condition, one, single) == numpy.where(condition, one, single)).all()
+    assert (blocked.select(condition, one, single) == numpy.where(condition, one, single)).all()
 
 
 def test_blocks_cover_arrays_that_are_no_multiple_of_them() -> None:
-    values = numpy.linspace(-3, 3, fast.BLOCK * 2 + 5, dtype=numpy.float32)
+    values = numpy.linspace(-3, 3, blocked.BLOCK * 2 + 5, dtype=numpy.float32)
     found = F.gelu(tensor(values)).data
     again = numpy.concatenate([F.gelu(tensor(part)).data for part in numpy.array_split(values, 7)])
     assert (found == again).all()
@@ -254,13 +254,13 @@ def test_nothing_is_computed_of_nothing() -> None:
 def test_second_gradients_are_differences_of_first_ones(name: str) -> None:
     def slope(at: Any, create: bool) -> tuple[Any, Any]:
         x = tensor(at, "float64", requires_grad=True)
-        (found,) = autograd.grad([F.sum(getattr(F, name)(x))], [x], create_graph=create)
+        (found,) = tape.grad([F.sum(getattr(F, name)(x))], [x], create_graph=create)
         return x, found
 
     at = numpy.array([0.13, 0.42, 0.77])
     x, first = slope(at, True)
     if first.requires_grad:
-        (second,) = autograd.grad([F.sum(first)], [x], allow_unused=True)
+        (second,) = tape.grad([F.sum(first)], [x], allow_unused=True)
     found = numpy.zeros(3) if not first.requires_grad or second is None else second.data
     step = 1e-6
     expected = (slope(at + step, False)[1].data - slope(at - step, False)[1].data) / (2 * step)

@@ -1,4 +1,4 @@
-"""Pooling, padding and patches where torch's samples do not look: formats, errors, gradients."""
+"""Pooling, padding and patches where torch's own tests do not look: dtypes, errors, gradients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from holdfast.base.errors import BadInput
-from holdfast.compute import CustomTensor, autograd, functional
+from holdfast.compute import CustomTensor, functional
+from holdfast.compute.autograd import tape
 from tests.contract.torch_bridge import to_array, to_torch
 
 SLACK = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float32: 1e-5, torch.float64: 1e-12}
@@ -52,7 +53,7 @@ def test_of_equal_numbers_the_first_counts_and_of_nans_the_last() -> None:
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64, torch.int64])
 @pytest.mark.parametrize("batch", [(), (2,)])
-def test_pooling_takes_every_format_and_no_batch(kind: torch.dtype, batch: tuple[int, ...]) -> None:
+def test_pooling_takes_every_dtype_and_no_batch(kind: torch.dtype, batch: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     image = (torch.randn(*batch, 3, 7, 6) * 9).to(kind)
     window = [3, 2], [2, 1], [1, 1]
@@ -95,7 +96,7 @@ def test_gradients_of_gradients_are_torchs(call: Any) -> None:
         return second
 
     expected = twice(torch.ops.aten, image.clone().requires_grad_(), torch.autograd.grad)
-    found = twice(functional, ours(image, True), autograd.grad)
+    found = twice(functional, ours(image, True), tape.grad)
     numpy.testing.assert_allclose(found.data, expected.numpy(), rtol=1e-12, atol=1e-12)
 
 
@@ -145,7 +146,7 @@ def test_errors_name_the_op_the_shapes_and_the_reason() -> None:
     assert "divisor_override is 0" in refusal(
         functional.avg_pool2d, image, [2, 2], [2, 2], [0, 0], False, True, 0
     )
-    assert "reflecting (4, 0) needs more than the 4 numbers there are" in refusal(
+    assert "reflecting (4, 0) needs more than the 4 elements there are" in refusal(
         functional.reflection_pad2d, image, [4, 0, 0, 0]
     )
     assert refusal(functional.pad, image, [1, 1], "mirror") == (
@@ -157,7 +158,7 @@ def test_errors_name_the_op_the_shapes_and_the_reason() -> None:
 
 def test_an_index_outside_of_the_plane_is_refused() -> None:
     image, where = torch.ones(1, 1, 2, 2), torch.full((1, 1, 2, 2), 16)
-    assert "an index lies outside of a plane of 16 numbers" in refusal(
+    assert "an index lies outside of a plane of 16 elements" in refusal(
         functional.max_unpool2d, ours(image), ours(where), [4, 4]
     )
     assert "an index lies outside" in refusal(

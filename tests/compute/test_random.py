@@ -17,7 +17,7 @@ from tests.tolerance import bound
 
 F: Any = table
 
-# The same call for torch's functions and for ours; `d` gives a format by its name.
+# The same call for torch's functions and for ours; `d` gives a dtype by its name.
 DRAWS: dict[str, Callable[[Any, Any], Any]] = {
     "rand": lambda f, d: f.rand((3, 5)),
     "rand float64": lambda f, d: f.rand((7,), dtype=d("float64")),
@@ -238,6 +238,4 @@ def test_what_is_no_seed_is_said(seed):
 
     with pytest.raises(BadInput) as caught:
         random.manual_seed(seed)
-    assert str(caught.value) == (
-        f"{seed!r} is no seed\n  expected: a whole number of at most 64 bits"
-    )
+    assert str(caught.value) == (f"{seed!r} is no seed\n  expected: an integer of at most 64 bits")

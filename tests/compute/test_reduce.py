@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from holdfast.base.errors import BadInput
-from holdfast.compute import autograd
 from holdfast.compute import functional as f
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.autograd import tape
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 from tests.tolerance import bound
 
 F: Any = f
@@ -52,7 +52,7 @@ def test_bfloat16_is_added_in_float32_and_rounded_once() -> None:
 
 
 @pytest.mark.parametrize(("name", "kind"), [("sum", "int64"), ("prod", "int64"), ("amax", "uint8")])
-def test_format_of_reduced_whole_numbers(name: str, kind: str) -> None:
+def test_dtype_of_reduced_integers(name: str, kind: str) -> None:
     assert str(getattr(F, name)(ours([1, 2, 3], "uint8")).dtype) == kind
 
 
@@ -111,9 +111,9 @@ def twice(mine: Any, theirs: Any, values: Any) -> None:
     (first,) = torch.autograd.grad(theirs(peer).sum(), peer, create_graph=True)
     (expected,) = torch.autograd.grad((first**2).sum(), peer)
     start = ours(values, "float64", grad=True)
-    (found,) = autograd.grad(F.sum(mine(start)), start, create_graph=True)
+    (found,) = tape.grad(F.sum(mine(start)), start, create_graph=True)
     assert found is not None
-    (second,) = autograd.grad(F.sum(found * found), start)
+    (second,) = tape.grad(F.sum(found * found), start)
     assert second is not None
     assert numpy.allclose(second.data, expected.numpy(), rtol=1e-7, atol=1e-9)
 
@@ -176,7 +176,7 @@ def test_errors_name_the_op_the_shapes_and_the_reason() -> None:
         "exist"
     )
     assert refusal(lambda: F.mean(whole)) == (
-        "cannot compute mean(int64[2]): the mean of int64 is not a whole number; name a dtype, or "
+        "cannot compute mean(int64[2]): the mean of int64 is not an integer; name a dtype, or "
         "cast first"
     )
     assert refusal(lambda: F.sum(empty, [0, 0])) == (

@@ -1,4 +1,4 @@
-"""Resampling and sampling where torch's samples do not look: formats, scales, gradients."""
+"""Resampling and sampling where torch's own tests do not look: dtypes, scales, gradients."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def test_sizes_and_factors_give_what_torch_gives(
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", ["upsample_bilinear2d", "upsample_bicubic2d"])
-def test_narrow_formats_are_computed_wide_and_rounded_once(name: str, kind: torch.dtype) -> None:
+def test_narrow_dtypes_are_computed_wide_and_rounded_once(name: str, kind: torch.dtype) -> None:
     torch.manual_seed(0)
     same(name, torch.randn(1, 2, 5, 6).to(kind), [8, 4], True)
 
 
-def test_nearest_takes_whole_numbers() -> None:
+def test_nearest_takes_integers() -> None:
     same("upsample_nearest2d", torch.arange(6, dtype=torch.uint8).reshape(1, 1, 2, 3), [5, 4])
 
 
@@ -126,7 +126,7 @@ def test_errors_give_the_reason() -> None:
         "  expected: upsample_bilinear2d(Tensor self, int[2] output_size, bool align_corners, "
         "float? scales_h=None, float? scales_w=None) -> Tensor"
     )
-    assert "points of 2 numbers" in refusal(
+    assert "points of 2 coordinates" in refusal(
         functional.grid_sampler_2d, image, CustomTensor(numpy.zeros((1, 2, 2, 3))), 0, 0, False
     )
     with pytest.raises(BadInput, match="one of the two"):

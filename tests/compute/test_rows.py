@@ -11,8 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.base.errors import Unsupported
-from holdfast.compute import compiled, threads
-from holdfast.compute.engines.numpy import activation, batchnorm, normalize, rows, softmax, special
+from holdfast.compute.engines.numpy import c_kernels, threads
+from holdfast.compute.engines.numpy.elementwise import activation, special
+from holdfast.compute.engines.numpy.layers import batchnorm, normalize
+from holdfast.compute.engines.numpy.reduce import c_rows, softmax
 from tests.examples import examples
 from tests.tolerance import assert_near, bound
 
@@ -40,7 +42,7 @@ quietly = settings(
 
 def _library(form: str) -> Any:
     try:
-        return compiled.load_for("rows.c", rows.SIGNATURES, FORMS[form])
+        return c_kernels.load_for("rows.c", c_rows.SIGNATURES, FORMS[form])
     except (Unsupported, OSError) as exc:
         pytest.skip(f"cannot be compiled: {exc}")
 
@@ -51,10 +53,10 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     if request.param == "256 bits" and not _has_avx2():
         pytest.skip("this processor has no AVX2")
     library = _library(request.param)
-    monkeypatch.setattr(rows, "loops", lambda: library)
-    monkeypatch.setattr(rows, "LEAST", 1)
-    monkeypatch.setattr(rows, "_NARROWEST", 1)
-    monkeypatch.setattr(rows, "_WORTH", 256)
+    monkeypatch.setattr(c_rows, "loops", lambda: library)
+    monkeypatch.setattr(c_rows, "LEAST", 1)
+    monkeypatch.setattr(c_rows, "_NARROWEST", 1)
+    monkeypatch.setattr(c_rows, "_WORTH", 256)
     return request.param
 
 
@@ -69,7 +71,7 @@ def _has_avx2() -> bool:
 def by_numpy(function: Callable[..., Any], *arguments: Any) -> Any:
     """What the kernel gives without the loops."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows, "loops", lambda: None)
+        patch.setattr(c_rows, "loops", lambda: None)
         with numpy.errstate(all="ignore"):
             return function(*arguments)
 
@@ -305,14 +307,14 @@ def test_threads_change_the_last_bits_at_most(form: str) -> None:
         assert_near(one, other, "float32", len(x))
 
 
-def test_other_formats_and_small_arrays_are_left_to_numpy() -> None:
-    assert rows.each("gelu", numbers(2000).astype("float64")) is None
-    assert rows.each("gelu", numbers(10)) is None
-    assert rows.each("gelu_backward", numbers(2000), numbers(1)) is None
-    assert rows.softmax(numbers(50, 50), 0) is None
-    assert rows.layer_norm(numbers(50, 50), numbers(50).astype("float64"), None, 1e-5) is None
+def test_other_dtypes_and_small_arrays_are_left_to_numpy() -> None:
+    assert c_rows.map_elements("gelu", numbers(2000).astype("float64")) is None
+    assert c_rows.map_elements("gelu", numbers(10)) is None
+    assert c_rows.map_elements("gelu_backward", numbers(2000), numbers(1)) is None
+    assert c_rows.softmax(numbers(50, 50), 0) is None
+    assert c_rows.layer_norm(numbers(50, 50), numbers(50).astype("float64"), None, 1e-5) is None
 
 
 def test_python_alone_is_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_CORE", "python")
-    assert rows.loops.__wrapped__() is None
+    assert c_rows.loops.__wrapped__() is None

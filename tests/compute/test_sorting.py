@@ -15,7 +15,7 @@ import torch
 
 from holdfast.base.errors import BadInput
 from holdfast.compute import functional as f
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 F: Any = f
 NAN = float("nan")
@@ -216,6 +216,6 @@ def test_a_mask_of_numbers_is_refused() -> None:
     rows = CustomTensor(ROWS)
     assert refused(F.masked_fill, rows, rows, 0) == (
         "cannot compute masked_fill.Scalar(float32[3, 4], float32[3, 4], 0): the mask has the "
-        "format float32, bool is expected\n"
-        "  expected: a mask of truth values whose shape broadcasts with the tensor's"
+        "dtype float32, bool is expected\n"
+        "  expected: a boolean mask whose shape broadcasts with the tensor's"
     )

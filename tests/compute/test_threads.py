@@ -14,7 +14,7 @@ import numpy
 import pytest
 
 from holdfast.base.errors import BadInput
-from holdfast.compute import threads
+from holdfast.compute.engines.numpy import threads
 
 
 @pytest.fixture(autouse=True)
@@ -72,11 +72,11 @@ def test_blas_has_one_thread_inside_and_all_afterwards() -> None:
 
 def test_a_middling_product_leaves_blas_the_threads_it_found() -> None:
     code = (
-        "import numpy; from holdfast.compute import threads\n"
-        "from holdfast.compute.engines.numpy import matrix\n"
+        "import numpy; from holdfast.compute.engines.numpy import threads\n"
+        "from holdfast.compute.engines.numpy.matrix import products\n"
         "before = threads.blas_threads()\n"
         "square = numpy.ones((128, 128), numpy.float32)\n"
-        "matrix.product(square, square)\n"  # the first thing that asks how many there are
+        "products.product(square, square)\n"  # the first call of get_num_threads
         "print(threads.blas_threads() == before == threads.get_num_threads())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -177,8 +177,8 @@ def test_a_recording_ends_the_team_so_that_its_next_threads_are_watched() -> Non
         with memory.memory_profiler.record() as record:
             assert not any(t.is_alive() for t in team)
             threads.share_out(lambda number: None, 8)
-        told = [note for note in record.recording.notes if "ran before the watch" in note]
-        assert [int(word) for note in told for word in note.split() if word.isdigit()] == (
+        notes = [note for note in record.recording.notes if "started before the recording" in note]
+        assert [int(word) for note in notes for word in note.split() if word.isdigit()] == (
             [others] if others else []
         )
     finally:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from holdfast.compute import CustomDevice, CustomLinear, CustomMSELoss, CustomTensor, nn, optim
-from holdfast.compute.autograd import no_grad
+from holdfast.compute.autograd.tape import no_grad
 from tests.tolerance import bound
 
 # ---- the example of specification 003

@@ -12,8 +12,8 @@ import torch
 
 from holdfast.base.errors import BadInput, HoldfastError
 from holdfast.compute import functional as table
-from holdfast.compute.tensors import CustomTensor
-from holdfast.memory.profiler import memory_profiler
+from holdfast.compute.tensors.custom_tensor import CustomTensor
+from holdfast.memory.profile.profiler import memory_profiler
 from tests.tolerance import bound
 
 F: Any = table
@@ -154,8 +154,8 @@ def test_view_that_needs_a_copy_is_refused() -> None:
     with pytest.raises(BadInput) as caught:
         ours(numbers(2, 3)).t().view(6)
     assert str(caught.value) == (
-        "cannot compute view(float32[3, 2], [6]): [3, 2] with strides [1, 3] cannot be seen as [6] "
-        "without a copy; use reshape\n"
+        "cannot compute view(float32[3, 2], [6]): [3, 2] with strides [1, 3] cannot be viewed as "
+        "[6] without a copy; use reshape\n"
         "  expected: view(Tensor(a) self, int[] size) -> Tensor(a)"
     )
 
@@ -204,7 +204,7 @@ def test_empty_vector_fits_between_tensors_of_any_shape() -> None:
     assert made.shape == (2, 3)
 
 
-def test_joined_formats_are_promoted_as_in_torch() -> None:
+def test_joined_dtypes_are_promoted_as_in_torch() -> None:
     pairs = [
         ("int64", "float16"),
         ("bool", "uint8"),

@@ -187,7 +187,7 @@ def _table_run(info: Any, sample: Any, bridge: Any, wanted: Any) -> Any:
 
 def _tape_run(info: Any, sample: Any, bridge: Any, wanted: Any) -> Any:
     inputs = (sample.input, sample.args, sample.kwargs)
-    from holdfast.compute import autograd
+    from holdfast.compute.autograd import tape
 
     flat, spec = torch.utils._pytree.tree_flatten(inputs)
     starts = []
@@ -204,7 +204,7 @@ def _tape_run(info: Any, sample: Any, bridge: Any, wanted: Any) -> Any:
         return out, None
     outs = [t.ours for t in tensors(out) if hasattr(t, "ours") and t.ours.requires_grad]
     seeds = [type(o)._wrap(to_array(s), o.device) for o, s in zip(outs, wanted[0], strict=True)]
-    found = autograd.grad(outs, starts, seeds, allow_unused=True)
+    found = tape.grad(outs, starts, seeds, allow_unused=True)
     return out, [None if g is None else to_torch(g.data.copy()) for g in found]
 
 

@@ -15,7 +15,7 @@ import torch
 
 from holdfast.compute.engine import ENGINES
 from holdfast.compute.ops import OPS
-from holdfast.compute.torch_device.resolve import counterpart, name_of
+from holdfast.compute.torch_device.dispatch.resolve import counterpart, name_of
 from tests.contract import module_db, op_db
 from tests.contract.torch_bridge import METADATA
 from tests.needs import needs

@@ -13,9 +13,11 @@ import numpy
 import pytest
 import torch
 
-from holdfast.compute import autograd, functional, tensors
+from holdfast.compute import functional
+from holdfast.compute.autograd import tape
 from holdfast.compute.ops import PACKETS
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors import custom_tensor
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 from tests.contract import op_db
 from tests.contract.test_conformance import ENGINES_HERE, kernels_kept, whole  # noqa: F401
 from tests.contract.torch_bridge import to_array, to_dtype
@@ -37,7 +39,7 @@ def counterpart(info: Any) -> str | None:
 def ours(value: Any) -> Any:
     """Arguments with our tensors, each with memory of its own."""
     if isinstance(value, torch.Tensor):
-        return CustomTensor._wrap(to_array(value.detach().clone()), tensors.default_device())
+        return CustomTensor._wrap(to_array(value.detach().clone()), custom_tensor.default_device())
     if isinstance(value, list | tuple):
         return type(value)(ours(one) for one in value)
     return to_dtype(value) if isinstance(value, torch.dtype) else value
@@ -67,7 +69,7 @@ def borrowed(name: str, info: Any) -> list[str]:
         args = [ours(one) for one in (sample.input, *sample.args)]
         named = {key: ours(one) for key, one in sample.kwargs.items()}
         try:
-            with autograd.no_grad():
+            with tape.no_grad():
                 made = functional.packet(name)(*args, **named)
         except Exception:  # noqa: BLE001  (torch's Python function takes other arguments)
             continue

@@ -25,13 +25,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast.base.errors import HoldfastError
-from holdfast.compute import autograd, tensors
-from holdfast.compute import dtype as formats
+from holdfast.compute import dtype as dtypes
+from holdfast.compute.autograd import tape
 from holdfast.compute.engine import ENGINES, each, fallbacks, run
 from holdfast.compute.ops.rules import Meta
 from holdfast.compute.ops.table import Op
-from holdfast.compute.tensors import CustomTensor
-from holdfast.compute.torch_device.resolve import DROPPED, counterpart, name_of
+from holdfast.compute.tensors import custom_tensor, inplace
+from holdfast.compute.tensors.custom_tensor import CustomTensor
+from holdfast.compute.torch_device.dispatch.resolve import DROPPED, counterpart, name_of
 
 # Only torch can change the sizes of a torch tensor, or make one without content.
 METADATA = {
@@ -70,7 +71,7 @@ def to_torch(array: Any) -> torch.Tensor:
 
 def to_dtype(kind: torch.dtype) -> Any:
     """torch's number format as ours."""
-    return formats.dtype(str(kind).removeprefix("torch."))
+    return dtypes.dtype(str(kind).removeprefix("torch."))
 
 
 class _Bridge(TorchDispatchMode):
@@ -180,7 +181,7 @@ class Elsewhere:
             return self.engine.upload(array)
         there = self._there(value.untyped_storage())
         begin = value.storage_offset() * array.itemsize
-        return there.viewed(array.dtype, array.shape, array.strides, there.offset + begin)
+        return there.view(array.dtype, array.shape, array.strides, there.offset + begin)
 
     def _there(self, storage: Any) -> Any:
         address = storage.data_ptr()
@@ -260,7 +261,7 @@ class OnTape(_Bridge):
     def start(self, value: torch.Tensor) -> torch.Tensor:
         """An input, which requires a gradient of ours if it required one of torch's."""
         made = value.detach().clone()
-        ours = CustomTensor._wrap(to_array(made), tensors.default_device())
+        ours = CustomTensor._wrap(to_array(made), custom_tensor.default_device())
         ours.requires_grad = value.requires_grad
         made.ours = ours
         return made
@@ -268,12 +269,12 @@ class OnTape(_Bridge):
     def compute(self, op: Op, args: Any, kwargs: Any) -> Any:
         ours = [_ours(a) for a in args]
         named = {k: _ours(v) for k, v in kwargs.items()}
-        with autograd.enable_grad():
-            return self._up(tensors.apply(op, ours, named))
+        with tape.enable_grad():
+            return self._up(custom_tensor.apply(op, ours, named))
 
     def assign(self, op: Op, target: torch.Tensor, value: torch.Tensor) -> None:
-        with autograd.enable_grad():
-            tensors.assign(op, _ours(target), _ours(value))
+        with tape.enable_grad():
+            inplace.assign(op, _ours(target), _ours(value))
 
     def reshaped(self, func: Any, args: Any, kwargs: Any) -> Any:
         op, form = counterpart(func)
@@ -283,8 +284,8 @@ class OnTape(_Bridge):
         if same:
             out.ours = ours
         elif ours is not None and op is not None:  # the tape has to see the new sizes as well
-            with autograd.enable_grad():
-                out.ours = tensors.apply(op, [ours, *args[1:]], dict(kwargs))
+            with tape.enable_grad():
+                out.ours = custom_tensor.apply(op, [ours, *args[1:]], dict(kwargs))
         return out
 
     def fall_back(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -310,7 +311,7 @@ class OnTape(_Bridge):
 def _ours(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         if not hasattr(value, "ours"):
-            value.ours = CustomTensor._wrap(to_array(value), tensors.default_device())
+            value.ours = CustomTensor._wrap(to_array(value), custom_tensor.default_device())
         return value.ours
     if isinstance(value, list | tuple):
         return [_ours(v) for v in value]

@@ -14,27 +14,27 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.dashboard import offering
+from holdfast.dashboard.ipc import server
 
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of its own, with a short name, as sockets need one; this process is not there."""
-    offering.withdraw()
+    server.withdraw()
     folder = Path(tempfile.mkdtemp(prefix="hf-"))
     monkeypatch.setenv("HOLDFAST_RUNTIME_DIR", str(folder / "meet"))
     monkeypatch.setattr(tempfile, "tempdir", str(folder))  # where processes meet otherwise
     try:
         yield folder / "meet"
     finally:
-        offering.withdraw()
+        server.withdraw()
         shutil.rmtree(folder)
 
 
 @pytest.fixture
 def offered(place: Path) -> Path:
     """The same, and this process is there."""
-    assert offering.offer()
+    assert server.offer()
     return place
 
 

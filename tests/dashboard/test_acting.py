@@ -15,12 +15,13 @@ from torch import nn
 
 from holdfast import memory, residency
 from holdfast.base.errors import BadInput, NotFound, Unsupported
-from holdfast.dashboard import acting, sources
-from holdfast.dashboard.attaching import Attached
-from holdfast.dashboard.snapshot import ModelUse
+from holdfast.dashboard.ipc import actions
+from holdfast.dashboard.ipc.client import Attached
+from holdfast.dashboard.snapshot import sources
+from holdfast.dashboard.snapshot.snapshot import ModelUse
 from holdfast.residency.carriers.simulated import Simulated
-from holdfast.residency.managed import Managed
-from holdfast.residency.models.patcher import Patcher
+from holdfast.residency.managed.managed import Managed
+from holdfast.residency.model_management.models.patcher import Patcher
 
 pytestmark = pytest.mark.slow
 
@@ -141,14 +142,14 @@ def test_a_budget_that_is_no_number_of_bytes_is_refused(
     with Attached(HERE) as attached, pytest.raises(BadInput) as caught:
         attached.set_budget(told(attached).id, budget)
     assert str(caught.value) == (
-        f"cannot use budget_bytes={budget!r}\n  expected: a whole number from 0 to {1 << 62}"
+        f"cannot use budget_bytes={budget!r}\n  expected: an integer from 0 to {1 << 62}"
     )
 
 
 def test_a_model_that_is_not_there_is_not_found(managed: Managed) -> None:
-    (name,) = (one.id for one in acting.models.models() if one.adjustable)
+    (name,) = (one.id for one in actions.models.models() if one.adjustable)
     with pytest.raises(NotFound) as caught:
-        acting.set_budget("nobody", 5)
+        actions.set_budget("nobody", 5)
     assert str(caught.value) == f"process {HERE} has no model 'nobody'\n  expected: one of {name}"
 
 
@@ -156,9 +157,9 @@ def test_a_model_without_a_budget_has_none_to_change() -> None:
     patcher = Patcher(nn.Linear(8, 8), torch.device("cpu"), torch.device("cpu"))
     residency.load_models_gpu([patcher])
     try:
-        (name,) = (one.id for one in acting.models.models() if one.keeper == "manager")
+        (name,) = (one.id for one in actions.models.models() if one.keeper == "manager")
         with pytest.raises(Unsupported) as caught:
-            acting.set_budget(name, 5)
+            actions.set_budget(name, 5)
         assert str(caught.value) == (
             "the budget of Linear cannot be changed\n"
             "  expected: a model that was loaded with a budget\n"
@@ -171,7 +172,7 @@ def test_a_model_without_a_budget_has_none_to_change() -> None:
 def test_freeing_models_has_them_leave_the_device_until_their_next_run(managed: Managed) -> None:
     expected = run(managed.module)
     assert managed.held_bytes > 0
-    freed = acting.free(models=True)
+    freed = actions.free(models=True)
     assert managed.held_bytes == 0
     assert freed.models == 1
     assert "1 model unloaded" in freed.text
@@ -185,9 +186,9 @@ def test_of_the_manager_those_stay_that_the_last_load_asked_for() -> None:
         for one in patchers:
             residency.load_models_gpu([one])
         listed = list(residency.current_loaded_models)
-        assert acting.free(models=True).models == 0
+        assert actions.free(models=True).models == 0
         listed[1].currently_used = False
-        assert acting.free(models=True).models == 1
+        assert actions.free(models=True).models == 1
         assert list(residency.current_loaded_models) == listed[:1]
     finally:
         residency.unload_all_models()
@@ -197,7 +198,7 @@ def test_a_model_that_runs_stays(managed: Managed) -> None:
     inside: list[int] = []
     layer = list(managed.module.children())[12]
     handle = layer.register_forward_hook(
-        lambda *_: inside.append(acting.free(models=True, garbage=False).models)
+        lambda *_: inside.append(actions.free(models=True, garbage=False).models)
     )
     run(managed.module)
     handle.remove()
@@ -209,19 +210,19 @@ def test_tensors_are_holders_also_after_a_pool_was_under_torch() -> None:
     memory.install_torch_pool()
     try:
         in_pool = nn.Linear(1500, 1500)
-        found = [one for one in acting.holders(1000) if "a module Linear" in one.location]
+        found = [one for one in actions.holders(1000) if "a module Linear" in one.location]
         assert found == []  # it is a block of the pool
     finally:
         memory.uninstall_torch_pool()
     del in_pool
     kept = nn.Linear(1500, 1500)
-    found = [one for one in acting.holders(1000) if "a module Linear" in one.location]
+    found = [one for one in actions.holders(1000) if "a module Linear" in one.location]
     assert found[0].nbytes >= kept.weight.numel() * 4
 
 
 def test_the_largest_holders_name_the_modules_of_tensors() -> None:
     kept = nn.Linear(1500, 1500)
-    found = [one for one in acting.holders(1000) if "a module Linear" in one.location]
+    found = [one for one in actions.holders(1000) if "a module Linear" in one.location]
     assert found
     assert found[0].nbytes >= kept.weight.numel() * 4
     assert found[0].device == "cpu"

@@ -10,9 +10,9 @@ import pytest
 
 from holdfast.base.config import Config
 from holdfast.base.errors import Absent
-from holdfast.dashboard import machine
-from holdfast.dashboard.machine import MachineLooker, link_gb_s
-from holdfast.dashboard.snapshot import GpuUse, NodeUse
+from holdfast.dashboard.snapshot import machine
+from holdfast.dashboard.snapshot.machine import MachineLooker, link_gb_s
+from holdfast.dashboard.snapshot.snapshot import GpuUse, NodeUse
 from holdfast.topology import Gpu, Link, Measurement, Topology
 
 KB = 1024

@@ -15,7 +15,8 @@ from typing import NoReturn
 import pytest
 
 from holdfast.base.config import Config
-from holdfast.dashboard import meeting, models
+from holdfast.dashboard.ipc import socket_dir
+from holdfast.dashboard.snapshot import models
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sockets are files here")
 
@@ -51,22 +52,22 @@ def test_without_temporary_files_the_folder_of_the_settings_will_do(
         raise FileNotFoundError("no usable temporary folder")
 
     monkeypatch.setattr(tempfile, "gettempdir", nowhere)
-    opened = meeting.open_here()
+    opened = socket_dir.open_here()
     assert opened is not None
-    assert [pid for pid, _ in meeting.meetings()] == [os.getpid()]
+    assert [pid for pid, _ in socket_dir.socket_files()] == [os.getpid()]
     opened.close()
     without = replace(Config.load(), runtime_dir=None)
-    assert meeting.open_here(without) is None
-    assert list(meeting.meetings(without)) == []
+    assert socket_dir.open_here(without) is None
+    assert list(socket_dir.socket_files(without)) == []
 
 
 def test_a_folder_that_another_made_keeps_nobody_from_the_folder_of_the_system(own: Path) -> None:
     own.mkdir()
     own.chmod(0o777)
-    opened = meeting.open_here()
+    opened = socket_dir.open_here()
     assert opened is not None
     assert opened.file.parent == own.parent / "holdfast"
-    assert [pid for pid, _ in meeting.meetings()] == [os.getpid()]
+    assert [pid for pid, _ in socket_dir.socket_files()] == [os.getpid()]
     opened.close()
 
 
@@ -75,23 +76,25 @@ def test_without_a_setting_who_began_with_other_variables_is_met_too(
 ) -> None:
     with monkeypatch.context() as elsewhere:  # as by sudo or cron
         elsewhere.delenv("XDG_RUNTIME_DIR")
-        opened = meeting.open_here()
+        opened = socket_dir.open_here()
         assert opened is not None
         assert opened.file.parent == own
-    assert [pid for pid, _ in meeting.meetings()] == [os.getpid()]
+    assert [pid for pid, _ in socket_dir.socket_files()] == [os.getpid()]
     opened.close()
 
 
 def test_in_a_folder_that_the_settings_name_nobody_else_is_met(
     place: Path, own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = meeting.open_here()  # in the system's
+    opened = socket_dir.open_here()  # in the system's
     assert opened is not None
     monkeypatch.setenv("HOLDFAST_RUNTIME_DIR", str(place))
-    assert list(meeting.meetings()) == []
-    here = meeting.open_here()
+    assert list(socket_dir.socket_files()) == []
+    here = socket_dir.open_here()
     assert here is not None
-    assert [file for _, file in meeting.meetings()] == [here.file] == [place / here.file.name]
+    assert (
+        [file for _, file in socket_dir.socket_files()] == [here.file] == [place / here.file.name]
+    )
     here.close()
     opened.close()
 
@@ -101,7 +104,7 @@ def test_who_opens_a_socket_removes_those_of_the_dead_alone(place: Path) -> None
     killed, elsewhere = place / f"{gone()}.sock", place / f"{gone()}.sock"
     listening(killed).close()
     with listening(elsewhere):  # as a process of a container that shares the folder
-        opened = meeting.open_here()
+        opened = socket_dir.open_here()
         assert opened is not None
         assert (killed.exists(), elsewhere.exists()) == (False, True)
         opened.close()
@@ -111,7 +114,7 @@ def test_a_folder_is_found_again_after_a_change_of_folder(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(place.parent)
-    opened = meeting.open_here(replace(Config.load(), runtime_dir=Path(place.name)))
+    opened = socket_dir.open_here(replace(Config.load(), runtime_dir=Path(place.name)))
     assert opened is not None
     monkeypatch.chdir(tmp_path)
     opened.close()
@@ -129,7 +132,7 @@ def test_all_who_look_at_once_hear_the_same_name() -> None:
             thing: Thing = thing, start: threading.Barrier = start, names: list[str] = names
         ) -> None:
             start.wait()
-            names.append(models.name_in_requests(thing, "thing"))
+            names.append(models.request_id(thing, "thing"))
 
         threads = [threading.Thread(target=look) for _ in range(4)]
         for thread in threads:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.base import offering as base
+from holdfast.base import announce as base
 from holdfast.base.config import Config
-from holdfast.dashboard import meeting, offering
-from holdfast.dashboard.attaching import Attached, offers
+from holdfast.dashboard.ipc import server, socket_dir
+from holdfast.dashboard.ipc.client import Attached, offers
 from holdfast.topology import isolate
 from tests.dashboard.meeting_place import A_POOL, child
 
@@ -55,13 +55,13 @@ def test_the_folder_and_the_socket_are_this_users_alone(offered: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_ISSOCK(file.stat().st_mode)
     assert [one.name for one in offered.iterdir()] == [file.name]
-    offering.withdraw()
+    server.withdraw()
     assert list(offered.iterdir()) == []
 
 
 def test_offering_twice_is_offering_once(offered: Path) -> None:
     threads = threading.active_count()
-    assert offering.offer()
+    assert server.offer()
     assert threading.active_count() == threads
     assert answers()
 
@@ -70,7 +70,7 @@ def test_nothing_is_offered_where_the_setting_is_off(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_OFFER", "0")
-    assert not offering.offer()
+    assert not server.offer()
     assert not place.exists()
 
 
@@ -81,7 +81,7 @@ def test_a_folder_that_others_can_read_is_not_used(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place.parent))
     systems = place.parent / "holdfast"
     systems.mkdir(mode=0o755)
-    assert offering.offer()
+    assert server.offer()
     assert list(systems.iterdir()) == []
     own = place.parent / f"holdfast-{os.getuid()}"
     assert [one.name for one in own.iterdir()] == [f"{HERE}.sock"]
@@ -89,8 +89,8 @@ def test_a_folder_that_others_can_read_is_not_used(
 
 def test_where_the_folder_of_the_settings_will_not_do_nothing_is_offered(place: Path) -> None:
     place.mkdir(mode=0o755)
-    assert not offering.offer()
-    assert not offering.is_offered()
+    assert not server.offer()
+    assert not server.is_offered()
 
 
 def test_a_path_too_long_for_a_socket_is_met_in_the_users_own_folder(
@@ -98,7 +98,7 @@ def test_a_path_too_long_for_a_socket_is_met_in_the_users_own_folder(
 ) -> None:
     monkeypatch.setenv("HOLDFAST_RUNTIME_DIR", str(place / ("x" * 90)))
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    assert offering.offer()
+    assert server.offer()
     assert (place.parent / f"holdfast-{os.getuid()}" / f"{HERE}.sock").exists()
     assert [one.pid for one in offers()] == [HERE]
     assert answers()
@@ -106,10 +106,10 @@ def test_a_path_too_long_for_a_socket_is_met_in_the_users_own_folder(
 
 def test_without_a_setting_the_systems_folder_for_this_is_used() -> None:
     unset = Config.load({})
-    own = meeting.folders(unset, {})
+    own = socket_dir.folders(unset, {})
     assert [one.name for one in own] == [f"holdfast-{os.getuid()}"]
     systems = {"XDG_RUNTIME_DIR": "/run/user/7"}
-    assert meeting.folders(unset, systems) == [Path("/run/user/7/holdfast"), *own]
+    assert socket_dir.folders(unset, systems) == [Path("/run/user/7/holdfast"), *own]
 
 
 @pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the system does not tell")
@@ -123,9 +123,9 @@ def test_a_reader_of_another_user_is_not_let_in() -> None:
         def getsockopt(self, *_: int) -> bytes:
             return struct.pack("3i", 1, self.user, self.user)
 
-    assert meeting.may_look(Peer(os.getuid()))  # type: ignore[arg-type]
-    assert meeting.may_look(Peer(0))  # type: ignore[arg-type]
-    assert not meeting.may_look(Peer(os.getuid() + 4711))  # type: ignore[arg-type]
+    assert socket_dir.is_allowed(Peer(os.getuid()))  # type: ignore[arg-type]
+    assert socket_dir.is_allowed(Peer(0))  # type: ignore[arg-type]
+    assert not socket_dir.is_allowed(Peer(os.getuid() + 4711))  # type: ignore[arg-type]
 
 
 # ---- readers that do not behave
@@ -157,21 +157,21 @@ def test_a_question_that_nobody_knows_is_answered_with_what_is_known(offered: Pa
     assert answered == [
         {
             "kind": "BadInput",
-            "what": "unknown question 'everything'",
+            "what": "unknown request 'everything'",
             "expected": "one of hello, process, look, interrupt, holders, leaks, set_debugging, "
             "free, set_budget",
             "hint": None,
         },
         {
             "kind": "BadInput",
-            "what": "this is no question",
+            "what": "this is not a request",
             "expected": 'an object such as {"ask": "process"}',
             "hint": None,
         },
         {
             "kind": "BadInput",
             "what": "cannot answer 'process'",
-            "expected": "the question alone",
+            "expected": "no arguments",
             "hint": None,
         },
     ]
@@ -188,7 +188,7 @@ def test_a_reader_that_hangs_holds_up_nobody(offered: Path) -> None:
 def test_a_reader_that_asks_and_does_not_read_is_dropped(
     offered: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offering, "SENDING_S", 0.2)
+    monkeypatch.setattr(server, "SENDING_S", 0.2)
     with raw(offered) as greedy:
         greedy.settimeout(0.05)
         with pytest.raises((TimeoutError, ConnectionError)):  # neither end takes more
@@ -197,7 +197,7 @@ def test_a_reader_that_asks_and_does_not_read_is_dropped(
 
 
 def test_of_too_many_readers_the_one_that_asked_longest_ago_goes(offered: Path) -> None:
-    readers = [raw(offered) for _ in range(offering.MOST_READERS)]
+    readers = [raw(offered) for _ in range(server.MOST_READERS)]
     for one in readers:  # all are let in
         one.sendall(b'{"ask": "hello"}\n')
         assert one.recv(10) == b'{"ok":{"pr'
@@ -234,8 +234,8 @@ def test_a_reader_may_ask_again_and_again_from_several_connections(offered: Path
 def test_a_port_of_this_machine_takes_the_place_of_a_file(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meeting, "in_files", lambda: False)
-    assert offering.offer()
+    monkeypatch.setattr(socket_dir, "has_unix_sockets", lambda: False)
+    assert server.offer()
     file = place / f"{HERE}.port"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [one.pid for one in offers()] == [HERE]
@@ -245,7 +245,7 @@ def test_a_port_of_this_machine_takes_the_place_of_a_file(
         with socket.create_connection(("127.0.0.1", port), timeout=300) as reader:
             reader.sendall(said)
             assert is_dropped(reader)
-    offering.withdraw()
+    server.withdraw()
     assert not file.exists()
 
 
@@ -266,9 +266,9 @@ def test_nothing_is_imported_for_it_before_the_first_question(place: Path) -> No
     program = (
         "import sys\nbefore = set(sys.modules)\n"
         f"{A_POOL}\n"
-        "heavy = ('holdfast.dashboard.process', 'psutil', 'numpy', 'torch', 'aiohttp')\n"
+        "heavy = ('holdfast.dashboard.snapshot.process', 'psutil', 'numpy', 'torch', 'aiohttp')\n"
         "print([name for name in heavy if name in sys.modules],\n"
-        "    'holdfast.dashboard.offering' in sys.modules)\n"
+        "    'holdfast.dashboard.ipc.server' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stdout == b"[] True\n"
@@ -278,9 +278,9 @@ def test_a_process_whose_offer_fails_works_on(place: Path) -> None:
     nowhere = "/proc/nowhere"
     program = A_POOL + (
         "import tempfile\n"
-        "from holdfast.base import offering\n"
+        "from holdfast.base import announce as offering\n"
         f"tempfile.tempdir = {nowhere!r}\n"
-        "offering._state.begun = False\n"
+        "offering._process.started = False\n"
         "offering.offer_once()\n"
     )
     with child(program, HOLDFAST_RUNTIME_DIR=nowhere, TMPDIR=str(place)) as process:
@@ -343,7 +343,7 @@ def made_a_pool() -> bool:
     from holdfast.memory import MemoryPool
 
     MemoryPool("cpu")
-    return offering.is_offered()
+    return server.is_offered()
 
 
 def test_a_process_that_helps_another_is_not_looked_at(place: Path) -> None:
@@ -354,8 +354,8 @@ def test_offering_once_costs_a_comparison_from_the_second_time_on(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    monkeypatch.setattr(base._state, "begun", False)
-    monkeypatch.setitem(base._OFFERING._loaded, "offer", lambda: bool(calls.append(1)))
+    monkeypatch.setattr(base._process, "started", False)
+    monkeypatch.setitem(base._SERVER._loaded, "offer", lambda: bool(calls.append(1)))
     for _ in range(3):
         base.offer_once()
     assert calls == [1]

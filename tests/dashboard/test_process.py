@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.dashboard import naming, process, sources
-from holdfast.dashboard.snapshot import DeviceUse, PoolUse
-from holdfast.memory import MemoryPool, debug, tag
+from holdfast.dashboard.snapshot import process, process_names, sources
+from holdfast.dashboard.snapshot.snapshot import DeviceUse, PoolUse
+from holdfast.memory import MemoryPool, tag
+from holdfast.memory.debug import debugging
 
 
 @pytest.fixture(autouse=True)
@@ -108,15 +109,15 @@ def test_looking_never_fails_while_other_threads_make_and_drop_pools() -> None:
 
 def test_what_is_known_of_leaks_says_whether_blocks_are_recorded() -> None:
     assert process.take().leaks.debugging is False
-    debug.enable_memory_debugging(True)
+    debugging.enable_memory_debugging(True)
     try:
         assert process.take().leaks.debugging is True
     finally:
-        debug.enable_memory_debugging(False)
+        debugging.enable_memory_debugging(False)
 
 
 def test_one_part_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.memory import pool
+    from holdfast.memory.pools import pool
 
     def fail() -> list[Any]:
         raise RuntimeError("in the middle of something")
@@ -138,9 +139,9 @@ def test_looking_imports_nothing_that_the_process_has_not() -> None:
         "import json, sys\n"
         "from holdfast.memory import MemoryPool\n"
         "pool = MemoryPool('cpu')\n"
-        "from holdfast.dashboard import answering\n"
+        "from holdfast.dashboard.ipc import answers\n"
         "before = set(sys.modules)\n"
-        "found = answering.answer({'ask': 'process'})\n"
+        "found = answers.answer({'ask': 'process'})\n"
         "print(json.dumps([sorted(set(sys.modules) - before), len(found['ok']['pools']),\n"
         "    [m for m in ('torch', 'numpy', 'psutil', 'pynvml') if m in sys.modules]]))\n"
     )
@@ -208,12 +209,12 @@ def test_where_torch_has_no_context_none_is_made(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_a_command_line_in_a_few_words(command: list[str], name: str) -> None:
-    assert naming.in_words(command) == name
+    assert process_names.shorten_command(command) == name
 
 
 def test_a_long_command_line_is_cut() -> None:
-    name = naming.in_words(["tool", "x" * 200])
-    assert len(name) == naming.MOST
+    name = process_names.shorten_command(["tool", "x" * 200])
+    assert len(name) == process_names.MOST
     assert name.endswith("…")
 
 
@@ -230,13 +231,13 @@ def test_comfyui_is_called_so(
 ) -> None:
     monkeypatch.setattr(sys, "orig_argv", command)
     monkeypatch.setitem(sys.modules, "comfy.model_management", types.ModuleType("comfy"))
-    assert naming.own_name() == name
+    assert process_names.own_name() == name
 
 
 def test_a_process_is_named_alike_by_itself_and_by_others() -> None:
-    assert naming.name_of(os.getpid()) == naming.own_name()
-    assert naming.name_of(2**22 + 1) == ""
-    assert naming.began_s(2**22 + 1) is None
+    assert process_names.name_of(os.getpid()) == process_names.own_name()
+    assert process_names.name_of(2**22 + 1) == ""
+    assert process_names.began_s(2**22 + 1) is None
 
 
 # ---- models
@@ -275,7 +276,7 @@ def test_a_module_under_a_budget_is_told_with_its_plan() -> None:
 def test_the_managers_models_are_told() -> None:
     torch = pytest.importorskip("torch")
     from holdfast import residency
-    from holdfast.residency.models.patcher import Patcher
+    from holdfast.residency.model_management.models.patcher import Patcher
 
     module = torch.nn.Linear(64, 64)
     patcher = Patcher(module, torch.device("cpu"), torch.device("cpu"))

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.dashboard import acting, process, prompts
-from holdfast.dashboard.snapshot import RunNow
+from holdfast.dashboard.ipc import actions
+from holdfast.dashboard.snapshot import process, prompts
+from holdfast.dashboard.snapshot.snapshot import RunNow
 from holdfast.nodes.host import following
 
 SENT_S = 1_700_000_000.0
@@ -102,12 +103,12 @@ def test_nothing_runs_where_there_is_no_comfyui_or_it_rests(
     comfy: Comfy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert prompts.current() is None
-    assert acting.interrupt() is False
+    assert actions.interrupt() is False
     monkeypatch.delitem(sys.modules, "server")
     assert prompts.current() is None
     monkeypatch.delitem(sys.modules, following.__name__)
     assert prompts.current() is None
-    assert acting.interrupt() is False
+    assert actions.interrupt() is False
 
 
 def test_a_prompt_is_a_run_with_its_node_and_how_far_that_is(comfy: Comfy, clock: Clock) -> None:
@@ -190,5 +191,5 @@ def test_a_long_text_is_cut(comfy: Comfy) -> None:
 
 def test_a_prompt_is_stopped_by_comfyuis_own_button(comfy: Comfy) -> None:
     comfy.run("p1", "4")
-    assert acting.interrupt() is True
+    assert actions.interrupt() is True
     assert comfy.stopped == [True]

@@ -9,9 +9,9 @@ import jsonschema
 import pytest
 
 from holdfast.base.errors import BadInput
-from holdfast.dashboard import process
-from holdfast.dashboard.machine import MachineLooker
-from holdfast.dashboard.snapshot import (
+from holdfast.dashboard.snapshot import process
+from holdfast.dashboard.snapshot.machine import MachineLooker
+from holdfast.dashboard.snapshot.snapshot import (
     VERSION,
     DeviceUse,
     GpuUse,

@@ -52,7 +52,7 @@ def test_the_figures_of_memory_come_from_their_runs() -> None:
     )
     assert (
         f"costs {compiled[0]:.2f} µs with the compiled core and {python[0]:.2f} µs in Python, "
-        f"{compiled[1]:.2f} and {python[1]:.2f} with its source line written down"
+        f"{compiled[1]:.2f} and {python[1]:.2f} with the source line recorded"
     ) in text
     assert all(run["equal"].values())
     run = run_of("pool-tcmalloc-cpu.json")
@@ -99,7 +99,7 @@ def test_the_figures_of_computing_come_from_their_runs() -> None:
         ("matmul", "products of matrices, 100 to 2000"),
         ("convolution", "seven convolutions"),
         ("attention", "four attentions"),
-        ("fused chain", "20 pointwise ops on a million numbers, fused"),
+        ("fused chain", "20 pointwise ops on a million elements, fused"),
     ):
         one, two = (run["means"][f"{family}, {n}"]["median"] for n in ("1 thread", "2 threads"))
         assert f"| {label} | {one:.2f} | {two:.2f} |" in text
@@ -108,7 +108,7 @@ def test_the_figures_of_computing_come_from_their_runs() -> None:
         value["sum of 16 numbers", system] for system in ("holdfast", "numpy", "torch")
     )
     assert (
-        f"A sum of 16 numbers takes {ours:.2f} µs, {ours - numpy:.2f} over NumPy's; torch's takes "
+        f"A sum of 16 elements takes {ours:.2f} µs, {ours - numpy:.2f} over NumPy's; torch's takes "
         f"{torch:.2f}."
     ) in text
     ratio = {name: found["median"] for name, found in run["ratios"].items()}
@@ -206,7 +206,7 @@ def test_the_figures_of_opencl_come_from_their_runs() -> None:
         f"attention {share['attention 1x24x4096x128']:.0f} %"
     ) in " ".join(text_of("README.md").split())
     furthest = max(row["difference"] for row in run["forward"])
-    assert f"are within {furthest:.1e} of torch's numbers" in text
+    assert f"are within {furthest:.1e} of torch's results" in text
     assert f"{run['op_db']['passed']} of {run['op_db']['of']} samples" in text
     assert not any(row["on_host"] for row in run["forward"])
     run = run_of("opencl-cpu.json")
@@ -221,7 +221,7 @@ def test_the_figures_of_opencl_come_from_their_runs() -> None:
     named = ("softmax 1024x1024", "layer_norm+gelu 1024x1024", "attention 1x8x1024x64")
     rows_, both, heads = (f"{over(subject, 'numpy'):.1f}" for subject in named)
     assert f"is {rows_} times as fast as NumPy, LayerNorm with GELU {both} times" in text
-    assert f"1024 places {heads} times" in text
+    assert f"1024 positions {heads} times" in text
     one, two, three = (f"{over(subject, 'torch, cpu') * 100:.0f} %" for subject in named)
     assert f"Of torch's speed these are {one}, {two} and {three}." in text
 

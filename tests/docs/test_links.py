@@ -33,21 +33,21 @@ def test_blocks_inside_of_a_list_are_indented_so_that_every_renderer_sees_them(p
 
 def test_a_link_between_pages_stays_and_one_out_of_docs_leads_to_a_copy() -> None:
     text = "[a](svm.md#rules), [b](../CONTRIBUTING.md) and ![c](images/residency.png)"
-    assert docs_links.rewritten("memory.md", text) == (
+    assert docs_links.rewrite("memory.md", text) == (
         "[a](svm.md#rules), [b](repository/CONTRIBUTING.md) and ![c](images/residency.png)"
     )
 
 
 def test_links_of_the_readme_lead_into_the_site() -> None:
     text = "[`docs`](docs/svm.md), [run](benchmarks/results/svm-cpu.json), [how](CONTRIBUTING.md)"
-    assert docs_links.rewritten("repository/README.md", text) == (
+    assert docs_links.rewrite("repository/README.md", text) == (
         "[`docs`](../svm.md), [run](benchmarks/results/svm-cpu.json), [how](CONTRIBUTING.md)"
     )
 
 
 def test_a_folder_leads_to_its_readme_and_other_hosts_are_left_alone() -> None:
     text = "[a](../training), [b](https://example.org/README.md), [c](#here), [d](no-such-file.md)"
-    assert docs_links.rewritten("memory.md", text) == (
+    assert docs_links.rewrite("memory.md", text) == (
         "[a](repository/training/README.md), [b](https://example.org/README.md), [c](#here), "
         "[d](no-such-file.md)"
     )
@@ -55,7 +55,7 @@ def test_a_folder_leads_to_its_readme_and_other_hosts_are_left_alone() -> None:
 
 def test_what_looks_like_a_link_inside_of_code_is_left_alone() -> None:
     text = "`[a](../README.md)`\n\n```\n[b](../README.md)\n```\n"
-    assert docs_links.rewritten("memory.md", text) == text
+    assert docs_links.rewrite("memory.md", text) == text
 
 
 def test_files_outside_of_docs_are_found_with_those_that_they_lead_to() -> None:

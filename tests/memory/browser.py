@@ -37,7 +37,7 @@ class Opened:
         return " ".join(self.page.locator(selector).inner_text().split())
 
     def settle(self) -> None:
-        """Wait until what was asked for has been drawn."""
+        """Wait until the page has been drawn."""
         self.page.evaluate(
             "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
         )
@@ -71,7 +71,7 @@ def opened(
     found.page.on("pageerror", lambda error: found.errors.append(str(error)))
     found.page.on("request", lambda request: found.requests.append(request.url))
     found.page.goto(path.as_uri())
-    # The page lets no text be run as a program, so it is looked at instead.
+    # The policy of the page forbids eval, so the DOM is read instead.
     found.page.locator("#app:not([hidden]), #message:not([hidden])").first.wait_for()
     yield found
     context.close()

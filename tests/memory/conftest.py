@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.memory import compiled, tags
-from holdfast.memory import core as python_core
-from holdfast.memory.memory_pool import MemoryPool
-from holdfast.memory.pool import Pool
+from holdfast.memory.core import native_build, tags
+from holdfast.memory.core import pool_core as python_core
+from holdfast.memory.pools.memory_pool import MemoryPool
+from holdfast.memory.pools.pool import Pool
 
 CORES = ("compiled", "python")
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 def core_named(name: str) -> ModuleType:
     """One of the two cores."""
-    return compiled.load_core() if name == "compiled" else python_core
+    return native_build.load_core() if name == "compiled" else python_core
 
 
 @pytest.fixture(params=CORES)
@@ -47,7 +47,7 @@ def people(pool: Pool) -> MemoryPool:
 @pytest.fixture
 def chosen(core: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The core that everything in this process uses, with tags that no test used before."""
-    monkeypatch.setattr(compiled, "core", lambda: core)
+    monkeypatch.setattr(native_build, "core", lambda: core)
     taken = len(tags._names) + _fresh.pop()
     _fresh.append(taken + 64)
     monkeypatch.setattr(tags, "_names", ["", *(f"taken {n}" for n in range(1, taken))])
@@ -60,7 +60,7 @@ _fresh = [0]
 
 
 def audit(core: Any) -> dict[int, int]:
-    """Check that a core's books add up; returns the blocks in use, address -> size as asked for."""
+    """Check that a core's books add up; returns the blocks in use, address -> requested size."""
     chunks, counters = core.chunks(), core.counters()
     used: dict[int, int] = {}
     covered = 0

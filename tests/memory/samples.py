@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from array import array
 
-from holdfast.memory.recording import Event, Frame, Kind, Place, Recording
+from holdfast.memory.profile.recording import Event, Frame, Kind, MemoryPlace, Recording
 
 MS = 10**6
 MB = 10**6
@@ -14,7 +14,7 @@ MB = 10**6
 def few() -> Recording:
     """Three blocks of which one is left, and one from before. The peak is 150 at 30 ms."""
     made = Recording(title="few.py", started_s=1_000_000.0, duration_ns=60 * MS)
-    made.places_table = [Place("torch", "cpu"), Place("pool", "cuda:0", "weights")]
+    made.places_table = [MemoryPlace("torch", "cpu"), MemoryPlace("pool", "cuda:0", "weights")]
     made.tags_table += ["vae"]
     library = Frame("/usr/lib/python3/site-packages/torch/nn/functional.py", 7, "linear")
     made.stacks_table += [
@@ -25,7 +25,7 @@ def few() -> Recording:
         Event(5 * MS, Kind.RESERVE, 0x1000, 4096, 0, 1, 0),
         Event(10 * MS, Kind.ALLOC, 0x1000, 100, 2, 1, 0),
         Event(20 * MS, Kind.ALLOC, 0x9000, 30, 1, 0, 1),
-        Event(25 * MS, Kind.FREE, 0xF000, 0, 0, 0, 0),  # handed out before the recording
+        Event(25 * MS, Kind.FREE, 0xF000, 0, 0, 0, 0),  # allocated before the recording
         Event(30 * MS, Kind.ALLOC, 0xA000, 20, 1, 0, 1),
         Event(40 * MS, Kind.FREE, 0x9000, 0, 0, 0, 0),
         Event(50 * MS, Kind.FREE, 0xA000, 0, 0, 0, 0),
@@ -115,7 +115,7 @@ def _stack(file: str, line: int, name: str, *rest: Frame, op: str = "conv.py") -
 def unet(steps: int = 8) -> Recording:
     """Text, a few denoising steps of a UNet with skips, and a VAE, as SDXL would look."""
     m = _Maker("draw.py --model sdxl --steps 8")
-    m.made.places_table = [Place("torch", "cuda:0"), Place("numpy", "cpu")]
+    m.made.places_table = [MemoryPlace("torch", "cuda:0"), MemoryPlace("numpy", "cpu")]
     m.reserve(0x7F10_0000_0000, 5_600 * MB, 0)
     load = (Frame(f"{_SITE}/safetensors/torch.py", 336, "load_file"),)
     for tag, sizes in (
@@ -219,7 +219,11 @@ def many(events: int, seed: int = 3) -> Recording:
     """Events without a pattern: about 3,000 blocks alive, 2,000 stacks, three places."""
     rng = random.Random(seed)
     made = Recording(title=f"{events} events", duration_ns=events * 40_000)
-    made.places_table = [Place("torch", "cpu"), Place("torch", "cuda:0"), Place("numpy", "cpu")]
+    made.places_table = [
+        MemoryPlace("torch", "cpu"),
+        MemoryPlace("torch", "cuda:0"),
+        MemoryPlace("numpy", "cpu"),
+    ]
     made.tags_table += ["text", "unet", "vae"]
     made.stacks_table += [
         tuple(

@@ -6,10 +6,10 @@ from typing import cast
 import pytest
 
 from holdfast.base.errors import BadInput, ForeignPointer, OutOfMemory
-from holdfast.memory.adaptors import Held, Limit, Statistics, Tracking
-from holdfast.memory.pool import Pool
-from holdfast.memory.resource import Host, Pinned, Resource, Virtual
-from holdfast.memory.stats import Counter
+from holdfast.memory.core.stats import Counter
+from holdfast.memory.pools.pool import Pool
+from holdfast.memory.resources.adaptors import Limit, Statistics, TrackedBlock, Tracking
+from holdfast.memory.resources.resource import Host, Pinned, Resource, Virtual
 
 
 class Broken(Virtual):
@@ -60,14 +60,14 @@ def test_a_refusal_upstream_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("adaptor", [lambda up: Limit(up, 1000), Statistics, Tracking])
-def test_an_address_of_somebody_else_is_refused(adaptor) -> None:
+def test_a_foreign_address_is_refused(adaptor) -> None:
     made = adaptor(Virtual())
     address = made.allocate(10)
     made.free(address)
     with pytest.raises(ForeignPointer) as caught:
         made.free(address)
     assert str(caught.value) == (
-        f"{made!r} did not hand out {address:#x}, or took it back before\n"
+        f"{made!r} did not allocate {address:#x}, or freed it before\n"
         "  expected: an address that allocate() returned and that was not freed since"
     )
 
@@ -133,7 +133,7 @@ def test_tracking_knows_the_line_that_asked(pool: Pool) -> None:
     tracked = Statistics(Tracking(pool))
     small = tracked.allocate(10)
     large = tracked.allocate(2000)  # the line that is named below
-    first, second = tracked.upstream.held()  # type: ignore[attr-defined]
+    first, second = tracked.upstream.tracked_blocks()  # type: ignore[attr-defined]
     assert (first.address, first.size, second.address) == (large, 2000, small)
     assert first.file == __file__
     assert first.function == "test_tracking_knows_the_line_that_asked"
@@ -141,11 +141,11 @@ def test_tracking_knows_the_line_that_asked(pool: Pool) -> None:
         assert "the line that is named below" in file.readlines()[first.line - 1]
     assert first.location == f"{__file__}:{first.line} in {first.function}"
     tracked.free(large)
-    assert tracked.upstream.held() == [second]  # type: ignore[attr-defined]
+    assert tracked.upstream.tracked_blocks() == [second]  # type: ignore[attr-defined]
 
 
 def test_a_held_block_says_how_old_it_is() -> None:
-    held = Held(4096, 2000, "a.py", 3, "load", time.monotonic() - 50)
+    held = TrackedBlock(4096, 2000, "a.py", 3, "load", time.monotonic() - 50)
     assert str(held) == "2.0 KB from a.py:3 in load, 50 s ago"
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import BadInput, Unsupported
-from holdfast.memory import compiled
-from holdfast.memory import core as python_core
+from holdfast.memory.core import native_build
+from holdfast.memory.core import pool_core as python_core
 
 NO_COMPILER = (
     "there is no C compiler on this machine\n"
@@ -30,7 +30,7 @@ NO_COMPILER = (
 def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The choice is made once in a process; here it is made in each test."""
     for name in ("core", "load_core"):
-        monkeypatch.setattr(compiled, name, getattr(compiled, name).__wrapped__)
+        monkeypatch.setattr(native_build, name, getattr(native_build, name).__wrapped__)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     folder.mkdir()
     path = folder / "small.c"
     path.write_text("int seven(void) { return 7; }\n")
-    monkeypatch.setattr(compiled, "SOURCES", folder)
+    monkeypatch.setattr(native_build, "SOURCES", folder)
     monkeypatch.setenv("HOLDFAST_BUILD_DIR", str(tmp_path / "build"))
     return path
 
@@ -56,36 +56,36 @@ def source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_the_compiled_core_is_used_where_it_can_be_had() -> None:
-    module = compiled.core()
+    module = native_build.core()
     assert module is not python_core
     assert isinstance(module, ModuleType)
     missing = [name for name in python_core.__all__ if not hasattr(module, name)]
     assert not missing
     calls = {name for name in vars(python_core.Core) if not name.startswith("_")}
     assert calls - set(dir(module.Core)) <= {"holds", "settle"}
-    assert compiled.module_of(module.Core()) is module
-    assert compiled.module_of(python_core.Core()) is python_core
+    assert native_build.module_of(module.Core()) is module
+    assert native_build.module_of(python_core.Core()) is python_core
 
 
 def test_without_a_compiler_the_python_core_is_used(
     no_compiler: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert compiled.core() is python_core
+    assert native_build.core() is python_core
     monkeypatch.setenv("HOLDFAST_CORE", "compiled")
     with pytest.raises(Unsupported) as caught:
-        compiled.core()
+        native_build.core()
     assert str(caught.value) == NO_COMPILER
 
 
-def test_the_python_core_may_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_core_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_CORE", "python")
-    assert compiled.core() is python_core
+    assert native_build.core() is python_core
 
 
 def test_a_core_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_CORE", "rust")
     with pytest.raises(BadInput) as caught:
-        compiled.core()
+        native_build.core()
     assert str(caught.value) == (
         "cannot use HOLDFAST_CORE='rust'\n  expected: one of ('auto', 'compiled', 'python')"
     )
@@ -96,9 +96,9 @@ def test_without_python_s_headers_the_python_core_is_used(
 ) -> None:
     paths = {"include": str(tmp_path)}
     monkeypatch.setattr("sysconfig.get_paths", lambda: paths)
-    assert compiled.core() is python_core
+    assert native_build.core() is python_core
     with pytest.raises(Unsupported) as caught:
-        compiled.load_core()
+        native_build.load_core()
     assert str(caught.value) == (
         "the compiled core needs Python's C headers\n"
         f"  expected: {tmp_path}/Python.h\n"
@@ -109,7 +109,7 @@ def test_without_python_s_headers_the_python_core_is_used(
 def test_a_core_that_does_not_compile_is_warned_about_once(source: Path) -> None:
     broken = source.with_name("module.c")
     broken.write_text("int one(void) { return 1; }\n#error not today\n#error nor tomorrow\n")
-    core = functools.cache(compiled.core)
+    core = functools.cache(native_build.core)
     with pytest.warns(RuntimeWarning) as caught:
         assert [core(), core()] == [python_core] * 2
     said = f"{broken}:2:2: error: #error not today"
@@ -119,15 +119,15 @@ def test_a_core_that_does_not_compile_is_warned_about_once(source: Path) -> None
     ]
 
 
-def test_a_core_that_does_not_compile_is_an_error_where_it_was_asked_for(
+def test_a_core_that_does_not_compile_is_an_error_if_it_was_chosen(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.with_name("module.c").write_text("#error not today\n")
     monkeypatch.setenv("HOLDFAST_CORE", "compiled")
     with pytest.raises(Unsupported, match="not today"):
-        compiled.core()
+        native_build.core()
     monkeypatch.setenv("HOLDFAST_CORE", "python")
-    assert compiled.core() is python_core
+    assert native_build.core() is python_core
 
 
 def test_a_compiler_that_says_nothing_is_warned_about_too(
@@ -139,18 +139,18 @@ def test_a_compiler_that_says_nothing_is_warned_about_too(
     silent.chmod(0o755)
     monkeypatch.setenv("CC", str(silent))
     with pytest.warns(RuntimeWarning, match="is used: it ended with status 3\n"):
-        assert compiled.core() is python_core
+        assert native_build.core() is python_core
 
 
 def test_without_a_header_of_the_system_the_python_core_is_used(source: Path) -> None:
     source.with_name("module.c").write_text("#include <no/such/header.h>\n")
-    assert compiled.core() is python_core
+    assert native_build.core() is python_core
 
 
 def test_a_header_of_ours_that_is_missing_is_warned_about(source: Path) -> None:
     source.with_name("module.c").write_text('#include "lost.h"\n')
     with pytest.warns(RuntimeWarning, match=r"fatal error: '?lost\.h"):
-        assert compiled.core() is python_core
+        assert native_build.core() is python_core
 
 
 # ---- compiling
@@ -162,20 +162,20 @@ def test_the_compiler_of_the_environment_comes_first(
     mine = tmp_path / "mycc"
     mine.symlink_to(str(shutil.which("cc")))
     monkeypatch.setenv("CC", str(mine))
-    assert compiled.compiler() == str(mine)
+    assert native_build.compiler() == str(mine)
     monkeypatch.setenv("CC", "no-such-compiler")
-    assert compiled.compiler() == shutil.which("cc")
+    assert native_build.compiler() == shutil.which("cc")
 
 
 def test_a_source_is_compiled_once_and_again_when_it_changes(source: Path) -> None:
-    first = compiled.library("small.c")
+    first = native_build.library("small.c")
     assert ctypes.CDLL(str(first)).seven() == 7
     stamp = first.stat().st_mtime_ns
-    assert compiled.library("small.c") == first
+    assert native_build.library("small.c") == first
     assert first.stat().st_mtime_ns == stamp
-    assert compiled.library("small.c", ("-DX",)) != first
+    assert native_build.library("small.c", ("-DX",)) != first
     source.write_text("int seven(void) { return 8; }\n")
-    second = compiled.library("small.c")
+    second = native_build.library("small.c")
     assert second != first
     assert ctypes.CDLL(str(second)).seven() == 8
     assert sorted(path.suffix for path in first.parent.iterdir()) == [".so"] * 3
@@ -185,26 +185,26 @@ def test_a_source_is_compiled_again_when_a_header_beside_it_changes(source: Path
     source.write_text('#include "number.h"\nint seven(void) { return NUMBER; }\n')
     header = source.with_name("number.h")
     header.write_text("#define NUMBER 7\n")
-    first = compiled.library("small.c")
+    first = native_build.library("small.c")
     assert ctypes.CDLL(str(first)).seven() == 7
     header.write_text("#define NUMBER 8\n")
-    second = compiled.library("small.c")
+    second = native_build.library("small.c")
     assert second != first
     assert ctypes.CDLL(str(second)).seven() == 8
     header.rename(header.with_name("other.h"))
     with pytest.raises(Unsupported, match=r"could not compile small\.c"):
-        compiled.library("small.c")
+        native_build.library("small.c")
 
 
 def test_every_part_that_the_core_includes_is_beside_it_and_none_is_left_over() -> None:
-    parts = re.findall(r'#include "([^"]+)"', (compiled.SOURCES / "module.c").read_text())
-    assert sorted(parts) == sorted(path.name for path in compiled.SOURCES.glob("*.h"))
+    parts = re.findall(r'#include "([^"]+)"', (native_build.SOURCES / "module.c").read_text())
+    assert sorted(parts) == sorted(path.name for path in native_build.SOURCES.glob("*.h"))
 
 
-def test_a_source_that_does_not_compile_is_told_in_the_compiler_s_words(source: Path) -> None:
+def test_a_source_that_does_not_compile_raises_the_compilers_message(source: Path) -> None:
     source.write_text("int seven(void) { return nothing; }\n")
     with pytest.raises(Unsupported) as caught:
-        compiled.library("small.c")
+        native_build.library("small.c")
     first, *rest = str(caught.value).splitlines()
     assert first.startswith("cc could not compile small.c: ")
     assert "‘nothing’ undeclared" in str(caught.value) or "'nothing'" in str(caught.value)
@@ -220,7 +220,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(
     folder = folder.format(tmp=source.parent)
     monkeypatch.setenv("HOLDFAST_BUILD_DIR", folder)
     with pytest.raises(Unsupported) as caught:
-        compiled.library("small.c")
+        native_build.library("small.c")
     first, *rest = str(caught.value).splitlines()
     assert first.startswith(f"cannot write compiled code to {folder}: ")
     assert rest == [
@@ -234,20 +234,22 @@ def test_where_nothing_can_be_written_the_python_core_is_used(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HOLDFAST_BUILD_DIR", str(tmp_path / "file"))
-    assert compiled.core() is python_core
+    assert native_build.core() is python_core
 
 
 def test_what_is_no_library_of_this_python_is_refused(source: Path, monkeypatch: Any) -> None:
     shutil.copy(source, source.with_name("module.c"))
     with pytest.raises(Unsupported) as caught:
-        compiled.load_core()
+        native_build.load_core()
     assert caught.value.what.startswith(f"cannot load {source.parents[1] / 'build'}/module-")
-    assert compiled.core() is python_core
+    assert native_build.core() is python_core
 
 
 @pytest.mark.slow
 def test_two_processes_that_compile_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
-    text = "from holdfast.memory import compiled; print(compiled.load_core().Core().counters())"
+    text = (
+        "from holdfast.memory.core import native_build as b; print(b.load_core().Core().counters())"
+    )
     environ = os.environ | {"HOLDFAST_BUILD_DIR": str(tmp_path / "build")}
     both = [
         subprocess.Popen([sys.executable, "-c", text], env=environ, stdout=subprocess.PIPE)
@@ -261,7 +263,7 @@ def test_nothing_is_compiled_at_import(script: Any) -> None:
     text = """
 import subprocess, sys
 subprocess.run = subprocess.Popen = None
-import holdfast.memory.compiled, holdfast.memory.pool, holdfast.memory.tags
+import holdfast.memory.core.native_build, holdfast.memory.pools.pool, holdfast.memory.core.tags
 print(sorted({"numpy", "torch"} & set(sys.modules)))
 """
     assert script(text) == "[]\n"
@@ -271,7 +273,7 @@ print(sorted({"numpy", "torch"} & set(sys.modules)))
 
 
 def test_no_callback_is_said_by_none_too() -> None:
-    core = compiled.load_core().Core()
+    core = native_build.load_core().Core()
     core.add_segment(1, 0, 1 << 30, 0, 1 << 24)
     core.grow = core.trim = None
     with pytest.raises(MemoryError) as caught:
@@ -283,7 +285,7 @@ def test_no_callback_is_said_by_none_too() -> None:
 
 
 def test_any_number_of_free_segments_is_dropped_at_once() -> None:
-    core = compiled.load_core().Core()
+    core = native_build.load_core().Core()
     ranges = [((1 << 40) + (number << 22), 1 << 21) for number in range(1500)]
     for base, length in ranges:
         core.add_segment(1, 2, base, length, length)
@@ -293,11 +295,11 @@ def test_any_number_of_free_segments_is_dropped_at_once() -> None:
 
 def test_a_core_that_could_not_grow_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^a core cannot grow by steps of 0 bytes$"):
-        compiled.load_core().Core(small_step=0)
+        native_build.load_core().Core(small_step=0)
 
 
 def test_callbacks_may_close_the_core_that_calls_them() -> None:
-    core = compiled.load_core().Core()
+    core = native_build.load_core().Core()
     calls: list[int] = []
 
     def callback(size: int) -> None:
@@ -319,7 +321,7 @@ def test_a_closed_core_leaves_the_pages_alone() -> None:
     """They may be somebody else's by then."""
     page = mmap.PAGESIZE
     with mmap.mmap(-1, 256 * page, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-        core = compiled.load_core().Core(small_limit=0)
+        core = native_build.load_core().Core(small_limit=0)
         view = (ctypes.c_char * len(memory)).from_buffer(memory)
         base = -(-ctypes.addressof(view) // page) * page
         core.add_segment(1, 1, base, len(memory), len(memory))
@@ -336,7 +338,7 @@ def test_a_closed_core_leaves_the_pages_alone() -> None:
 
 
 def test_a_log_that_is_closed_while_its_stacks_are_read_is_read_to_the_end() -> None:
-    log = compiled.load_core().Log(8)
+    log = native_build.load_core().Log(8)
     for size in range(300):
         exec(f"log.add(0, 4096, {size}, 0)", {"log": log})  # a code object each
     assert len(log.stacks()) == 301
@@ -365,7 +367,7 @@ def test_a_log_that_is_closed_while_its_stacks_are_read_is_read_to_the_end() -> 
 
 @pytest.mark.slow
 def test_a_log_may_be_taken_away_while_a_stack_is_read_for_it() -> None:
-    module = compiled.load_core()
+    module = native_build.load_core()
     core = module.Core()
     core.add_segment(0, 0, 1 << 30, 0, 1 << 24)
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from holdfast.base.errors import DoubleFree, ForeignPointer, OutOfMemory
-from holdfast.memory import pool as pool_module
-from holdfast.memory.arenas import FIXED, NUMBERS_ONLY
-from holdfast.memory.core import FREE, QUICK, USED
-from holdfast.memory.pool import Pool
+from holdfast.memory.core.arenas import ADDRESSES_ONLY, FIXED
+from holdfast.memory.core.pool_core import FREE, QUICK, USED
+from holdfast.memory.pools import pool as pool_module
+from holdfast.memory.pools.pool import Pool
 from tests.memory.conftest import audit, core_named
 from tests.needs import ALL
 
@@ -31,8 +31,8 @@ POOLS = str(Path(pool_module.__file__).parent)
 def books(core: ModuleType) -> Any:
     """A core over addresses that lead nowhere, one range for each arena."""
     made = core.Core()
-    made.add_segment(0, NUMBERS_ONLY, BASE, 0, 1 << 30)
-    made.add_segment(1, NUMBERS_ONLY, LARGE, 0, 1 << 34)
+    made.add_segment(0, ADDRESSES_ONLY, BASE, 0, 1 << 30)
+    made.add_segment(1, ADDRESSES_ONLY, LARGE, 0, 1 << 34)
     return made
 
 
@@ -63,7 +63,7 @@ def test_small_and_large_blocks_have_an_arena_each(books: Any) -> None:
     assert arenas == [(BASE, MB, 0), (LARGE, 2 * MB, 1)]
 
 
-def test_a_freed_block_is_handed_out_again_to_the_next_request_of_its_size(books: Any) -> None:
+def test_a_freed_block_serves_the_next_request_of_its_size(books: Any) -> None:
     first, _wall = books.take(1000), books.take(1000)
     books.give(first)
     assert books.take(700) == first
@@ -125,7 +125,7 @@ def test_chunks_are_not_joined_across_two_segments(core: ModuleType) -> None:
 def test_a_growable_segment_right_behind_another_grows_by_itself(core: ModuleType) -> None:
     books = core.Core()
     books.add_segment(0, FIXED, BASE, MB, MB)
-    books.add_segment(0, NUMBERS_ONLY, BASE + MB, 0, 4 * MB)
+    books.add_segment(0, ADDRESSES_ONLY, BASE + MB, 0, 4 * MB)
     first = books.take(MB)
     books.give(first)
     books.take(512)
@@ -207,7 +207,7 @@ def test_what_fits_can_be_taken_and_nothing_is_counted(books: Any) -> None:
 # ---- taking back
 
 
-def test_a_block_is_given_back_once(books: Any) -> None:
+def test_a_block_is_freed_once(books: Any) -> None:
     address = books.take(100)
     assert books.state(address) == "used"
     assert books.state(address + 1) == "inside"
@@ -218,7 +218,7 @@ def test_a_block_is_given_back_once(books: Any) -> None:
 
 
 @pytest.mark.parametrize("address", [0, 1, -1, BASE + 1, 2**63, 2**64 - 1, 2**64, 2**80])
-def test_an_address_that_was_not_handed_out_is_refused(books: Any, address: int) -> None:
+def test_an_address_that_was_not_allocated_is_refused(books: Any, address: int) -> None:
     mine = books.take(100)
     assert books.give(address) == -1
     assert books.state(address) == ("inside" if address == BASE + 1 else "foreign")
@@ -226,7 +226,7 @@ def test_an_address_that_was_not_handed_out_is_refused(books: Any, address: int)
     assert audit(books) == {mine: 100}
 
 
-def test_a_dropped_block_goes_back_and_one_given_back_by_address_does_not_twice(books: Any) -> None:
+def test_a_dropped_block_is_freed_and_one_freed_by_address_is_not_freed_twice(books: Any) -> None:
     block = books.allocate(100)
     address = block.address
     assert not block.freed
@@ -318,7 +318,7 @@ def test_chunks_say_who_has_what(books: Any) -> None:
     ]
 
 
-def test_a_core_refers_to_nobody_once_it_is_closed(core: ModuleType) -> None:
+def test_a_closed_core_keeps_nothing_alive(core: ModuleType) -> None:
     import weakref
 
     class Owner:
@@ -528,8 +528,8 @@ def test_both_cores_put_every_block_at_the_same_place(seed: int) -> None:
     sizes = sizes_apart(40)
     pair = [core_named(name).Core() for name in ("compiled", "python")]
     for one in pair:
-        one.add_segment(0, NUMBERS_ONLY, BASE, 0, 1 << 26)
-        one.add_segment(1, NUMBERS_ONLY, LARGE, 0, 1 << 28)
+        one.add_segment(0, ADDRESSES_ONLY, BASE, 0, 1 << 26)
+        one.add_segment(1, ADDRESSES_ONLY, LARGE, 0, 1 << 28)
     live: list[int] = []
     for step in range(4000):
         what = rng.random()
@@ -714,4 +714,4 @@ def test_some_hundred_operations_in_any_order_keep_the_books_right(core: ModuleT
 @pytest.mark.slow
 def test_many_thousand_operations_in_any_order_keep_the_books_right(core: ModuleType) -> None:
     examples = 120 if ALL else 15
-    assert _storm(core, examples=examples, steps=50) > examples * 400  # of each core
+    assert _storm(core, examples=examples, steps=50) > examples * 200  # of each core

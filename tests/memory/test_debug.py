@@ -20,19 +20,19 @@ from holdfast.base.errors import (
     Overrun,
     UseAfterFree,
 )
-from holdfast.memory import core as python_core
-from holdfast.memory import debug
-from holdfast.memory.debug import (
+from holdfast.memory.core import pool_core as python_core
+from holdfast.memory.debug import debugging
+from holdfast.memory.debug.debugging import (
     MemoryMisuseWarning,
     check_memory,
     enable_memory_debugging,
     problems,
     quarantined_bytes,
 )
-from holdfast.memory.memory_pool import CPUMemoryPool, MemoryPool
-from holdfast.memory.pool import Pool
-from holdfast.memory.quarantine import GUARD
-from holdfast.memory.resource import Virtual
+from holdfast.memory.debug.quarantine import GUARD
+from holdfast.memory.pools.memory_pool import CPUMemoryPool, MemoryPool
+from holdfast.memory.pools.pool import Pool
+from holdfast.memory.resources.resource import Virtual
 
 HERE = __file__
 
@@ -40,11 +40,11 @@ HERE = __file__
 @pytest.fixture
 def pool(core):
     """A pool that is debugged, over either core; nothing is left of it afterwards."""
-    debug.clear_problems()
+    debugging.clear_problems()
     enable_memory_debugging(True)
     yield MemoryPool(resource=Pool(core=core, name="p"))
     enable_memory_debugging(False)
-    debug.clear_problems()
+    debugging.clear_problems()
 
 
 def make(pool, size):
@@ -66,20 +66,20 @@ def scribble(address, count=1):
 # ---- writes past the end
 
 
-def test_a_write_past_the_end_is_told_when_the_block_is_given_back(pool):
+def test_a_write_past_the_end_is_reported_when_the_block_is_freed(pool):
     block = make(pool, 1000)
     address = block.address
     scribble(address + 1002, 3)
     with pytest.raises(Overrun) as caught:
         pool.deallocate(block)
     assert str(caught.value) == (
-        f"somebody wrote past the end of the block of 1.0 KB at {address:#x}: "
+        f"a write past the end of the block of 1.0 KB at {address:#x}: "
         "the first changed byte is 3 past its end\n"
         f"  allocated: {_place(make)}\n"
-        f"  given back: {HERE}:{_here(6)} in "
-        "test_a_write_past_the_end_is_told_when_the_block_is_given_back\n"
-        "  expected: writes to its 1000 bytes alone\n"
-        "  try: check_memory() between two steps tells which of them does it"
+        f"  freed: {HERE}:{_here(6)} in "
+        "test_a_write_past_the_end_is_reported_when_the_block_is_freed\n"
+        "  expected: writes to its 1000 bytes only\n"
+        "  try: call check_memory() between two steps to find the one that does it"
     )
     assert block.freed  # it was taken back all the same
     assert problems() == []
@@ -113,7 +113,7 @@ def test_a_write_past_the_end_is_a_warning_where_a_destructor_finds_it(pool):
         del block
     [problem] = problems()
     assert isinstance(problem, Overrun)
-    assert f"\n  given back: {HERE}:" in problem.what
+    assert f"\n  freed: {HERE}:" in problem.what
 
 
 def test_a_destructor_goes_on_where_warnings_are_errors(pool):
@@ -135,7 +135,7 @@ def test_a_check_raises_the_first_problem_and_keeps_the_rest(pool):
     with pytest.raises(Overrun, match="the block of 100 B"):
         check_memory()
     assert [problem.what.partition(":")[0] for problem in problems()] == [
-        f"somebody wrote past the end of the block of 200 B at {blocks[1].address:#x}"
+        f"a write past the end of the block of 200 B at {blocks[1].address:#x}"
     ]
     check_memory()
 
@@ -143,7 +143,7 @@ def test_a_check_raises_the_first_problem_and_keeps_the_rest(pool):
 # ---- writes after a free
 
 
-def test_a_write_into_a_freed_block_is_told_with_both_places(pool):
+def test_a_write_into_a_freed_block_is_reported_with_both_stacks(pool):
     block = make(pool, 5000)
     address = block.address
     drop(pool, block)
@@ -151,13 +151,13 @@ def test_a_write_into_a_freed_block_is_told_with_both_places(pool):
     with pytest.raises(UseAfterFree) as caught:
         check_memory()
     assert str(caught.value) == (
-        f"somebody wrote into the block of 5.0 KB at {address:#x} after it was given back: "
-        "the first changed byte is number 4000\n"
+        f"a write into the block of 5.0 KB at {address:#x} after it was freed: "
+        "the first changed byte is at offset 4000\n"
         f"  allocated: {_place(make)}\n"
-        f"  given back: {_place(drop)}\n"
-        "  expected: no writes to a block that was given back\n"
-        "  try: enable_memory_debugging(True, trap=True) stops the program where it happens, "
-        "for blocks of a page (4096 bytes) and more"
+        f"  freed: {_place(drop)}\n"
+        "  expected: no writes to a freed block\n"
+        "  try: enable_memory_debugging(True, trap=True) stops the program at the write, "
+        "for blocks of a page (4096 bytes) or more"
     )
     check_memory()  # found once
 
@@ -169,20 +169,20 @@ def test_a_late_write_is_found_wherever_it_is(pool, at):
     del block
     scribble(address + at)
     [problem] = check_memory(raises=False)
-    assert f"the first changed byte is number {at}\n" in problem.what
+    assert f"the first changed byte is at offset {at}\n" in problem.what
 
 
 def test_a_late_write_is_a_warning_when_the_block_leaves_the_quarantine(pool):
     enable_memory_debugging(True, quarantine_bytes=4096)
     address = pool.allocate(1000).address
     scribble(address)
-    with pytest.warns(MemoryMisuseWarning, match="after it was given back"):
+    with pytest.warns(MemoryMisuseWarning, match="after it was freed"):
         [pool.allocate(1000).size for _ in range(8)]
     assert [type(problem) for problem in problems()] == [UseAfterFree]
     assert quarantined_bytes() <= 4096
 
 
-def test_a_block_in_quarantine_is_not_handed_out_again(pool):
+def test_a_block_in_quarantine_is_not_reused(pool):
     first = pool.allocate(1000).address
     assert all(pool.allocate(1000).address != first for _ in range(100))
     enable_memory_debugging(False)
@@ -220,32 +220,32 @@ def test_an_error_for_a_full_pool_names_the_lines(pool):
 
 def test_a_second_free_names_where_the_first_was(pool):
     block = make(pool, 1000)
-    words = f"\n  allocated: {_place(make)}\n  given back: {_place(drop)}\n"
+    words = f"\n  allocated: {_place(make)}\n  freed: {_place(drop)}\n"
     drop(pool, block)
     with pytest.raises(DoubleFree) as caught:
         pool.deallocate(block)
     assert str(caught.value) == (
-        f"<Block of 1.0 KB at {block.address:#x}, given back> was given back before{words}"
+        f"<Block of 1.0 KB at {block.address:#x}, freed> was freed before{words}"
         "  expected: a block that is in use\n"
-        "  try: give a block back once, or drop every reference to it instead"
+        "  try: free a block once, or drop every reference to it instead"
     )
     with pytest.raises(DoubleFree) as caught:
         pool.deallocate(block.address)
     assert str(caught.value) == (
-        f"the block at {block.address:#x} was given back to p before{words}"
+        f"the block at {block.address:#x} of p was freed before{words}"
         "  expected: a block that is in use\n"
-        "  try: give a block back once, or drop every reference to it instead"
+        "  try: free a block once, or drop every reference to it instead"
     )
 
 
-def test_a_second_free_is_told_after_the_quarantine_too(pool):
+def test_a_second_free_is_reported_after_the_quarantine_too(pool):
     enable_memory_debugging(True, quarantine_bytes=0)
     block = make(pool, 1000)
     drop(pool, block)
     for again in (block, block.address):
         with pytest.raises(DoubleFree) as caught:
             pool.deallocate(again)
-        words = f"\n  allocated: {_place(make)}\n  given back: {_place(drop)}"
+        words = f"\n  allocated: {_place(make)}\n  freed: {_place(drop)}"
         assert caught.value.what.endswith(words)
 
 
@@ -255,7 +255,7 @@ def test_a_pointer_of_another_pool_is_named(pool, core):
     with pytest.raises(ForeignPointer) as caught:
         pool.deallocate(block)
     assert caught.value.what == (
-        f"{block.address:#x} was not handed out by p\n  allocated: {_place(make)}"
+        f"{block.address:#x} was not allocated by p\n  allocated: {_place(make)}"
     )
     assert not block.freed
     other.deallocate(block)
@@ -268,7 +268,7 @@ def test_a_pointer_into_a_block_is_foreign(pool):
     assert caught.value.what == f"{block.address + 8:#x} lies inside a block of p"
 
 
-def test_a_block_that_is_looked_at_stays(pool):
+def test_a_block_with_a_view_stays(pool):
     block = pool.allocate(1000)
     view = block.view()
     with pytest.raises(InUse):
@@ -306,7 +306,7 @@ def test_blocks_from_before_are_freed_as_usual(pool):
 def test_blocks_are_still_checked_and_freed_after_debugging_is_off(pool):
     blocks = [pool.allocate(1000) for _ in range(3)]
     enable_memory_debugging(False)
-    assert not debug.is_enabled()
+    assert not debugging.is_enabled()
     scribble(blocks[0].address + 1000)
     with pytest.raises(Overrun):
         pool.deallocate(blocks[0])
@@ -329,7 +329,7 @@ def test_a_closed_pool_stays_closed_when_debugging_goes_on_and_off(pool):
     pool.close()
     for enabled in (True, False, True):
         enable_memory_debugging(enabled)
-        with pytest.raises(OutOfMemory, match="this pool was closed"):
+        with pytest.raises(OutOfMemory, match="this pool is closed"):
             pool.allocate(10)
 
 
@@ -385,7 +385,7 @@ def test_pools_over_the_same_memory_have_one_watcher(pool):
     assert other.watcher is pool.watcher
     block = make(pool, 1000)
     other.deallocate(block)
-    with pytest.raises(DoubleFree, match="was given back to renamed before"):
+    with pytest.raises(DoubleFree, match="of renamed was freed before"):
         other.deallocate(block.address)
 
 
@@ -437,7 +437,7 @@ def test_steps_of_a_plan_have_their_places_recorded(pool):
             first, second = make(pool, 10_000), make(pool, 20_000)
             assert pool.pool.where(first.address) == _place(make)
             pool.deallocate(second)
-            with pytest.raises(DoubleFree, match="given back: "):
+            with pytest.raises(DoubleFree, match="freed: "):
                 pool.deallocate(second)
             del first
     assert plan.hits == 4
@@ -447,7 +447,7 @@ def test_steps_of_a_plan_have_their_places_recorded(pool):
 def test_a_stack_is_as_deep_as_it_was_asked_to_be(pool):
     enable_memory_debugging(True, depth=2)
     block = make(pool, 10)
-    record = debug.live_records()[-1]
+    record = debugging.live_records()[-1]
     assert [frame.function for frame in record.frames] == [
         "make",
         "test_a_stack_is_as_deep_as_it_was_asked_to_be",
@@ -459,7 +459,7 @@ def test_a_stack_of_no_frames_is_refused():
     with pytest.raises(BadInput) as caught:
         enable_memory_debugging(True, depth=0)
     assert str(caught.value) == "cannot keep 0 frames of a stack\n  expected: at least 1"
-    assert not debug.is_enabled()
+    assert not debugging.is_enabled()
 
 
 def test_a_pool_and_its_memory_go_although_blocks_were_in_quarantine(core):
@@ -571,10 +571,10 @@ def test_frees_by_the_collector_in_the_middle_of_anything_are_safe(pool):
     assert pool.total_allocated == 0
 
 
-def test_what_is_given_back_while_all_guards_are_looked_at_is_no_overrun(pool, monkeypatch):
+def test_a_block_freed_while_guards_are_checked_is_no_overrun(pool, monkeypatch):
     first, second = pool.allocate(700), pool.allocate(700)
-    records = debug.live_records()
-    monkeypatch.setattr(debug, "live_records", lambda: records)
+    records = debugging.live_records()
+    monkeypatch.setattr(debugging, "live_records", lambda: records)
     pool.deallocate(first)  # between the list and the look
     read = ctypes.string_at
 
@@ -592,7 +592,7 @@ def test_what_is_given_back_while_all_guards_are_looked_at_is_no_overrun(pool, m
 def test_a_child_goes_on_debugging_even_when_a_lock_was_held(pool):
     block = pool.allocate(1000)
     pool.allocate(500)
-    with debug._state.lock, debug._state.quarantine._lock, warnings.catch_warnings():
+    with debugging._state.lock, debugging._state.quarantine._lock, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads
         child = os.fork()
     if not child:
@@ -649,7 +649,7 @@ def test_a_program_that_ends_with_blocks_in_use_says_nothing(program):
     assert program(text) == (0, "")
 
 
-def test_a_program_that_ends_with_damage_is_told(program):
+def test_damage_at_the_end_of_a_program_is_reported(program):
     text = """
     enable_memory_debugging(True)
     kept = pool.allocate(100)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import json
 
-from holdfast.memory.diff import Amount, diff
-from holdfast.memory.recording import Event, Kind, Recording
+from holdfast.memory.profile.diff import Amount, diff
+from holdfast.memory.profile.recording import Event, Kind, Recording
 from tests.memory import samples
 from tests.memory.samples import MS
 
@@ -12,7 +12,7 @@ FORWARD = "/home/me/few.py:12 in forward"
 
 
 def _grown() -> Recording:
-    """`few` with 70 bytes more of one line, which are never given back."""
+    """`few` with 70 bytes more of one line, which are never freed."""
     made = samples.few()
     made.title = "grown.py"
     made.add(Event(55 * MS, Kind.ALLOC, 0xB000, 70, 1, 0, 1))
@@ -50,7 +50,7 @@ at the peak, by source line
 at the end, by source line
   0 B → 70 B (+70 B)                    /home/me/few.py:12 in forward
 
-handed out in all, by source line
+allocated in all, by source line
   50 B → 120 B (+70 B)                  /home/me/few.py:12 in forward"""
     )
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import BadInput
-from holdfast.memory import export
-from holdfast.memory.recording import Event, Frame, Kind, Place, Recording
-from holdfast.memory.report import Report, Share
+from holdfast.memory.profile import export
+from holdfast.memory.profile.recording import Event, Frame, Kind, MemoryPlace, Recording
+from holdfast.memory.profile.report import MemoryShare, Report
 from tests.memory import samples
 from tests.memory.samples import MS
 
@@ -76,7 +76,7 @@ def test_a_snapshot_holds_the_trace_and_the_segments_that_are_left() -> None:
 
 
 def test_blocks_outside_every_segment_get_segments_around_them() -> None:
-    made = Recording(places_table=[Place("numpy", "cpu")])
+    made = Recording(places_table=[MemoryPlace("numpy", "cpu")])
     for address, size in ((0, 100), (150, 50), (10 << 20, 8)):
         made.add(Event(1, Kind.ALLOC, address, size, 0, 0, 0))
     found = [(s["address"], s["total_size"], len(s["blocks"])) for s in _snapshot(made)["segments"]]
@@ -90,7 +90,7 @@ def test_a_snapshot_comes_back_as_the_same_blocks(made: Recording) -> None:
     assert back.total_bytes == ours.total_bytes
     assert back.by_location() == ours.by_location()
     assert back.by_tag() == ours.by_tag()
-    assert back.allocated() == ours.allocated()
+    assert back.allocated_by_location() == ours.allocated_by_location()
 
 
 def _torch_made() -> dict[str, Any]:
@@ -131,8 +131,8 @@ def test_what_was_there_before_the_trace_begins_with_the_recording() -> None:
         (2000, Kind.ALLOC, 0x1200, 512),
     ]
     assert made.notes == ["cuda:0 ran out of memory for 9999 bytes"]
-    assert made.places_table == [Place("torch", "cuda:0")]
-    assert Report(made).left() == [Share("/me/a.py:4 in f", 1024, 2)]
+    assert made.places_table == [MemoryPlace("torch", "cuda:0")]
+    assert Report(made).left_by_location() == [MemoryShare("/me/a.py:4 in f", 1024, 2)]
 
 
 def test_a_pickle_that_would_run_something_is_refused_and_does_not_run(tmp_path: Path) -> None:
@@ -201,22 +201,22 @@ def test_stacks_are_lines_from_the_root_to_the_leaf() -> None:
     torch = "linear (/usr/lib/python3/site-packages/torch/nn/functional.py:7)"
     load = f"{root}:2);load (/home/me/few.py:20) 100\n"
     forward = f"{root}:3);forward (/home/me/few.py:12);{torch} 50\n"
-    assert export.collapsed(samples.few()) == load + forward
-    assert export.collapsed(samples.few(), at="total") == load + forward
-    assert export.collapsed(samples.few(), at="end") == load
+    assert export.collapse_stacks(samples.few()) == load + forward
+    assert export.collapse_stacks(samples.few(), at="total") == load + forward
+    assert export.collapse_stacks(samples.few(), at="end") == load
 
 
 def test_a_separator_in_a_name_is_no_separator() -> None:
-    made = Recording(places_table=[Place("pool", "cpu")])
+    made = Recording(places_table=[MemoryPlace("pool", "cpu")])
     made.stacks_table.append((Frame("a;b\n.py", 1, "f"),))
     made.add(Event(0, Kind.ALLOC, 0, 5, 1, 0, 0))
     made.add(Event(1 * MS, Kind.ALLOC, 9, 6, 0, 0, 0))
-    assert export.collapsed(made) == "(no stack recorded) 6\nf (a_b_.py:1) 5\n"
+    assert export.collapse_stacks(made) == "(no stack recorded) 6\nf (a_b_.py:1) 5\n"
 
 
 def test_another_moment_is_refused() -> None:
     with pytest.raises(BadInput) as caught:
-        export.collapsed(samples.few(), at="noon")  # type: ignore[arg-type]
+        export.collapse_stacks(samples.few(), at="noon")  # type: ignore[arg-type]
     assert str(caught.value) == (
         "cannot collapse stacks at 'noon'\n"
         '  expected: "peak", "total" or "end"'

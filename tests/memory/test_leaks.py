@@ -12,11 +12,17 @@ from pathlib import Path
 import pytest
 
 from holdfast.base.errors import Misuse
-from holdfast.memory import debug
-from holdfast.memory.leaks import LeakFound, check_memory_leaks, mark, no_leaks, summary
-from holdfast.memory.memory_pool import MemoryPool
-from holdfast.memory.pool import Pool
-from holdfast.memory.referrers import NOBODY
+from holdfast.memory.debug import debugging
+from holdfast.memory.debug.leaks import (
+    LeakFound,
+    check_memory_leaks,
+    mark,
+    no_leaks,
+    summary,
+)
+from holdfast.memory.debug.referrers import NOBODY
+from holdfast.memory.pools.memory_pool import MemoryPool
+from holdfast.memory.pools.pool import Pool
 from tests.memory.conftest import CORES, core_named
 from tests.memory.leak_programs import _runner
 from tests.needs import ALL
@@ -51,7 +57,7 @@ def test_a_program_finds_its_leaks_and_no_others(results, program):
 
 
 @pytest.mark.parametrize("program", [name for name in PROGRAMS if _runner.held(name)])
-def test_a_program_is_told_who_holds_its_leaks(results, program):
+def test_a_program_learns_who_holds_its_leaks(results, program):
     found = results[program]["words"]
     missing = [words for words in _runner.held(program) if not any(words in w for w in found)]
     assert not missing, found
@@ -67,10 +73,10 @@ def test_the_programs_are_many_and_some_are_clean():
 @pytest.fixture(params=CORES)
 def pool(request):
     """A pool that is debugged, over either core."""
-    debug.enable_memory_debugging(True)
+    debugging.enable_memory_debugging(True)
     yield MemoryPool(resource=Pool(core=core_named(request.param)))
-    debug.enable_memory_debugging(False)
-    debug.clear_problems()
+    debugging.enable_memory_debugging(False)
+    debugging.clear_problems()
 
 
 def _line(function, offset):
@@ -95,8 +101,8 @@ def test_a_leak_says_all_that_is_known_of_it(pool):
     assert leak.stack[1].function == test_a_leak_says_all_that_is_known_of_it.__name__
     held = f"item 0 of list ← local 'kept' (list) of {leak.stack[1].function}, which runs"
     assert leak.referrers == [held]
-    told = str(dataclasses.replace(leak, age_s=3.21))
-    assert told == f"1.0 KB on cpu from {leak.location}, 3.2 s ago; held by {held}"
+    text = str(dataclasses.replace(leak, age_s=3.21))
+    assert text == f"1.0 KB on cpu from {leak.location}, 3.2 s ago; held by {held}"
 
 
 def test_leaks_come_largest_first(pool):
@@ -129,17 +135,17 @@ def test_a_mark_forgets_what_is_there(pool):
     assert [leak.size for leak in check_memory_leaks()] == [20]
 
 
-def test_leaks_cannot_be_told_where_debugging_was_never_on(monkeypatch):
-    monkeypatch.setattr(debug, "_state", debug.State())
+def test_leaks_are_unknown_if_debugging_was_never_on(monkeypatch):
+    monkeypatch.setattr(debugging, "_state", debugging.DebugState())
     with pytest.raises(Misuse) as caught:
         check_memory_leaks()
     assert str(caught.value) == (
-        "leaks cannot be told: memory debugging was never on\n"
+        "cannot find leaks: memory debugging was never on\n"
         "  expected: enable_memory_debugging(True) before the code in question"
     )
 
 
-def test_a_reference_that_c_code_forgot_is_told_as_such(pool):
+def test_a_reference_that_c_code_forgot_is_reported_as_such(pool):
     block = pool.allocate(100)
     seen = weakref.ref(block)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(block))
@@ -174,7 +180,7 @@ def test_only_the_largest_of_very_many_leaks_are_traced(pool):
     traced = [leak for leak in leaks if "item" in leak.referrers[0]]
     rest = {leak.referrers[0] for leak in leaks if leak not in traced}
     assert len(traced) == 50
-    assert rest == {"somebody (looked for is who holds the 50 largest)"}
+    assert rest == {"not searched (only for the 50 largest)"}
 
 
 def test_a_name_anywhere_among_running_frames_holds_a_block(pool):
@@ -248,12 +254,12 @@ def test_the_guard_of_a_function_lets_its_result_go(pool):
 
 
 def test_the_guard_turns_debugging_on_and_off_again(pool):
-    debug.enable_memory_debugging(False)
+    debugging.enable_memory_debugging(False)
     kept = []
     with pytest.raises(LeakFound), no_leaks():
-        kept.append((pool.allocate(100), debug.is_enabled()))
+        kept.append((pool.allocate(100), debugging.is_enabled()))
     assert kept[0][1]
-    assert not debug.is_enabled()
+    assert not debugging.is_enabled()
 
 
 def test_an_error_inside_the_guard_stays_what_it_is(pool):
@@ -268,7 +274,7 @@ def test_an_error_inside_the_guard_stays_what_it_is(pool):
         work()
 
 
-def test_a_cycle_is_collected_before_leaks_are_told(pool):
+def test_a_cycle_is_collected_before_leaks_are_reported(pool):
     class Node:
         def __init__(self):
             self.me, self.data = self, pool.allocate(10)

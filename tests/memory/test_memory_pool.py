@@ -8,11 +8,11 @@ import numpy
 import pytest
 
 from holdfast.base.errors import BadInput, DoubleFree, ForeignPointer, InUse, OutOfMemory
-from holdfast.memory import compiled
-from holdfast.memory.adaptors import Limit
-from holdfast.memory.memory_pool import CPUMemoryPool, MemoryPool, memory_pools
-from holdfast.memory.pool import Pool
-from holdfast.memory.resource import Host
+from holdfast.memory.core import native_build
+from holdfast.memory.pools.memory_pool import CPUMemoryPool, MemoryPool, memory_pools
+from holdfast.memory.pools.pool import Pool
+from holdfast.memory.resources.adaptors import Limit
+from holdfast.memory.resources.resource import Host
 from tests.memory.conftest import audit
 
 KB, MB = 1 << 10, 1 << 20
@@ -21,7 +21,7 @@ KB, MB = 1 << 10, 1 << 20
 @pytest.fixture
 def pinning(core: ModuleType, monkeypatch: pytest.MonkeyPatch) -> CPUMemoryPool:
     """A pool of the CPU, all parts of it over one core."""
-    monkeypatch.setattr(compiled, "core", lambda: core)
+    monkeypatch.setattr(native_build, "core", lambda: core)
     return CPUMemoryPool(name="host")
 
 
@@ -71,15 +71,15 @@ def test_a_dropped_block_is_used_again(people: MemoryPool) -> None:
     assert people.stats().cache_hits == 1
 
 
-def test_a_block_that_is_looked_at_is_not_given_back(people: MemoryPool) -> None:
+def test_a_block_with_a_view_is_not_freed(people: MemoryPool) -> None:
     block = people.allocate(1000)
     first, second = block.array(), block.view()
     with pytest.raises(InUse) as caught:
         people.deallocate(block)
     assert str(caught.value) == (
-        f"<Block of 1.0 KB at {block.address:#x}> cannot be given back: 2 views look at it\n"
-        "  expected: a block that no array, tensor or memoryview looks at\n"
-        "  try: delete them first, or delete the block and let the last of them free it"
+        f"cannot free <Block of 1.0 KB at {block.address:#x}>: it has 2 views\n"
+        "  expected: a block without an array, tensor or memoryview over it\n"
+        "  try: delete the views first, or drop the block and let the last view free it"
     )
     assert audit(people.pool.core) == {block.address: 1000}
     second.release()
@@ -89,23 +89,23 @@ def test_a_block_that_is_looked_at_is_not_given_back(people: MemoryPool) -> None
 
 
 @pytest.mark.parametrize("again", ["block", "address"])
-def test_a_block_is_given_back_once(people: MemoryPool, again: str) -> None:
+def test_a_block_is_freed_once(people: MemoryPool, again: str) -> None:
     block = people.allocate(1000)
     people.deallocate(block)
     with pytest.raises(DoubleFree) as caught:
         people.deallocate(block if again == "block" else block.address)
     assert str(caught.value).splitlines()[1:] == [
         "  expected: a block that is in use",
-        "  try: give a block back once, or drop every reference to it instead",
+        "  try: free a block once, or drop every reference to it instead",
     ]
     assert caught.value.what == (
-        f"<Block of 1.0 KB at {block.address:#x}, given back> was given back before"
+        f"<Block of 1.0 KB at {block.address:#x}, freed> was freed before"
         if again == "block"
-        else f"the block at {block.address:#x} was given back to the pool before"
+        else f"the block at {block.address:#x} of the pool was freed before"
     )
 
 
-def test_a_block_given_back_does_not_free_who_came_after(people: MemoryPool) -> None:
+def test_a_freed_block_does_not_free_the_next_one_at_its_address(people: MemoryPool) -> None:
     block = people.allocate(1000)
     people.deallocate(block.address)
     after = people.allocate(1000)
@@ -121,7 +121,7 @@ def test_a_block_of_another_pool_is_refused(people: MemoryPool, core: ModuleType
     with pytest.raises(ForeignPointer) as caught:
         people.deallocate(stranger)
     assert str(caught.value) == (
-        f"{stranger.address:#x} was not handed out by the pool\n"
+        f"{stranger.address:#x} was not allocated by the pool\n"
         "  expected: the address that allocate() returned"
     )
     assert not stranger.freed
@@ -216,7 +216,7 @@ def test_a_closed_pool_hands_out_nothing_and_takes_back(people: MemoryPool) -> N
     people.close()
     with pytest.raises(OutOfMemory) as caught:
         people.allocate(1)
-    assert str(caught.value) == "this pool was closed\n  expected: a pool that is open"
+    assert str(caught.value) == "this pool is closed\n  expected: a pool that is open"
     people.deallocate(block)
     assert audit(people.pool.core) == {}
 
@@ -225,10 +225,10 @@ def test_a_pool_closed_within_a_step_stays_closed_after_it(people: MemoryPool) -
     with people.step():
         block = people.allocate(100)
         people.close()
-        with pytest.raises(OutOfMemory, match="this pool was closed"):
+        with pytest.raises(OutOfMemory, match="this pool is closed"):
             people.allocate(1)
         people.deallocate(block)
-    with pytest.raises(OutOfMemory, match="this pool was closed"):
+    with pytest.raises(OutOfMemory, match="this pool is closed"):
         people.allocate(1)
 
 
@@ -271,7 +271,7 @@ def test_pinned_blocks_are_known(pinning: CPUMemoryPool) -> None:
     assert pinning.stats().reserved_bytes == 0
 
 
-def test_all_blocks_are_pinned_where_that_is_asked_for(pinning: CPUMemoryPool) -> None:
+def test_all_blocks_are_pinned_if_that_is_set(pinning: CPUMemoryPool) -> None:
     pinning.use_pinned_memory = True
     assert pinning.allocate(10).pinned
     assert pinning.device_type == "cpu"
@@ -280,6 +280,6 @@ def test_all_blocks_are_pinned_where_that_is_asked_for(pinning: CPUMemoryPool) -
 def test_a_closed_pool_hands_out_no_pinned_block_either(pinning: CPUMemoryPool) -> None:
     pinned = pinning.allocate_pinned(10)
     pinning.close()
-    with pytest.raises(OutOfMemory, match="this pool was closed"):
+    with pytest.raises(OutOfMemory, match="this pool is closed"):
         pinning.allocate_pinned(10)
     pinning.deallocate(pinned)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import InUse, OutOfMemory, UseAfterFree
-from holdfast.memory.memory_pool import MemoryPool
-from holdfast.memory.movable import Movable
+from holdfast.memory.pools.memory_pool import MemoryPool
+from holdfast.memory.pools.movable import Movable
 from tests.memory.conftest import audit
 
 KB, MB = 1 << 10, 1 << 20
@@ -36,11 +36,11 @@ def test_a_handle_says_where_its_memory_is(people: MemoryPool) -> None:
     assert movable.spill() == 2_000_000
     assert movable.place == "on disk"
     movable.free()
-    assert movable.place == "given back"
+    assert movable.place == "freed"
     with pytest.raises(UseAfterFree) as caught, movable:
         pass
     assert str(caught.value) == (
-        "<Movable of 2.0 MB, given back> cannot be used\n  expected: one that was not freed"
+        "<Movable of 2.0 MB, freed> cannot be used\n  expected: one that was not freed"
     )
 
 
@@ -66,8 +66,7 @@ def test_a_handle_that_is_held_does_not_move(people: MemoryPool) -> None:
         with pytest.raises(InUse) as caught:
             movable.free()
     assert str(caught.value) == (
-        "<Movable of 1.0 MB, held> cannot be given back\n"
-        "  expected: one that is not in a `with` block"
+        "<Movable of 1.0 MB, held> cannot be freed\n  expected: one that is not in a `with` block"
     )
 
 
@@ -98,7 +97,7 @@ def test_compaction_moves_blocks_down_with_their_content(people: MemoryPool) -> 
     assert used[-1] - used[0] == 7 * 100 * KB, "they lie side by side"
 
 
-def test_compaction_of_a_full_pool_asks_nobody_for_room(people: MemoryPool) -> None:
+def test_compaction_of_a_full_pool_makes_no_room(people: MemoryPool) -> None:
     people.set_limit(4 * MB)
     pressed: list[int] = []
     people.pool.on_pressure.append(lambda pool, size: pressed.append(size))

@@ -12,14 +12,14 @@ import pytest
 from numpy._core.multiarray import get_handler_name
 
 from holdfast.base.errors import Unsupported
-from holdfast.memory import compiled, core
-from holdfast.memory.numpy_handler import numpy_pool
-from holdfast.memory.pool import Pool
+from holdfast.memory.core import native_build, pool_core
+from holdfast.memory.hooks.numpy_handler import numpy_pool
+from holdfast.memory.pools.pool import Pool
 
 
 @pytest.fixture
 def pool() -> Pool:
-    return Pool(name="under numpy", core=compiled.load_core())
+    return Pool(name="under numpy", core=native_build.load_core())
 
 
 def live(pool: Pool) -> int:
@@ -76,7 +76,7 @@ def test_a_thread_that_starts_inside_begins_with_numpys_own(pool):
 
 
 def test_blocks_nest_and_an_error_puts_the_pool_before_it_back(pool):
-    inner = Pool(name="inner", core=compiled.load_core())
+    inner = Pool(name="inner", core=native_build.load_core())
     with numpy_pool(pool):
         with contextlib.suppress(ZeroDivisionError), numpy_pool(inner):
             of_inner = np.ones(10_000)
@@ -130,12 +130,12 @@ def test_without_a_pool_given_one_is_made_and_used_again():
 
 
 def test_a_pool_with_the_python_core_is_refused():
-    pool = Pool(core=core)
+    pool = Pool(core=pool_core)
     with pytest.raises(Unsupported) as caught, numpy_pool(pool):
         pass
     assert str(caught.value) == (
         "numpy_pool needs the compiled core: this pool has the Python one\n"
-        "  expected: a pool made where HOLDFAST_CORE is not python"
+        "  expected: a pool made without HOLDFAST_CORE=python"
     )
 
 
@@ -143,7 +143,7 @@ def test_without_a_compiler_the_error_says_what_to_install(monkeypatch, pool):
     def refuse():
         raise Unsupported("there is no C compiler on this machine", hint="apt-get install g++")
 
-    monkeypatch.setattr(compiled, "load_core", refuse)
+    monkeypatch.setattr(native_build, "load_core", refuse)
     with pytest.raises(Unsupported) as caught, numpy_pool(pool):
         pass
     assert str(caught.value) == (
@@ -155,7 +155,7 @@ def test_without_a_compiler_the_error_says_what_to_install(monkeypatch, pool):
 def test_arrays_that_outlive_everything_do_not_crash_the_end_of_python():
     program = (
         "import numpy as np\n"
-        "from holdfast.memory.numpy_handler import numpy_pool\n"
+        "from holdfast.memory.hooks.numpy_handler import numpy_pool\n"
         "with numpy_pool():\n"
         "    kept = [np.ones(n) for n in (1, 1000, 1_000_000)]\n"
         "np.kept = kept\n"

@@ -8,15 +8,16 @@ import numpy
 import pytest
 
 from holdfast.base.errors import BadInput, ForeignPointer, OutOfMemory, Unsupported
-from holdfast.memory.memory_pool import MemoryPool
-from holdfast.memory.pool import Pool
+from holdfast.memory.pools.memory_pool import MemoryPool
+from holdfast.memory.pools.pool import Pool
 from tests.needs import needs
 from tests.topology.test_probes import _no_opencl
 
 cl = pytest.importorskip("pyopencl")
 
-from holdfast.memory import opencl, opencl_resources  # noqa: E402
-from holdfast.memory.opencl_resources import KINDS, resource  # noqa: E402
+from holdfast.memory.resources import opencl as opencl_resources  # noqa: E402
+from holdfast.memory.resources import opencl_devices  # noqa: E402
+from holdfast.memory.resources.opencl import KINDS, resource  # noqa: E402
 
 pytestmark = [pytest.mark.opencl, needs(_no_opencl())]
 
@@ -27,12 +28,12 @@ BUMP = """__kernel void bump(__global uchar *x_, ulong x_at, int by) {
 
 @pytest.fixture(params=KINDS)
 def made(request: pytest.FixtureRequest) -> Any:
-    return KINDS[request.param](opencl.place(0))
+    return KINDS[request.param](opencl_devices.open_device(0))
 
 
 @pytest.fixture(scope="module")
 def bump() -> Any:
-    program = cl.Program(opencl.place(0).context, BUMP).build(cache_dir=False)
+    program = cl.Program(opencl_devices.open_device(0).context, BUMP).build(cache_dir=False)
     return cl.Kernel(program, "bump")
 
 
@@ -63,7 +64,7 @@ def test_a_kernel_works_on_a_part_of_an_allocation(made: Any, bump: Any):
     assert found.tolist() == list(range(5, 13))
 
 
-def test_memory_that_is_given_back_outlives_the_work_that_was_queued(made: Any, bump: Any):
+def test_freed_memory_outlives_the_work_that_was_queued(made: Any, bump: Any):
     kept = made.allocate(4 << 20)
     handle, _ = made.locate(kept)
     zero = numpy.zeros(4 << 20, numpy.uint8)
@@ -94,7 +95,7 @@ def test_an_address_that_is_not_its_own_is_refused(made: Any):
     with pytest.raises(ForeignPointer) as caught:
         made.free(4096)
     assert str(caught.value) == (
-        f"{made!r} did not hand out 0x1000, or took it back before\n"
+        f"{made!r} did not allocate 0x1000, or freed it before\n"
         "  expected: an address that allocate() returned and that was not freed since"
     )
 
@@ -123,7 +124,7 @@ def test_pools_cut_it_up(made: Any):
 
 
 def test_a_block_cannot_be_read_as_memory_of_the_host():
-    pool = MemoryPool("opencl:0", resource=KINDS["buffers"](opencl.place(0)))
+    pool = MemoryPool("opencl:0", resource=KINDS["buffers"](opencl_devices.open_device(0)))
     with pytest.raises((BadInput, Unsupported, BufferError)):
         memoryview(pool.allocate(100))
 
@@ -131,7 +132,7 @@ def test_a_block_cannot_be_read_as_memory_of_the_host():
 def test_a_setting_says_which_kind_is_used(monkeypatch: pytest.MonkeyPatch):
     assert repr(resource(0)) == "Buffers('opencl:0')"
     monkeypatch.setenv("HOLDFAST_OPENCL_MEMORY", "svm")
-    assert repr(resource(0)) == "Shared('opencl:0')"
+    assert repr(resource(0)) == "SharedVirtualMemory('opencl:0')"
     assert isinstance(MemoryPool("opencl:0").pool, Pool)
     monkeypatch.setenv("HOLDFAST_OPENCL_MEMORY", "paper")
     with pytest.raises(BadInput) as caught:
@@ -143,7 +144,7 @@ def test_a_setting_says_which_kind_is_used(monkeypatch: pytest.MonkeyPatch):
 
 def test_shared_memory_is_refused_where_the_device_has_none(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(opencl_resources, "_capabilities", lambda device: 0)
-    place = opencl.place(0)
+    place = opencl_devices.open_device(0)
     with pytest.raises(Unsupported) as caught:
         KINDS["svm"](place)
     assert str(caught.value) == (
@@ -154,7 +155,7 @@ def test_shared_memory_is_refused_where_the_device_has_none(monkeypatch: pytest.
 
 
 def test_a_device_that_is_not_there_is_refused():
-    count = len(opencl.devices())
+    count = len(opencl_devices.devices())
     known = "opencl:0" if count == 1 else f"opencl:0 to opencl:{count - 1}"
     with pytest.raises(BadInput) as caught:
         MemoryPool("opencl:99")

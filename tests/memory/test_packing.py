@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.base.errors import BadInput
-from holdfast.memory import packing
-from holdfast.memory.packing import Packing, Span, max_live, pack
-from holdfast.memory.recording import Recording
-from holdfast.memory.replay import spans
+from holdfast.memory.plan import packing
+from holdfast.memory.plan.packing import Packing, Span, max_live, pack
+from holdfast.memory.plan.replay import spans
+from holdfast.memory.profile.recording import Recording
 
 TRACES = Path(__file__).parents[2] / "benchmarks" / "traces"
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import BadInput
-from holdfast.memory.page import ASSETS, page, write
-from holdfast.memory.recording import Event, Frame, Kind, Place, Recording
+from holdfast.memory.profile.page import ASSETS, page, write
+from holdfast.memory.profile.recording import Event, Frame, Kind, MemoryPlace, Recording
 from tests.memory import samples
 from tests.memory.browser import Opened, browser, missing, opened
 from tests.memory.samples import MB, MS
@@ -82,7 +82,7 @@ def test_the_columns_come_out_as_they_went_in() -> None:
 
 
 def test_a_clock_that_goes_back_stands_still() -> None:
-    made = Recording(places_table=[Place("pool", "cpu")], duration_ns=50)
+    made = Recording(places_table=[MemoryPlace("pool", "cpu")], duration_ns=50)
     for time_ns in (10, 30, 20, 40):
         made.add(Event(time_ns, Kind.ALLOC, time_ns, 1, 0, 0, 0))
     data = _data(page(made))
@@ -90,7 +90,7 @@ def test_a_clock_that_goes_back_stands_still() -> None:
     assert list(data[start : start + 4]) == [10, 20, 0, 10]
 
 
-def test_a_page_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "no" / "a.html"
     with pytest.raises(BadInput) as caught:
         write(samples.few(), path)
@@ -106,7 +106,7 @@ def test_a_page_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 def _hostile() -> Recording:
     text = "<img src=x onerror=alert(1)>"
     made = Recording(title=f"{text}</script><script>alert(2)</script>", duration_ns=100 * MS)
-    made.places_table = [Place(text, "cpu"), Place("a", "cuda:0")]
+    made.places_table = [MemoryPlace(text, "cpu"), MemoryPlace("a", "cuda:0")]
     made.tags_table += [text]
     made.stacks_table += [(Frame(f"{text}.py", 1, f"{text}</title>"),)]
     made.add(Event(0, Kind.ALLOC, 4096, 100 * MB, 1, 0, 1))
@@ -118,7 +118,7 @@ def _hostile() -> Recording:
 def _two() -> Recording:
     """A large block all the time, and a smaller one above it in the second half."""
     made = Recording(title="two blocks", duration_ns=100 * MS)
-    made.places_table = [Place("torch", "cuda:0"), Place("numpy", "cpu")]
+    made.places_table = [MemoryPlace("torch", "cuda:0"), MemoryPlace("numpy", "cpu")]
     made.tags_table += ["weights"]
     made.stacks_table += [
         (Frame("/me/load.py", 7, "read"), Frame("/me/main.py", 1, "<module>")),
@@ -245,7 +245,9 @@ class TestInABrowser:
         assert two.text("#panel").startswith("40.0 MB close")
 
     def test_holes_in_what_was_reserved_are_counted(self, chromium: Any, tmp_path: Path) -> None:
-        made = Recording(title="holes", duration_ns=9 * MS, places_table=[Place("pool", "cpu")])
+        made = Recording(
+            title="holes", duration_ns=9 * MS, places_table=[MemoryPlace("pool", "cpu")]
+        )
         made.add(Event(0, Kind.RESERVE, 0, 100 * MB, 0, 0, 0))
         for start_mb in (10, 40, 80):
             made.add(Event(MS, Kind.ALLOC, start_mb * MB, 10 * MB, 0, 0, 0))
@@ -304,7 +306,7 @@ class TestInABrowser:
             assert found.text("#tiles").startswith("peak 0 B")
             assert found.errors == []
 
-    def test_a_page_that_was_damaged_says_so_and_still_tells_in_words(
+    def test_a_damaged_page_says_so_and_still_shows_its_text(
         self, chromium: Any, tmp_path: Path
     ) -> None:
         path = tmp_path / "a.html"

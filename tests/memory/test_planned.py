@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.base.errors import ForeignPointer, Misuse, OutOfMemory
-from holdfast.memory.planned import Plan, Planned, _Arena
-from holdfast.memory.pool import Pool
-from holdfast.memory.resource import Virtual
+from holdfast.memory.plan.planned_allocator import Planned, StepPlan, _Arena
+from holdfast.memory.pools.pool import Pool
+from holdfast.memory.resources.resource import Virtual
 from tests.examples import examples
 
 KB = 1024
 
 
 class Memory:
-    """An upstream of real bytes that remembers what it handed out."""
+    """An upstream of real bytes that remembers what it allocated."""
 
     device = "cpu"
     base = 4096
@@ -139,7 +139,7 @@ def test_a_block_that_lives_longer_than_it_was_recorded_keeps_its_place() -> Non
 
 
 def test_a_late_block_keeps_what_lies_in_the_middle_of_it() -> None:
-    plan = Plan.of([(8 * KB, 0, 1), (4 * KB, 1, 3), (3 * KB, 2, 3)])
+    plan = StepPlan.of([(8 * KB, 0, 1), (4 * KB, 1, 3), (3 * KB, 2, 3)])
     assert plan.offsets == {8 * KB: (0,), 4 * KB: (0,), 3 * KB: (4 * KB,)}
     memory = Memory()
     planned = Planned(memory, plan)
@@ -237,7 +237,7 @@ def test_a_planned_block_cannot_be_freed_twice() -> None:
     with pytest.raises(ForeignPointer) as caught:
         planned.free(address)
     assert str(caught.value) == (
-        f"no planned block lives at {address:#x}\n"
+        f"there is no planned block at {address:#x}\n"
         "  expected: an address that allocate() returned and that was not freed since"
     )
 
@@ -284,7 +284,7 @@ def test_without_room_for_a_plan_upstream_serves_all() -> None:
 
 
 def test_a_plan_can_be_given() -> None:
-    plan = Plan.of([(4 * KB, 0, 2), (8 * KB, 1, 3), (4 * KB, 2, 4), (KB, 3, None), (0, 3, 4)])
+    plan = StepPlan.of([(4 * KB, 0, 2), (8 * KB, 1, 3), (4 * KB, 2, 4), (KB, 3, None), (0, 3, 4)])
     assert plan.offsets[KB] == (-1,)
     assert plan.offsets[0] == (-1,)
     assert (plan.blocks, plan.size_bytes) == (3, 12 * KB)
@@ -403,7 +403,7 @@ def test_a_fork_while_another_thread_allocates_leaves_both_usable() -> None:
             for _ in range(10):
                 child = os.fork()
                 if not child:
-                    signal.alarm(20)  # a lock that nobody holds any more would hang it
+                    signal.alarm(20)  # a lock left locked would hang it
                     planned.free(planned.allocate(SIZES[1]))
                     os._exit(0)
                 assert os.waitpid(child, 0)[1] == 0

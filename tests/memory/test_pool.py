@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import BadInput, DoubleFree, ForeignPointer, OutOfMemory
-from holdfast.memory import system
-from holdfast.memory.adaptors import Limit, Statistics
-from holdfast.memory.pool import Pool, live_pools, on_pressure, watch_pools
-from holdfast.memory.resource import Host, Pinned, Virtual
+from holdfast.memory.core import system_pages
+from holdfast.memory.pools.pool import Pool, live_pools, on_pressure, watch_pools
+from holdfast.memory.resources.adaptors import Limit, Statistics
+from holdfast.memory.resources.resource import Host, Pinned, Virtual
 from tests.memory.conftest import audit, core_named
 
 KB, MB = 1 << 10, 1 << 20
@@ -77,19 +77,19 @@ def test_a_block_that_is_freed_twice_is_named(pool: Pool) -> None:
     with pytest.raises(DoubleFree) as caught:
         pool.free(address)
     assert str(caught.value) == (
-        f"the block at {address:#x} was given back to the pool before\n"
+        f"the block at {address:#x} of the pool was freed before\n"
         "  expected: a block that is in use\n"
-        "  try: give a block back once, or drop every reference to it instead"
+        "  try: free a block once, or drop every reference to it instead"
     )
     assert audit(pool.core) == {}
 
 
 @pytest.mark.parametrize("address", [0, 4096, -1, 2**64])
-def test_an_address_of_somebody_else_is_named(pool: Pool, address: int) -> None:
+def test_a_foreign_address_is_named(pool: Pool, address: int) -> None:
     with pytest.raises(ForeignPointer) as caught:
         pool.free(address)
     assert str(caught.value) == (
-        f"{address:#x} was not handed out by the pool\n"
+        f"{address:#x} was not allocated by the pool\n"
         "  expected: the address that allocate() returned"
     )
 
@@ -145,7 +145,7 @@ def test_holders_come_largest_first(pool: Pool) -> None:
     pool.where = {addresses[1]: "model.py:3 in load"}.get
     assert [str(holder) for holder in pool.holders(2)] == [
         "3.0 KB on cpu from model.py:3 in load",
-        "200 B on cpu from a place that was not recorded",
+        "200 B on cpu from an unrecorded location",
     ]
     assert [holder.address for holder in pool.holders()] == [addresses[n] for n in (1, 2, 0)]
 
@@ -159,13 +159,13 @@ def test_the_error_lists_the_ten_largest_holders_in_order(pool: Pool) -> None:
     held = [pool.allocate(size) for size in sizes]
     with pytest.raises(OutOfMemory) as caught:
         pool.allocate(4 * MB)
-    where = "on cpu from a place that was not recorded"
+    where = "on cpu from an unrecorded location"
     largest = "".join(f"\n    {size / 1000:.0f} KB {where}" for size in sorted(sizes)[:1:-1])
     assert str(caught.value) == (
         "cannot allocate 4.2 MB on cpu: 1.3 MB are in use in 12 blocks, "
         f"the limit of the pool is 4.2 MB\n  largest holders:{largest}\n"
-        "  expected: room for 4.2 MB after collecting garbage, emptying the cache and asking every "
-        "callback\n"
+        "  expected: room for 4.2 MB after collecting garbage, emptying the cache and calling "
+        "every callback\n"
         "  try: free one of these blocks, or raise the limit; enable_memory_debugging(True) "
         "records where blocks come from"
     )
@@ -348,7 +348,7 @@ def test_pages_that_went_back_count_against_the_limit_again(pool: Pool) -> None:
 # ---- giving back
 
 
-def test_an_emptied_cache_leaves_no_page_behind_whatever_was_given_back_before(pool: Pool) -> None:
+def test_an_emptied_cache_leaves_no_page_behind_whatever_was_released_before(pool: Pool) -> None:
     size = 4 * MB
     low, high, wall = (pool.allocate(size) for _ in range(3))
     pool.free(low)
@@ -360,8 +360,8 @@ def test_an_emptied_cache_leaves_no_page_behind_whatever_was_given_back_before(p
     assert again == low
     ctypes.memset(again, 1, size)
     pool.empty_cache()
-    assert system.pages_touched(high, size) == 0
-    assert system.pages_touched(again, size) == size // 4096
+    assert system_pages.pages_touched(high, size) == 0
+    assert system_pages.pages_touched(again, size) == size // 4096
     assert pool.reserved_bytes == 2 * size
     pool.free(wall)
 
@@ -431,7 +431,7 @@ def test_a_block_that_outlives_its_pool_goes_back_quietly(core: ModuleType) -> N
         (-1, "cannot use -1 as a size\n  expected: bytes from 0 up, such as '2GB'"),
         (
             "80%",
-            "cannot read '80%' as a size in bytes: a percentage of what is not known here\n"
+            "cannot read '80%' as a size in bytes: a percentage has no total here\n"
             '  expected: an absolute size such as "2GB" or "512MiB"',
         ),
     ],
@@ -466,7 +466,7 @@ def test_hundreds_of_pools_at_once_leave_room_for_others(core: ModuleType) -> No
     pools = [Pool(core=core) for _ in range(200)]
     assert all(pool.allocate(MB) for pool in pools)
     assert all(pool.allocate(2 * MB) for pool in pools)
-    system.release(system.reserve(1 << 36), 1 << 36)
+    system_pages.release(system_pages.reserve(1 << 36), 1 << 36)
 
 
 def test_a_block_keeps_its_memory_when_its_pool_goes_first(core: ModuleType) -> None:
@@ -482,7 +482,7 @@ def test_a_block_keeps_its_memory_when_its_pool_goes_first(core: ModuleType) -> 
     assert int(array.sum()) == 9 * 2 * MB
 
 
-def test_a_pool_that_is_gone_is_not_asked_for_more(core: ModuleType) -> None:
+def test_a_dropped_pool_does_not_grow(core: ModuleType) -> None:
     heart = Pool(core=core).core
     heart.limit = 1
     with pytest.raises(OutOfMemory) as caught:
@@ -501,14 +501,14 @@ def test_live_pools_come_oldest_first(core: ModuleType) -> None:
 def test_a_little_address_space_is_enough(script: Any) -> None:
     text = """
 import resource
-from holdfast.memory import compiled, core
-compiled.load_core()
-from holdfast.memory.pool import Pool
+from holdfast.memory.core import native_build, pool_core
+native_build.load_core()
+from holdfast.memory.pools.pool import Pool
 from holdfast.base.errors import OutOfMemory
 with open("/proc/self/statm") as file:
     used = int(file.read().split()[0]) * 4096
 resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), used + (1 << 30)))
-for module in (compiled.load_core(), core):
+for module in (native_build.load_core(), pool_core):
     pool = Pool(core=module)
     address = pool.allocate(20 << 20)
     pool.free(address)

@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 
 from holdfast.base.errors import Misuse
-from holdfast.memory.profiler import MemoryProfiler, enable_memory_profiling, memory_profiler
-from holdfast.memory.recording import Lifetime, Recording
-from holdfast.memory.report import Report
-from holdfast.memory.timeline import Timeline
+from holdfast.memory.profile.profiler import (
+    MemoryProfiler,
+    enable_memory_profiling,
+    memory_profiler,
+)
+from holdfast.memory.profile.recording import Lifetime, Recording
+from holdfast.memory.profile.report import Report
+from holdfast.memory.profile.timeline import Timeline
 
 
 @pytest.fixture

@@ -18,11 +18,22 @@ import pytest
 from numpy._core.multiarray import get_handler_name
 
 from holdfast.base.errors import BadInput, Misuse, Unsupported
-from holdfast.memory import hooks, pool, samples, tags, torch_cpu, torch_cuda_trace
-from holdfast.memory.pool import Pool
-from holdfast.memory.record import Recorder, resolve, run_script
-from holdfast.memory.recording import Event, Frame, Kind, Lifetime, Place, Recording
-from holdfast.memory.torch_cuda_trace import merge
+from holdfast.memory.core import tags
+from holdfast.memory.hooks import import_hooks, torch_cpu
+from holdfast.memory.pools import pool
+from holdfast.memory.pools.pool import Pool
+from holdfast.memory.profile import samples, torch_cuda_trace
+from holdfast.memory.profile.recorder import Recorder, resolve
+from holdfast.memory.profile.recording import (
+    Event,
+    Frame,
+    Kind,
+    Lifetime,
+    MemoryPlace,
+    Recording,
+)
+from holdfast.memory.profile.script import run_script
+from holdfast.memory.profile.torch_cuda_trace import merge
 
 torch = pytest.importorskip("torch")
 
@@ -67,7 +78,7 @@ def test_a_block_of_a_pool_is_recorded_with_its_line_and_its_tag():
     assert frame == Frame(
         __file__, line, "test_a_block_of_a_pool_is_recorded_with_its_line_and_its_tag"
     )
-    assert recording.places_table[life.place] == Place("pool", "cpu", "mine")
+    assert recording.places_table[life.place] == MemoryPlace("pool", "cpu", "mine")
     assert recording.tags_table[life.tag] == "vae"
     assert life.end_ns is not None
     assert 0 < life.start_ns <= life.end_ns <= recording.duration_ns
@@ -124,10 +135,10 @@ def test_arrays_of_threads_that_start_meanwhile_are_recorded():
     for size in (77_777, 88_888):
         stack = recording.stacks_table[only(blocks(recording, "numpy"), size).stack]
         assert stack[0].file == __file__
-        assert not any(frame.file == hooks.__file__ for frame in stack)
+        assert not any(frame.file == import_hooks.__file__ for frame in stack)
 
 
-def test_threads_from_before_are_told_in_the_notes():
+def test_the_notes_name_threads_from_before():
     go = threading.Event()
     thread = threading.Thread(target=go.wait)
     thread.start()
@@ -138,7 +149,7 @@ def test_threads_from_before_are_told_in_the_notes():
         go.set()
         thread.join()
     assert recorder.stop().notes == [
-        "NumPy's memory is not in it for 1 thread that ran before the watch began"
+        "NumPy's memory is not recorded for 1 thread that started before the recording"
     ]
 
 
@@ -176,7 +187,7 @@ def test_a_pool_under_torch_is_recorded_as_a_pool_with_the_lines_of_torch():
     recording = recorder.stop()
     assert blocks(recording, "torch") == []
     life = only(blocks(recording, "pool"), 400_000)
-    assert recording.places_table[life.place] == Place("pool", "cpu", "under torch")
+    assert recording.places_table[life.place] == MemoryPlace("pool", "cpu", "under torch")
     assert recording.stacks_table[life.stack][0][:2] == (__file__, line)
     del kept
 
@@ -193,7 +204,7 @@ def test_only_the_named_sources_are_recorded():
     with Recorder(sources=["numpy"]) as recorder:
         kept = [np.empty(10_000), torch.empty(10_000), mine.allocate(10_000)]
     recording = recorder.stop()
-    assert recording.places_table == [Place("numpy", "cpu")]
+    assert recording.places_table == [MemoryPlace("numpy", "cpu")]
     assert len(recording) == 1
     del kept
 
@@ -237,7 +248,7 @@ def test_the_stack_is_as_deep_as_asked():
 def everything_is_out() -> bool:
     watched = pool._watcher is not None or torch_cpu._use.watched
     threads = [t for t in threading.enumerate() if t.name == samples.THREAD]
-    finders = [finder for finder in sys.meta_path if isinstance(finder, hooks.AfterImport)]
+    finders = [finder for finder in sys.meta_path if isinstance(finder, import_hooks.AfterImport)]
     own = get_handler_name() == "default_allocator"
     return own and not watched and not threads and not finders
 
@@ -257,7 +268,7 @@ def test_ctrl_c_in_the_middle_of_starting_leaves_nothing_installed(monkeypatch):
     def interrupt(*_) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Recorder, "_write_what_is_there", interrupt)
+    monkeypatch.setattr(Recorder, "_add_existing_blocks", interrupt)
     with pytest.raises(KeyboardInterrupt):
         Recorder().start()
     assert everything_is_out()
@@ -325,11 +336,11 @@ def test_at_the_limit_it_stops_to_grow_and_says_so():
     count = sum(event.kind in (Kind.ALLOC, Kind.FREE) for event in recording.events())
     assert 120 <= count < 140
     assert len(recording.notes) == 1
-    assert recording.notes[0].startswith("it ends after 12")
+    assert recording.notes[0].startswith("recording stopped after 12")
     assert recording.notes[0].endswith(" events: the limit is 100")
 
 
-def test_what_cannot_be_watched_is_told_in_the_notes(monkeypatch):
+def test_the_notes_say_what_cannot_be_watched(monkeypatch):
     def refuse(*_) -> None:
         raise Unsupported("there is no C++ compiler on this machine")
 
@@ -337,7 +348,7 @@ def test_what_cannot_be_watched_is_told_in_the_notes(monkeypatch):
     with Recorder() as recorder:
         pass
     assert recorder.stop().notes == [
-        "torch's CPU memory is not in it: there is no C++ compiler on this machine"
+        "torch's CPU memory is not recorded: there is no C++ compiler on this machine"
     ]
 
 
@@ -353,8 +364,8 @@ def test_a_fork_inside_does_not_disturb_either_side():
                 with Recorder() as own:
                     kept.append(np.empty(33_333, np.uint8))
                 only(blocks(own.stop(), "numpy"), 33_333)
-                told = "this is the child of a fork: what it did itself is not in it"
-                os._exit(0 if recording.notes == [told] else 1)
+                note = "this is the child of a fork: what it did itself is not recorded"
+                os._exit(0 if recording.notes == [note] else 1)
             finally:
                 os._exit(2)
         _, status = os.waitpid(child, 0)
@@ -379,8 +390,8 @@ def test_a_recording_survives_saving_and_loading(tmp_path):
 def test_with_the_python_core_pools_are_recorded_and_the_rest_is_in_the_notes(build):
     program = """
         import numpy as np, torch
-        from holdfast.memory.pool import Pool
-        from holdfast.memory.record import Recorder
+        from holdfast.memory.pools.pool import Pool
+        from holdfast.memory.profile.recorder import Recorder
         early = Pool(name="early")
         with Recorder() as recorder:
             early.allocate(5000)
@@ -396,9 +407,9 @@ def test_with_the_python_core_pools_are_recorded_and_the_rest_is_in_the_notes(bu
         text=True,
     )
     assert done.stdout == (
-        "[Place(source='pool', device='cpu', name='early')] [5000]\n"
-        "torch's CPU memory is not in it: this takes the compiled core of the pools\n"
-        "NumPy's memory is not in it: this takes the compiled core of the pools\n"
+        "[MemoryPlace(source='pool', device='cpu', name='early')] [5000]\n"
+        "torch's CPU memory is not recorded: this needs the compiled core of the pools\n"
+        "NumPy's memory is not recorded: this needs the compiled core of the pools\n"
     ), done.stderr
 
 
@@ -409,7 +420,7 @@ def test_with_the_python_core_pools_are_recorded_and_the_rest_is_in_the_notes(bu
 def test_modules_imported_meanwhile_are_watched_and_none_is_imported_by_us(build):
     program = """
         import sys
-        from holdfast.memory.record import Recorder
+        from holdfast.memory.profile.recorder import Recorder
         with Recorder() as recorder:
             assert not {"numpy", "torch"} & set(sys.modules)
             import torch
@@ -434,7 +445,7 @@ def test_an_import_that_fails_fails_as_ever(tmp_path, monkeypatch):
     (tmp_path / "broken_one.py").write_text("1 / 0\n")
     monkeypatch.syspath_prepend(tmp_path)
     called = []
-    hook = hooks.AfterImport("broken_one", lambda: called.append(1))
+    hook = import_hooks.AfterImport("broken_one", lambda: called.append(1))
     hook.start()
     with pytest.raises(ZeroDivisionError):
         __import__("broken_one")
@@ -450,10 +461,10 @@ def test_an_import_that_fails_fails_as_ever(tmp_path, monkeypatch):
 
 
 def test_events_of_cuda_are_put_among_the_others_by_the_wall_clock():
-    recording = Recording(started_s=100.0, places_table=[Place("pool", "cpu")])
+    recording = Recording(started_s=100.0, places_table=[MemoryPlace("pool", "cpu")])
     recording.add(Event(1_000_000_000, Kind.ALLOC, 1, 10, 0, 0, 0))
     recording.add(Event(3_000_000_000, Kind.FREE, 1, 10, 0, 0, 0))
-    cuda = Recording(started_s=99.5, places_table=[Place("torch", "cuda:0")], notes=["seen"])
+    cuda = Recording(started_s=99.5, places_table=[MemoryPlace("torch", "cuda:0")], notes=["seen"])
     cuda.stacks_table.append((Frame("a.py", 1, "f"),))
     cuda.add(Event(0, Kind.ALLOC, 7, 70, 0, 0, 0))
     cuda.add(Event(2_500_000_000, Kind.ALLOC, 8, 80, 1, 0, 0))
@@ -464,7 +475,7 @@ def test_events_of_cuda_are_put_among_the_others_by_the_wall_clock():
         Event(2_000_000_000, Kind.ALLOC, 8, 80, 1, 1, 0),
         Event(3_000_000_000, Kind.FREE, 1, 10, 0, 0, 0),
     ]
-    assert recording.places_table == [Place("pool", "cpu"), Place("torch", "cuda:0")]
+    assert recording.places_table == [MemoryPlace("pool", "cpu"), MemoryPlace("torch", "cuda:0")]
     assert recording.stacks_table == [(), (Frame("a.py", 1, "f"),)]
     assert recording.notes == ["seen"]
 
@@ -506,7 +517,7 @@ def test_torchs_history_of_cuda_is_switched_on_when_cuda_comes_up_and_off_at_the
     recording = recorder.stop()
     assert fake.calls == ["history all", "snapshot", "history None"]
     life = only(recording.lifetimes(), 4096)
-    assert recording.places_table[life.place] == Place("torch", "cuda:0")
+    assert recording.places_table[life.place] == MemoryPlace("torch", "cuda:0")
     assert recording.stacks_table[life.stack] == (Frame("a.py", 3, "f"),)
     assert 0 <= life.start_ns <= recording.duration_ns + 1_000_000_000
 
@@ -520,12 +531,12 @@ def test_a_program_that_never_uses_cuda_leaves_torchs_history_alone(monkeypatch)
     assert fake.calls == []
 
 
-def test_a_history_that_torch_refuses_is_told_in_the_notes(monkeypatch):
+def test_the_notes_name_a_history_that_torch_refuses(monkeypatch):
     fake = FakeCuda(refuse="no such thing")
     monkeypatch.setattr(torch_cuda_trace, "_cuda", lambda: fake)
     with Recorder(sources=["torch"]) as recorder:
         fake.initialise()
-    assert recorder.stop().notes == ["torch's CUDA memory is not in it: no such thing"]
+    assert recorder.stop().notes == ["torch's CUDA memory is not recorded: no such thing"]
 
 
 def test_the_line_of_an_instruction_is_the_one_of_its_statement():
@@ -546,7 +557,8 @@ def test_the_line_of_an_instruction_is_the_one_of_its_statement():
 def record_script(build, tmp_path: Path, text: str, *argv: str) -> subprocess.CompletedProcess:
     (tmp_path / "prog.py").write_text(textwrap.dedent(text))
     runner = (
-        "import sys\nfrom pathlib import Path\nfrom holdfast.memory.record import run_script\n"
+        "import sys\nfrom pathlib import Path\n"
+        "from holdfast.memory.profile.script import run_script\n"
         f"argv = {['prog.py', *argv]!r}\n"
         "sys.exit(run_script(argv, False, Path('out.hfmem')))\n"
     )

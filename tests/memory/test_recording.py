@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import BadInput
-from holdfast.memory.recording import Event, Kind, Lifetime, Place, Recording
+from holdfast.memory.profile.recording import Event, Kind, Lifetime, MemoryPlace, Recording
 from tests.memory import samples
 
 EXPECTED = "\n  expected: a .hfmem file written by `holdfast mem record` or Recording.save"
@@ -45,7 +45,10 @@ def test_a_file_that_was_there_is_replaced_whole(tmp_path: Path) -> None:
 
 
 def test_events_come_back_as_they_were_added() -> None:
-    made, event = Recording(places_table=[Place("pool", "cpu")]), Event(5, Kind.FREE, 9, 0, 0, 0, 0)
+    made, event = (
+        Recording(places_table=[MemoryPlace("pool", "cpu")]),
+        Event(5, Kind.FREE, 9, 0, 0, 0, 0),
+    )
     made.add(event)
     assert list(made.events()) == [event]
     assert len(made) == 1
@@ -61,7 +64,7 @@ def test_a_free_from_before_the_recording_is_no_lifetime() -> None:
 
 
 def test_a_second_alloc_at_an_address_ends_the_first_in_its_own_place_alone() -> None:
-    made = Recording(places_table=[Place("pool", "cpu"), Place("pool", "cuda:0")])
+    made = Recording(places_table=[MemoryPlace("pool", "cpu"), MemoryPlace("pool", "cuda:0")])
     made.add(Event(1, Kind.ALLOC, 64, 10, 0, 0, 0))
     made.add(Event(2, Kind.ALLOC, 64, 20, 0, 1, 0))
     made.add(Event(3, Kind.ALLOC, 64, 30, 0, 0, 0))

@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.base.errors import BadInput, NotFound
-from holdfast.memory.packing import Span
-from holdfast.memory.pool import Pool
-from holdfast.memory.recording import Event, Kind, Place, Recording
-from holdfast.memory.replay import (
+from holdfast.memory.plan.packing import Span
+from holdfast.memory.plan.replay import (
     Outcome,
     Requests,
     compare,
@@ -18,15 +16,17 @@ from holdfast.memory.replay import (
     spans,
     table,
 )
-from holdfast.memory.resource import Virtual
-from holdfast.memory.simulators import TorchDefault
+from holdfast.memory.plan.simulators import TorchDefault
+from holdfast.memory.pools.pool import Pool
+from holdfast.memory.profile.recording import Event, Kind, MemoryPlace, Recording
+from holdfast.memory.resources.resource import Virtual
 
 TRACES = Path(__file__).parents[2] / "benchmarks" / "traces"
 
 
 def recorded(*events: tuple[Kind, int, int] | tuple[Kind, int, int, int]) -> Recording:
     """(kind, address, size) or (kind, address, size, place), one event after the other."""
-    made = Recording(places_table=[Place("torch", "cpu"), Place("numpy", "cpu")])
+    made = Recording(places_table=[MemoryPlace("torch", "cpu"), MemoryPlace("numpy", "cpu")])
     for at, (kind, address, size, *place) in enumerate(events):
         made.add(Event(at * 10, kind, address, size, 0, place[0] if place else 0, 0))
     return made

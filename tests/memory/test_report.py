@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from holdfast.memory import pairing
-from holdfast.memory.recording import Event, Frame, Kind, Place, Recording
-from holdfast.memory.report import Report, Share, format_ns
+from holdfast.memory.profile import lifetimes
+from holdfast.memory.profile.recording import Event, Frame, Kind, MemoryPlace, Recording
+from holdfast.memory.profile.report import MemoryShare, Report, format_ns
 from tests.memory import samples
 from tests.memory.samples import MS
 
@@ -32,22 +32,28 @@ def test_the_blocks_at_a_time_are_those_begun_and_not_ended() -> None:
 
 
 def test_a_peak_that_lasted_no_time_is_still_seen() -> None:
-    made = Recording(places_table=[Place("pool", "cpu")], duration_ns=9)
+    made = Recording(places_table=[MemoryPlace("pool", "cpu")], duration_ns=9)
     made.add(Event(5, Kind.ALLOC, 1, 70, 0, 0, 0))
     made.add(Event(5, Kind.FREE, 1, 0, 0, 0, 0))
     report = Report(made)
     assert [block.size for block in report.at(report.peak_ns)] == [70]
-    assert report.by_place() == [Share("pool cpu", 70, 1)]
+    assert report.by_place() == [MemoryShare("pool cpu", 70, 1)]
 
 
 def test_shares_are_added_up_by_line_tag_and_place() -> None:
     report = Report(samples.few())
-    assert report.by_location() == [Share(LOAD, 100, 1), Share(FORWARD, 50, 2)]
-    assert report.by_tag() == [Share("(no tag)", 100, 1), Share("vae", 50, 2)]
-    assert report.by_place() == [Share("pool cuda:0 (weights)", 100, 1), Share("torch cpu", 50, 2)]
-    assert report.by_location(20 * MS) == [Share(LOAD, 100, 1), Share(FORWARD, 30, 1)]
-    assert report.allocated() == [Share(LOAD, 100, 1), Share(FORWARD, 50, 2)]
-    assert report.left() == [Share(LOAD, 100, 1)]
+    assert report.by_location() == [MemoryShare(LOAD, 100, 1), MemoryShare(FORWARD, 50, 2)]
+    assert report.by_tag() == [MemoryShare("(no tag)", 100, 1), MemoryShare("vae", 50, 2)]
+    assert report.by_place() == [
+        MemoryShare("pool cuda:0 (weights)", 100, 1),
+        MemoryShare("torch cpu", 50, 2),
+    ]
+    assert report.by_location(20 * MS) == [MemoryShare(LOAD, 100, 1), MemoryShare(FORWARD, 30, 1)]
+    assert report.allocated_by_location() == [
+        MemoryShare(LOAD, 100, 1),
+        MemoryShare(FORWARD, 50, 2),
+    ]
+    assert report.left_by_location() == [MemoryShare(LOAD, 100, 1)]
 
 
 def test_the_summary_is_a_page_of_text() -> None:
@@ -55,7 +61,7 @@ def test_the_summary_is_a_page_of_text() -> None:
         Report(samples.few()).summary()
         == """\
 few.py
-recorded  60.0 ms, 7 events, 3 blocks, 150 B handed out
+recorded  60.0 ms, 7 events, 3 blocks, 150 B allocated
 peak      150 B in 3 blocks, 30.0 ms after the start
 at end    100 B in 1 block
 process   900 B resident at most, 30.0 ms after the start
@@ -85,7 +91,7 @@ notes
 
 
 def test_past_ten_rows_the_rest_is_added_up() -> None:
-    made = Recording(places_table=[Place("pool", "cpu")])
+    made = Recording(places_table=[MemoryPlace("pool", "cpu")])
     for number in range(12):
         made.stacks_table.append((Frame("a.py", number, "f"),))
         made.add(Event(number, Kind.ALLOC, number, 10 + number, number + 1, 0, 0))
@@ -99,7 +105,7 @@ def test_an_empty_recording_has_a_summary() -> None:
         Report(Recording()).summary()
         == """\
 memory recording
-recorded  0 µs, 0 events, 0 blocks, 0 B handed out
+recorded  0 µs, 0 events, 0 blocks, 0 B allocated
 peak      0 B in 0 blocks, 0 µs after the start
 at end    0 B in 0 blocks
 note      no block came from NumPy, torch or a pool of Holdfast; Python's own objects are not \
@@ -120,17 +126,17 @@ def test_the_document_holds_what_the_summary_says_and_stacks() -> None:
 
 @pytest.mark.parametrize("made", [samples.few(), samples.unet(2), samples.many(3000)], ids=len)
 def test_pairs_of_events_are_the_lifetimes(made: Recording) -> None:
-    blocks = pairing.pair(made)
-    rows = [pairing.lifetime(made, blocks, row) for row in range(len(blocks))]
+    blocks = lifetimes.pair(made)
+    rows = [lifetimes.lifetime(made, blocks, row) for row in range(len(blocks))]
     assert rows == made.lifetimes()
 
 
 def test_totals_are_the_sums_of_what_is_alive() -> None:
     made = samples.unet(1)
-    blocks = pairing.pair(made)
-    totals = pairing.totals(made, blocks)
+    blocks = lifetimes.pair(made)
+    totals = lifetimes.totals(made, blocks)
     for event in range(0, len(made), 97):
-        alive = pairing.alive_after(blocks, event)
+        alive = lifetimes.alive_after(blocks, event)
         assert totals[event] == sum(made.sizes[blocks.begins[row]] for row in alive)
 
 
@@ -139,7 +145,7 @@ def test_totals_are_the_sums_of_what_is_alive() -> None:
     [
         (["/v/site-packages/torch/a.py", "/v/site-packages/numpy/b.py", "my.py"], "my.py:1 in f"),
         (["/v/dist-packages/numpy/core/b.py", "/w/numpy/mine.py"], "/w/numpy/mine.py:1 in f"),
-        (["/w/src/holdfast/memory/pool.py", "/w/src/mine/a.py"], "/w/src/mine/a.py:1 in f"),
+        (["/w/src/holdfast/memory/pools/pool.py", "/w/src/mine/a.py"], "/w/src/mine/a.py:1 in f"),
         (["C:\\v\\site-packages\\torch\\a.py", "C:\\mine.py"], "C:\\mine.py:1 in f"),
         (["/v/site-packages/torchvision/a.py", "/me/my.py"], "torchvision/a.py:1 in f"),
         (["<frozen importlib._bootstrap>", "/me/my.py"], "/me/my.py:1 in f"),
@@ -148,14 +154,14 @@ def test_totals_are_the_sums_of_what_is_alive() -> None:
     ],
 )
 def test_a_block_is_put_down_to_the_line_that_asked(files: list[str], found: str) -> None:
-    assert pairing.location(tuple(Frame(file, 1, "f") for file in files)) == found
+    assert lifetimes.location(tuple(Frame(file, 1, "f") for file in files)) == found
 
 
 def _segments(*events: tuple[Kind, int, int]) -> list[tuple[int, int, int, int]]:
-    made = Recording(places_table=[Place("pool", "cpu")])
+    made = Recording(places_table=[MemoryPlace("pool", "cpu")])
     for number, (kind, address, size) in enumerate(events):
         made.add(Event(number, kind, address, size, 0, 0, 0))
-    return [segment[:4] for segment in pairing.segments(made)]
+    return [segment[:4] for segment in lifetimes.segments(made)]
 
 
 def test_a_release_ends_the_range_that_was_reserved() -> None:
@@ -190,5 +196,5 @@ def test_one_release_may_end_several_ranges() -> None:
         (250 * 10**9, "4 min 10 s"),
     ],
 )
-def test_times_are_told_in_units_of_their_size(time_ns: int, text: str) -> None:
+def test_times_are_formatted_in_units_of_their_size(time_ns: int, text: str) -> None:
     assert format_ns(time_ns) == text

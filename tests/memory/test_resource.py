@@ -6,8 +6,15 @@ from typing import Any, cast
 import pytest
 
 from holdfast.base.errors import BadInput, ForeignPointer, OutOfMemory, Unsupported
-from holdfast.memory import system
-from holdfast.memory.resource import Growable, Host, Numa, Pinned, Resource, Virtual
+from holdfast.memory.core import system_pages
+from holdfast.memory.resources.resource import (
+    Growable,
+    Host,
+    Numa,
+    Pinned,
+    Resource,
+    Virtual,
+)
 from holdfast.topology import numa
 
 PAGE = 4096
@@ -31,14 +38,14 @@ def test_memory_of_the_host_is_zero_and_can_be_written(name: str) -> None:
 
 
 @pytest.mark.parametrize("made", [Host(), Pinned(), Virtual()], ids=repr)
-def test_an_address_is_given_back_once(made: Any) -> None:
+def test_an_address_is_freed_once(made: Any) -> None:
     address = made.allocate(0)
     assert address != made.allocate(0)
     made.free(address)
     with pytest.raises(ForeignPointer) as caught:
         made.free(address)
     assert str(caught.value) == (
-        f"{made!r} did not hand out {address:#x}, or took it back before\n"
+        f"{made!r} did not allocate {address:#x}, or freed it before\n"
         "  expected: an address that allocate() returned and that was not freed since"
     )
     with pytest.raises(BadInput, match="cannot allocate -1 bytes"):
@@ -52,10 +59,10 @@ def test_what_is_no_number_of_bytes_is_refused(size: Any) -> None:
     assert str(refused.value) == f"cannot allocate {size!r}\n  expected: a number of bytes"
 
 
-def test_what_is_no_address_was_not_handed_out() -> None:
+def test_a_value_that_is_no_address_was_not_allocated() -> None:
     with pytest.raises(ForeignPointer) as refused:
         Host().free(cast("int", None))
-    assert str(refused.value).startswith("Host() did not hand out None, or took it back before\n")
+    assert str(refused.value).startswith("Host() did not allocate None, or freed it before\n")
     assert not Host().owns(cast("int", "x"))
 
 
@@ -68,8 +75,8 @@ def test_only_some_resources_grow_in_place() -> None:
 def test_pinned_pages_are_there_before_they_are_touched() -> None:
     pinned, plain = Pinned(), Host()
     address, other = pinned.allocate(64 * PAGE), plain.allocate(64 * PAGE)
-    assert system.pages_touched(address, 64 * PAGE) == 64
-    assert system.pages_touched(other, 64 * PAGE) == 0
+    assert system_pages.pages_touched(address, 64 * PAGE) == 64
+    assert system_pages.pages_touched(other, 64 * PAGE) == 0
     pinned.free(address)
     plain.free(other)
 
@@ -77,10 +84,12 @@ def test_pinned_pages_are_there_before_they_are_touched() -> None:
 def test_memory_that_cannot_be_locked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     freed: list[int] = []
     pinned = Pinned()
-    monkeypatch.setattr(system, "lock", lambda address, length: False)
-    release = system.release
+    monkeypatch.setattr(system_pages, "lock", lambda address, length: False)
+    release = system_pages.release
     monkeypatch.setattr(
-        system, "release", lambda address, length: (freed.append(length), release(address, length))
+        system_pages,
+        "release",
+        lambda address, length: (freed.append(length), release(address, length)),
     )
     with pytest.raises(OutOfMemory) as caught:
         pinned.allocate(5000)
@@ -93,7 +102,7 @@ def test_memory_that_cannot_be_locked_is_refused(monkeypatch: pytest.MonkeyPatch
 
 
 def test_memory_that_the_system_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system, "make_usable", lambda address, length: False)
+    monkeypatch.setattr(system_pages, "make_usable", lambda address, length: False)
     with pytest.raises(OutOfMemory) as caught:
         Host().allocate(5000)
     assert str(caught.value) == (
@@ -115,7 +124,7 @@ def test_a_node_that_is_not_there_is_refused_and_leaves_no_range(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out: dict[int, int] = {}
-    reserve, release = system.reserve, system.release
+    reserve, release = system_pages.reserve, system_pages.release
 
     def reserving(length: int) -> int:
         address = reserve(length)
@@ -126,8 +135,8 @@ def test_a_node_that_is_not_there_is_refused_and_leaves_no_range(
         out.pop(address, None)
         release(address, length)
 
-    monkeypatch.setattr(system, "reserve", reserving)
-    monkeypatch.setattr(system, "release", releasing)
+    monkeypatch.setattr(system_pages, "reserve", reserving)
+    monkeypatch.setattr(system_pages, "release", releasing)
 
     def refuse(address: int, length: int, nodes: list[int]) -> None:
         raise Unsupported(f"no node {nodes[0]}")

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.base.errors import BadInput, ForeignPointer
-from holdfast.memory.recording import Recording
-from holdfast.memory.replay import replay
-from holdfast.memory.simulators import (
+from holdfast.memory.plan.replay import replay
+from holdfast.memory.plan.simulators import (
     MIB,
     SIMULATORS,
     GenesisBuckets,
@@ -22,6 +21,7 @@ from holdfast.memory.simulators import (
     TorchDefault,
     TorchExpandable,
 )
+from holdfast.memory.profile.recording import Recording
 from tests.examples import examples
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -71,7 +71,7 @@ def test_a_block_cannot_be_freed_twice(name: str) -> None:
     with pytest.raises(ForeignPointer) as caught:
         simulator.free(address)
     assert str(caught.value) == (
-        f"{type(simulator).__name__}() did not hand out {address:#x}, or took it back before\n"
+        f"{type(simulator).__name__}() did not allocate {address:#x}, or freed it before\n"
         "  expected: an address that allocate() returned and that was not freed since"
     )
 

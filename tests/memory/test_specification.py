@@ -16,7 +16,7 @@ import pytest
 
 import holdfast
 from holdfast import compute, memory
-from holdfast.memory.manager import FallbackWarning, MemoryManager
+from holdfast.memory.pools.manager import FallbackWarning, MemoryManager
 
 CONFIGURATION = """
 import holdfast as genesis

@@ -2,7 +2,12 @@ from __future__ import annotations
 
 import json
 
-from holdfast.memory.stats import Counter, DetailedStats, LargeAllocation, MemoryStats
+from holdfast.memory.core.stats import (
+    Counter,
+    DetailedStats,
+    LargeAllocation,
+    MemoryStats,
+)
 
 MB = 10**6
 
@@ -28,7 +33,7 @@ def test_the_specification_s_fields_are_there_and_begin_at_zero() -> None:
     assert [getattr(stats, name) for name in names] == [0] * 8
 
 
-def test_fragmentation_is_the_part_of_what_is_reserved_that_nobody_asked_for() -> None:
+def test_fragmentation_is_the_share_of_reserved_bytes_not_requested() -> None:
     assert MemoryStats(allocated_bytes=25, reserved_bytes=100).fragmentation_ratio() == 0.75
     assert MemoryStats(num_allocs=8, cache_hits=6).cache_hit_rate() == 0.75
 
@@ -53,8 +58,8 @@ def test_a_summary_is_a_few_lines_for_people() -> None:
     assert stats.summary() == (
         "allocated   3.0 MB in 3 blocks, at most 5.0 MB\n"
         "reserved    4.0 MB, at most 6.0 MB\n"
-        "cached      1.0 MB (25% of what is reserved is not in use)\n"
-        "requests    10, 90.0% met from the cache"
+        "cached      1.0 MB (25% of the reserved bytes are not in use)\n"
+        "requests    10, 90.0% served from the cache"
     )
     data = json.loads(json.dumps(stats.to_dict()))
     assert (data["allocated_bytes"], data["fragmentation_ratio"]) == (3 * MB, 0.25)
@@ -72,7 +77,7 @@ def test_a_counter_has_current_peak_and_total() -> None:
 
 def test_the_detailed_view_has_the_large_blocks_and_every_device() -> None:
     large = LargeAllocation(200 * 2**20, "model.py:7 in load", "cuda:0", "vae", 4096)
-    small = LargeAllocation(10, "a place that was not recorded", "cpu", "", 8192)
+    small = LargeAllocation(10, "an unrecorded location", "cpu", "", 8192)
     stats = DetailedStats(
         total_allocated=3,
         peak_allocated=4,
@@ -89,11 +94,11 @@ def test_the_detailed_view_has_the_large_blocks_and_every_device() -> None:
         "cpu\n"
         "  allocated   3 B in 1 blocks, at most 0 B\n"
         "  reserved    0 B, at most 0 B\n"
-        "  cached      0 B (0% of what is reserved is not in use)\n"
-        "  requests    1, 0.0% met from the cache\n"
+        "  cached      0 B (0% of the reserved bytes are not in use)\n"
+        "  requests    1, 0.0% served from the cache\n"
         "tag vae: 1 B now, 2.0 KB at most, 6 blocks in all\n"
         "  210 MB on cuda:0 [vae] from model.py:7 in load\n"
-        "  10 B on cpu from a place that was not recorded"
+        "  10 B on cpu from an unrecorded location"
     )
     data = json.loads(json.dumps(stats.to_dict()))
     assert data["by_tag"]["vae"]["peak_bytes"] == 2000

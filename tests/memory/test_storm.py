@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.memory import system
-from holdfast.memory.adaptors import Limit, Statistics
-from holdfast.memory.memory_pool import MemoryPool
-from holdfast.memory.pool import Pool
+from holdfast.memory.core import system_pages
+from holdfast.memory.pools.memory_pool import MemoryPool
+from holdfast.memory.pools.pool import Pool
+from holdfast.memory.resources.adaptors import Limit, Statistics
 from tests.memory.conftest import audit
 
 pytestmark = pytest.mark.slow  # many turns, and processes of their own
@@ -33,8 +33,8 @@ START = """
 import faulthandler, gc, os, random, signal, sys, threading, time, weakref
 faulthandler.dump_traceback_later(60, exit=True)
 from tests.memory.conftest import audit, core_named
-from holdfast.memory.memory_pool import MemoryPool
-from holdfast.memory.pool import Pool
+from holdfast.memory.pools.memory_pool import MemoryPool
+from holdfast.memory.pools.pool import Pool
 pool = MemoryPool(resource=Pool(core=core_named(sys.argv[1])))
 core = pool.pool.core
 """
@@ -89,7 +89,7 @@ def often() -> Iterator[None]:
 # ---- threads
 
 
-def test_eight_threads_get_blocks_that_nobody_else_writes_to(core: ModuleType, often: None) -> None:
+def test_eight_threads_get_blocks_of_their_own(core: ModuleType, often: None) -> None:
     pool = MemoryPool(resource=Pool(core=core))
     parcels: queue.SimpleQueue[tuple[Any, int, int]] = queue.SimpleQueue()
 
@@ -458,14 +458,14 @@ def test_memory_that_is_used_again_costs_no_page_fault(pool: Pool) -> None:
             fill(block.address, size, 7)
 
     def fresh() -> None:
-        address = system.reserve(size)
-        assert system.make_usable(address, size)
+        address = system_pages.reserve(size)
+        assert system_pages.make_usable(address, size)
         fill(address, size, 7)
-        system.release(address, size)
+        system_pages.release(address, size)
 
     pooled()
     assert _faults(pooled) < 20
     # Where the system hands out huge pages unasked there are fewer, but still one each.
-    assert _faults(fresh) >= size // system.HUGE_PAGE
+    assert _faults(fresh) >= size // system_pages.HUGE_PAGE
     pool.empty_cache()
-    assert _faults(pooled) >= size // system.HUGE_PAGE
+    assert _faults(pooled) >= size // system_pages.HUGE_PAGE

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.base.errors import OutOfMemory
-from holdfast.memory import system
+from holdfast.memory.core import system_pages
 
 PAGE = 4096
 
@@ -20,44 +20,44 @@ def test_a_reserved_range_begins_at_a_huge_page_and_leaves_nothing_over() -> Non
             total += max(0, min(stop, high) - max(start, low))
         return total
 
-    length = 5 * system.HUGE_PAGE
-    address = system.reserve(length)
-    assert address % system.HUGE_PAGE == 0
+    length = 5 * system_pages.HUGE_PAGE
+    address = system_pages.reserve(length)
+    assert address % system_pages.HUGE_PAGE == 0
     assert mapped(address, address + length) == length
-    system.release(address, length)
+    system_pages.release(address, length)
     assert mapped(address, address + length) == 0
 
 
-def test_pages_come_when_they_are_touched_and_go_when_they_are_given_back() -> None:
+def test_pages_come_when_touched_and_go_when_discarded() -> None:
     length = 16 * PAGE
-    address = system.reserve(length)
-    assert system.make_usable(address, length)
-    assert system.pages_touched(address, length) == 0
+    address = system_pages.reserve(length)
+    assert system_pages.make_usable(address, length)
+    assert system_pages.pages_touched(address, length) == 0
     ctypes.memset(address, 1, 4 * PAGE)
-    assert system.pages_touched(address, length) == 4
-    assert system.give_pages_back(address, 2 * PAGE)
-    assert system.pages_touched(address, length) == 2
+    assert system_pages.pages_touched(address, length) == 4
+    assert system_pages.discard_pages(address, 2 * PAGE)
+    assert system_pages.pages_touched(address, length) == 2
     assert ctypes.string_at(address, 1) == b"\0"
     assert ctypes.string_at(address + 2 * PAGE, 1) == b"\1"
-    assert system.lock(address, length)
-    assert system.pages_touched(address, length) == 16
-    system.release(address, length)
+    assert system_pages.lock(address, length)
+    assert system_pages.pages_touched(address, length) == 16
+    system_pages.release(address, length)
 
 
 def test_what_is_not_mapped_is_answered_with_no() -> None:
     length = 4 * PAGE
-    address = system.reserve(length)
-    system.release(address, length)
-    assert not system.make_usable(address, length)
-    assert not system.give_pages_back(address, length)
-    assert not system.lock(address, length)
-    assert system.pages_touched(address, length) == 0
-    system.release(address, 0)
+    address = system_pages.reserve(length)
+    system_pages.release(address, length)
+    assert not system_pages.make_usable(address, length)
+    assert not system_pages.discard_pages(address, length)
+    assert not system_pages.lock(address, length)
+    assert system_pages.pages_touched(address, length) == 0
+    system_pages.release(address, 0)
 
 
 def test_more_than_there_is_address_space_is_refused() -> None:
     with pytest.raises(OutOfMemory) as caught:
-        system.reserve(1 << 60)
+        system_pages.reserve(1 << 60)
     assert str(caught.value) == (
         "the system has no 1153 PB of address space: Cannot allocate memory\n"
         "  expected: room in the address space (ulimit -v)"
@@ -68,11 +68,11 @@ def test_more_than_there_is_address_space_is_refused() -> None:
 def test_a_range_that_may_not_be_touched_ends_the_process(usable: bool, script) -> None:
     text = f"""
 import ctypes, os, signal
-from holdfast.memory import system
-address = system.reserve(4096)
-assert system.make_usable(address, 4096)
+from holdfast.memory.core import system_pages
+address = system_pages.reserve(4096)
+assert system_pages.make_usable(address, 4096)
 if not {usable}:
-    assert system.make_unusable(address, 4096)
+    assert system_pages.make_unusable(address, 4096)
 child = os.fork()
 if not child:
     import faulthandler

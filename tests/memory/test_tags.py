@@ -6,11 +6,11 @@ from types import ModuleType
 import pytest
 
 from holdfast.base.errors import BadInput
-from holdfast.memory import tags
-from holdfast.memory.memory_pool import MemoryPool
-from holdfast.memory.pool import Pool
-from holdfast.memory.stats import Counter
-from holdfast.memory.tags import tag
+from holdfast.memory.core import tags
+from holdfast.memory.core.stats import Counter
+from holdfast.memory.core.tags import tag
+from holdfast.memory.pools.memory_pool import MemoryPool
+from holdfast.memory.pools.pool import Pool
 
 pytestmark = pytest.mark.usefixtures("chosen")
 

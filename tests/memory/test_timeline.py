@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.base.errors import BadInput, MissingDependency
-from holdfast.memory.recording import Recording
-from holdfast.memory.timeline import Chart, Series, Timeline, thinned
+from holdfast.memory.profile.recording import Recording
+from holdfast.memory.profile.timeline import Chart, Series, Timeline, thin_series
 from tests.memory import samples
 from tests.memory.samples import MS
 
@@ -52,24 +52,24 @@ def test_thinning_keeps_the_ends_and_both_extremes(points: int) -> None:
     rng = random.Random(points)
     times = sorted(rng.randrange(10**6) ** 2 for _ in range(20_000))
     series = Series(times, [rng.randrange(10**9) for _ in times])
-    thin = thinned(series, points)
-    assert len(thin.bytes) <= points
-    assert (max(thin.bytes), min(thin.bytes)) == (max(series.bytes), min(series.bytes))
-    assert (thin.times_ns[0], thin.times_ns[-1]) == (times[0], times[-1])
-    assert set(zip(*thin, strict=True)) <= set(zip(*series, strict=True))
-    assert list(thin.times_ns) == sorted(thin.times_ns)
+    thinned = thin_series(series, points)
+    assert len(thinned.bytes) <= points
+    assert (max(thinned.bytes), min(thinned.bytes)) == (max(series.bytes), min(series.bytes))
+    assert (thinned.times_ns[0], thinned.times_ns[-1]) == (times[0], times[-1])
+    assert set(zip(*thinned, strict=True)) <= set(zip(*series, strict=True))
+    assert list(thinned.times_ns) == sorted(thinned.times_ns)
 
 
 def test_every_stretch_of_time_keeps_its_own_peak() -> None:
     times = list(range(10_000))
     values = [1000 if t % 1000 == 500 else 0 for t in times]
-    thin = thinned(Series(times, values), 60)
-    assert [t for t, v in zip(*thin, strict=True) if v == 1000] == list(range(500, 10_000, 1000))
+    thinned = thin_series(Series(times, values), 60)
+    assert [t for t, v in zip(*thinned, strict=True) if v == 1000] == list(range(500, 10_000, 1000))
 
 
 def test_a_short_series_stays_as_it_is() -> None:
     series = Series(array("q", [1, 2]), array("q", [5, 6]))
-    assert thinned(series, 10) == ([1, 2], [5, 6])
+    assert thin_series(series, 10) == ([1, 2], [5, 6])
 
 
 def test_the_chart_shows_the_shape_in_letters() -> None:
@@ -158,7 +158,7 @@ def test_another_suffix_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "no" / "a.png"
     with pytest.raises(BadInput) as caught:
         Timeline(samples.few()).save(path)

@@ -10,9 +10,14 @@ import threading
 import pytest
 
 from holdfast.base.errors import Misuse, Unsupported
-from holdfast.memory import compiled, core, torch_cpu
-from holdfast.memory.pool import Pool
-from holdfast.memory.torch_cpu import LEAST_BYTES, install_torch_pool, uninstall_torch_pool
+from holdfast.memory.core import native_build, pool_core
+from holdfast.memory.hooks import torch_cpu
+from holdfast.memory.hooks.torch_cpu import (
+    LEAST_BYTES,
+    install_torch_pool,
+    uninstall_torch_pool,
+)
+from holdfast.memory.pools.pool import Pool
 
 torch = pytest.importorskip("torch")
 LARGE = LEAST_BYTES  # bytes
@@ -131,10 +136,10 @@ def test_a_full_pool_leaves_the_rest_to_malloc():
 
 def test_a_pool_with_the_python_core_is_refused():
     with pytest.raises(Unsupported) as caught:
-        install_torch_pool(Pool(core=core))
+        install_torch_pool(Pool(core=pool_core))
     assert str(caught.value) == (
         "a pool under torch needs the compiled core: this pool has the Python one\n"
-        "  expected: a pool made where HOLDFAST_CORE is not python"
+        "  expected: a pool made without HOLDFAST_CORE=python"
     )
 
 
@@ -142,7 +147,7 @@ def test_without_a_compiler_the_error_says_what_to_install(monkeypatch):
     def refuse(*_):
         raise Unsupported("there is no C++ compiler on this machine", expected="c++ on the path")
 
-    monkeypatch.setattr(compiled, "library", refuse)
+    monkeypatch.setattr(native_build, "library", refuse)
     monkeypatch.setattr(torch_cpu, "_library", torch_cpu._library.__wrapped__)
     with pytest.raises(Unsupported) as caught:
         install_torch_pool(POOL)
@@ -209,7 +214,7 @@ def test_torchs_own_profiler_still_sees_the_memory():
 def test_tensors_that_outlive_everything_do_not_crash_the_end_of_python():
     program = (
         "import torch\n"
-        "from holdfast.memory.torch_cpu import install_torch_pool\n"
+        "from holdfast.memory.hooks.torch_cpu import install_torch_pool\n"
         "install_torch_pool()\n"
         "torch.kept = [torch.ones(n) for n in (1, 1000, 1_000_000)]\n"
     )

@@ -97,7 +97,7 @@ def test_a_block_is_a_tensor_without_a_copy_and_computes():
     assert torch.equal(tensor @ tensor, tensor.clone() @ tensor.clone())
     again = torch.from_dlpack(block)
     assert again.data_ptr() == block.ptr
-    with pytest.raises(BufferError, match="not in the memory of the host"):
+    with pytest.raises(BufferError, match="not in host memory"):
         memoryview(block)
     live = pool.stats().num_allocs - pool.stats().num_frees
     del block, again
@@ -211,7 +211,7 @@ def test_a_recording_has_torch_and_pool_on_one_axis_and_each_byte_once():
 
 @on_gpu
 def test_tensors_can_have_segments_of_their_own():
-    from holdfast.memory.torch_cuda import OwnSegments
+    from holdfast.memory.resources.torch_cuda import OwnSegments
 
     with OwnSegments() as own:
         tensor = torch.empty(32 * MB, dtype=torch.uint8, device="cuda")

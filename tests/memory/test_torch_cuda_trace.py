@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.memory.recording import Event, Kind, Place, Recording
-from holdfast.memory.torch_cuda_trace import merge
+from holdfast.memory.profile.recording import Event, Kind, MemoryPlace, Recording
+from holdfast.memory.profile.torch_cuda_trace import merge
 
-POOL, TORCH = Place("pool", "cuda:0", "mine"), Place("torch", "cuda:0")
+POOL, TORCH = MemoryPlace("pool", "cuda:0", "mine"), MemoryPlace("torch", "cuda:0")
 
 
 def theirs(*rows: tuple[int, Kind, int, int], started_s: float = 100.0) -> Recording:

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from holdfast.base.errors import BadInput, MissingDependency
-from holdfast.memory.memory_pool import MemoryPool
-from holdfast.memory.pool import Pool
+from holdfast.memory.pools.memory_pool import MemoryPool
+from holdfast.memory.pools.pool import Pool
 from tests.memory.conftest import audit
 
 WAYS = {
@@ -62,7 +62,7 @@ def test_a_view_of_a_view_keeps_the_block(people: MemoryPool) -> None:
 
 def test_a_block_of_the_compiled_core_is_a_buffer_everywhere(core: ModuleType) -> None:
     block = Pool(core=core).core.allocate(10)
-    if core.__name__.endswith("memory.core") and sys.version_info < (3, 12):
+    if core.__name__.endswith("pool_core") and sys.version_info < (3, 12):
         with pytest.raises(TypeError, match="a bytes-like object is required"):
             memoryview(block)
         return
@@ -111,26 +111,26 @@ def test_a_shape_that_does_not_fit_is_refused(people: MemoryPool, shape: Any, me
     block = people.allocate(40)
     with pytest.raises(BadInput) as caught:
         block.array("int32", shape)
-    assert str(caught.value) == f"a block of 40 bytes is no int32 array {message}"
+    assert str(caught.value) == f"cannot view a block of 40 bytes as a int32 array {message}"
     with pytest.raises(BadInput) as caught:
         block.tensor("int32", shape)
-    assert str(caught.value) == f"a block of 40 bytes is no torch.int32 array {message}"
+    assert str(caught.value) == f"cannot view a block of 40 bytes as a torch.int32 array {message}"
 
 
-PLAIN = "\n  expected: a type of plain items, of at least 1 byte each"
-NUMPY = '\n  expected: a type such as "uint8" or "float32"'
-TORCH = '\n  expected: a type such as "uint8" or torch.float32'
+PLAIN = "\n  expected: a plain dtype with elements of at least 1 byte"
+NUMPY = '\n  expected: a dtype such as "uint8" or "float32"'
+TORCH = '\n  expected: a dtype such as "uint8" or torch.float32'
 
 
 @pytest.mark.parametrize(
     ("dtype", "message"),
     [
-        ("V0", "memory cannot be looked at as items of type '|V0'" + PLAIN),
-        ("S0", "memory cannot be looked at as items of type '|S0'" + PLAIN),
-        ("O", "memory cannot be looked at as items of type 'object'" + PLAIN),
-        ("(2,)i4", "memory cannot be looked at as items of type \"('<i4', (2,))\"" + PLAIN),
-        ("nope", "NumPy has no type 'nope'" + NUMPY),
-        (3, "NumPy has no type 3" + NUMPY),
+        ("V0", "cannot view memory as elements of dtype '|V0'" + PLAIN),
+        ("S0", "cannot view memory as elements of dtype '|S0'" + PLAIN),
+        ("O", "cannot view memory as elements of dtype 'object'" + PLAIN),
+        ("(2,)i4", "cannot view memory as elements of dtype \"('<i4', (2,))\"" + PLAIN),
+        ("nope", "NumPy has no dtype 'nope'" + NUMPY),
+        (3, "NumPy has no dtype 3" + NUMPY),
     ],
 )
 def test_a_type_that_numpy_does_not_have_over_memory_is_refused(
@@ -145,7 +145,7 @@ def test_a_type_that_numpy_does_not_have_over_memory_is_refused(
 def test_a_type_that_torch_does_not_have_is_refused(people: MemoryPool, dtype: Any) -> None:
     with pytest.raises(BadInput) as caught:
         people.allocate(40).tensor(dtype)
-    assert str(caught.value) == f"torch has no type {dtype!r}{TORCH}"
+    assert str(caught.value) == f"torch has no dtype {dtype!r}{TORCH}"
 
 
 @pytest.mark.parametrize("shape", [1.5, ("a",), "12", (2, None), object])
@@ -155,7 +155,7 @@ def test_what_is_no_shape_is_refused(people: MemoryPool, shape: Any) -> None:
         with pytest.raises(BadInput) as caught:
             look("int32", shape)
         assert str(caught.value) == (
-            f"cannot read {shape!r} as a shape\n  expected: a whole number, or several"
+            f"cannot read {shape!r} as a shape\n  expected: an integer, or several"
         )
 
 
@@ -167,7 +167,7 @@ def test_a_shape_is_made_of_any_whole_numbers(people: MemoryPool) -> None:
     with pytest.raises(BadInput) as caught:
         people.allocate(4).array("int64", ())
     assert str(caught.value) == (
-        "a block of 4 bytes is no int64 array of shape ()\n  expected: at least 8 bytes"
+        "cannot view a block of 4 bytes as a int64 array of shape ()\n  expected: at least 8 bytes"
     )
 
 
@@ -177,34 +177,34 @@ def test_a_shape_that_a_library_has_no_room_for_is_refused(people: MemoryPool) -
         with pytest.raises(BadInput) as caught:
             look("int32", (0, 1 << 70))
         assert caught.value.what.startswith(
-            f"{name} makes no array of shape (0, 1180591620717411303424): "
+            f"{name} cannot make an array of shape (0, 1180591620717411303424): "
         )
         assert caught.value.expected == "a smaller shape"
 
 
-def test_a_block_that_was_given_back_is_not_looked_at(people: MemoryPool) -> None:
+def test_a_freed_block_cannot_be_viewed(people: MemoryPool) -> None:
     block = people.allocate(100)
     people.deallocate(block)
     for look in (block.view, block.array, block.tensor, block.__dlpack__):
-        with pytest.raises(BufferError, match=r"^this block was given back to its pool$"):
+        with pytest.raises(BufferError, match=r"^this block was freed$"):
             look()
     with pytest.raises(BufferError):
         numpy.asarray(block)
     other = people.allocate(100)
     people.deallocate(other.address)
-    with pytest.raises(BufferError, match=r"^this block was given back to its pool$"):
+    with pytest.raises(BufferError, match=r"^this block was freed$"):
         other.view()
     assert audit(people.pool.core) == {}
 
 
-def test_memory_that_the_cpu_cannot_reach_is_not_looked_at(core: ModuleType) -> None:
+def test_memory_that_the_cpu_cannot_reach_cannot_be_viewed(core: ModuleType) -> None:
     class Owner:
         def give(self, address: int) -> None:
             pass
 
     block = core.make_block(Owner(), 4096, 100, host=False)
     for look in (block.view, block.array):
-        with pytest.raises(BufferError, match=r"^this block is not in the memory of the host$"):
+        with pytest.raises(BufferError, match=r"^this block is not in host memory$"):
             look()
     assert not hasattr(block, "__array_interface__")
     assert block.__cuda_array_interface__ == {
@@ -227,7 +227,7 @@ def test_a_block_tells_what_it_is(people: MemoryPool) -> None:
     assert (block.host, block.pinned, block.freed, block.exports) == (True, False, False, 0)
     assert repr(block) == f"<Block of 2.0 KB at {address:#x}>"
     people.deallocate(block)
-    assert repr(block) == f"<Block of 2.0 KB at {address:#x}, given back>"
+    assert repr(block) == f"<Block of 2.0 KB at {address:#x}, freed>"
     assert block.freed
 
 

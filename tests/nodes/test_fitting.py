@@ -14,7 +14,7 @@ from torch import nn
 from holdfast.base.errors import BadInput, Unsupported
 from holdfast.nodes.host.fitting import Question, Room
 from holdfast.nodes.residency.choices import Answer, answer
-from holdfast.nodes.residency.fitting import HoldfastWillItFit, duration, gib, report
+from holdfast.nodes.residency.fitting import HoldfastWillItFit, format_duration, format_gib, report
 from holdfast.nodes.residency.streaming import Streaming
 from holdfast.residency.carriers.simulated import Simulated
 
@@ -210,7 +210,7 @@ def test_an_interrupt_comes_through() -> None:
         raise InterruptedError(f"{done} of {total}")
 
     with pytest.raises(InterruptedError, match="0 of 2"):
-        answer(asked(), tell=stop)
+        answer(asked(), progress=stop)
 
 
 # ---- memory as ComfyUI shares it out
@@ -285,11 +285,11 @@ def test_the_report_says_no_and_what_would_do() -> None:
 @pytest.mark.parametrize(
     ("say", "value", "text"),
     [
-        (gib, 5 << 30, "5.00 GiB"),
-        (gib, 3 << 20, "3.0 MiB"),
-        (duration, 1.234, "1.23 ms"),
-        (duration, 1234.0, "1.23 s"),
-        (duration, 125_000.0, "2 min 5 s"),
+        (format_gib, 5 << 30, "5.00 GiB"),
+        (format_gib, 3 << 20, "3.0 MiB"),
+        (format_duration, 1.234, "1.23 ms"),
+        (format_duration, 1234.0, "1.23 s"),
+        (format_duration, 125_000.0, "2 min 5 s"),
     ],
 )
 def test_amounts_are_written_for_a_person(
@@ -304,9 +304,9 @@ def test_amounts_are_written_for_a_person(
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"steps": 0}, "cannot use steps=0\n  expected: a whole number from 1 to 10000"),
-        ({"steps": 1.5}, "cannot use steps=1.5\n  expected: a whole number from 1 to 10000"),
-        ({"steps": True}, "cannot use steps=True\n  expected: a whole number from 1 to 10000"),
+        ({"steps": 0}, "cannot use steps=0\n  expected: an integer from 1 to 10000"),
+        ({"steps": 1.5}, "cannot use steps=1.5\n  expected: an integer from 1 to 10000"),
+        ({"steps": True}, "cannot use steps=True\n  expected: an integer from 1 to 10000"),
         ({"cfg": math.nan}, "cannot use cfg=nan\n  expected: a number from 0 to 100"),
         ({"cfg": "8"}, "cannot use cfg='8'\n  expected: a number from 0 to 100"),
         ({"budget_gb": -1.0}, "cannot use budget_gb=-1.0\n  expected: a number from 0 to 4096"),

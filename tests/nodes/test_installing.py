@@ -231,7 +231,7 @@ def test_an_old_copy_is_updated_and_files_of_others_stay(comfyui: Path) -> None:
     (pack(comfyui) / "locales" / "xx").mkdir()
     (pack(comfyui) / "locales" / "xx" / "main.json").write_bytes(old)
     for name in ("requirements.txt", "locales/xx/main.json"):
-        record["files"][name] = installing._sum(pack(comfyui) / "requirements.txt")
+        record["files"][name] = installing._hash(pack(comfyui) / "requirements.txt")
     (pack(comfyui) / RECORD).write_text(json.dumps(record))
     (pack(comfyui) / "mine.txt").write_text("mine")
     (pack(comfyui) / "example_workflows" / "mine.json").write_text("{}")
@@ -300,7 +300,7 @@ def test_a_forged_record_reaches_no_file_outside(comfyui: Path, tmp_path: Path) 
     victim.write_text("precious")
     pack(comfyui).mkdir()
     for name in ("../../../victim.txt", str(victim)):
-        files = {name: installing._sum(victim)}
+        files = {name: installing._hash(victim)}
         (pack(comfyui) / RECORD).write_text(json.dumps({"files": files}))
         with pytest.raises(BadInput, match="something else has this name"):
             remove(comfyui)

@@ -239,8 +239,8 @@ def test_devices_are_shown_with_all_their_figures() -> None:
 
 
 def test_models_of_holdfast_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live.xla, "loaded", lambda: [("small", 1), ("tiny-flux", 5 * MB)])
-    assert live.loaded() == (
+    monkeypatch.setattr(live.xla, "list_loaded", lambda: [("small", 1), ("tiny-flux", 5 * MB)])
+    assert live.list_models() == (
         live.Model("tiny-flux", "xla", 5 * MB, 0, "holdfast"),
         live.Model("small", "xla", 1, 0, "holdfast"),
     )

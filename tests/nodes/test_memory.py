@@ -23,9 +23,9 @@ from holdfast.nodes.host.sockets import ANYTHING
 from holdfast.nodes.memory import freeing, holding, sampling, words
 from holdfast.nodes.memory.machine import _IN_THE_DARK, machine
 from holdfast.nodes.memory.pictures import ticks, timeline
-from holdfast.nodes.memory.recording import Recorded, Recorder, recorded
+from holdfast.nodes.memory.recording import Recorder, RunRecording, extract_run
 from holdfast.nodes.memory.sampling import Device, Peak, Sample, Span
-from holdfast.nodes.memory.sheet import plain
+from holdfast.nodes.memory.sheet import to_plain
 from holdfast.topology.probes.simulated import simulate
 
 torch = pytest.importorskip("torch")
@@ -34,7 +34,7 @@ GB = 10**9
 KIND = "HoldfastMemoryTimeline"
 
 
-def run_of_two_nodes(*, device: bool = True) -> Recorded:
+def run_of_two_nodes(*, device: bool = True) -> RunRecording:
     """Two nodes; the second has the peak."""
     samples = []
     for at, ram, vram in [(0, 2, 1), (1, 3, 4), (2, 3, 15), (3, 2.5, 5)]:
@@ -46,7 +46,7 @@ def run_of_two_nodes(*, device: bool = True) -> Recorded:
         "2": Peak("2", 3 * GB, 15 * GB if device else None, 11 * GB if device else 0, 1.0),
     }
     spans = (Span("1", "Load", "a", 0, 2), Span("2", "VAEDecode", "a", 2, 3))
-    return Recorded(tuple(samples), spans, peaks, {"1": "Load <b>it</b>", "2": "VAEDecode"})
+    return RunRecording(tuple(samples), spans, peaks, {"1": "Load <b>it</b>", "2": "VAEDecode"})
 
 
 # ---- nodes
@@ -117,8 +117,7 @@ def test_themes_and_widths_that_cannot_be_drawn_are_refused() -> None:
         with pytest.raises(BadInput) as refused:
             timeline(run_of_two_nodes(), width=width)  # pyright: ignore[reportArgumentType]
         assert str(refused.value) == (
-            f"cannot draw a picture {width!r} pixels wide\n"
-            "  expected: a whole number from 480 to 2560"
+            f"cannot draw a picture {width!r} pixels wide\n  expected: an integer from 480 to 2560"
         )
 
 
@@ -230,7 +229,7 @@ def test_freed_says_what_is_still_held_and_what_to_do() -> None:
         "  RAM: 1.0 KB more, 4.0 GB still in use",
         "unloaded: SDXL: 5.0 GB, 3.0 GB on cuda:0, 2.0 GB on cpu",
         "unloaded: TPU models, 1.0 GB",
-        "given back by pools: 7.0 GB",
+        "freed by pools: 7.0 GB",
         "ComfyUI unloads its models when the prompt is over",
         "still held:",
         "  2.0 GB on cuda:0 in 3 tensors: the kept result of node 4 (Load)",
@@ -258,10 +257,10 @@ def test_a_run_in_words() -> None:
 @pytest.mark.parametrize("theme", ["dark", "light"])
 @pytest.mark.parametrize("device", [True, False])
 def test_a_picture_has_its_peak_where_it_was(theme: str, device: bool) -> None:
-    from holdfast.nodes.memory.sheet import theme_of
+    from holdfast.nodes.memory.sheet import find_theme
 
     picture = timeline(run_of_two_nodes(device=device), theme=theme, width=1280)
-    colours = theme_of(theme)
+    colours = find_theme(theme)
     wanted = colours.device if device else colours.ram
     marks = [x for x, _ in places(picture, wanted)]
     assert marks
@@ -282,17 +281,17 @@ def rgb(colour: str) -> tuple[int, ...]:
 
 
 def test_a_run_of_one_sample_can_be_drawn() -> None:
-    one = Recorded((Sample(5.0, GB, GB, (), 0),))
+    one = RunRecording((Sample(5.0, GB, GB, (), 0),))
     assert timeline(one, width=480).size[0] == 480
     assert words.run_text(one) == "0 ms, no node was seen\npeak in RAM: 1.0 GB"
 
 
 def test_names_that_cannot_be_drawn_are_replaced_by_the_class() -> None:
     run = run_of_two_nodes()
-    strange = Recorded(run.samples, run.spans, run.peaks, {"1": "載入模型", "2": "解碼"})
+    strange = RunRecording(run.samples, run.spans, run.peaks, {"1": "載入模型", "2": "解碼"})
     assert timeline(strange, width=640).size[0] == 640
     assert strange.kind("2") == "VAEDecode #2"
-    assert plain("載入 · x") == "?? | x"
+    assert to_plain("載入 · x") == "?? | x"
 
 
 def test_the_page_escapes_what_a_workflow_calls_its_nodes() -> None:
@@ -411,11 +410,11 @@ def test_a_prompt_with_the_node_is_recorded_until_it_is_over(comfy: Comfy) -> No
     assert len(comfy.handlers) == 1
     assert comfy.send(PROMPT) == {"prompt": PROMPT}
     assert recorder.running
-    assert recorder.recorded() is None  # it does not run yet
+    assert recorder.current_run() is None  # it does not run yet
     comfy.items = [(0, "a", PROMPT, {}, [])]
-    until(lambda: len(getattr(recorder.recorded(), "samples", ())) > 3)
+    until(lambda: len(getattr(recorder.current_run(), "samples", ())) > 3)
     assert recorder.running
-    found = recorder.recorded()
+    found = recorder.current_run()
     assert found is not None
     assert {one.prompt for one in found.samples} == {"a"}
     assert found.names == {"1": "Load", "2": KIND}
@@ -480,7 +479,7 @@ def test_the_node_that_asks_is_no_part_of_the_recording() -> None:
             return {node: Peak(node, 9, None, 1, 2.0) for node in "12"}
 
     sampler: Any = Sampled()
-    found = recorded(sampler, "a", {}, but="2")
+    found = extract_run(sampler, "a", {}, but="2")
     assert found is not None
     assert [(one.at_s, one.node) for one in found.samples] == [
         *((0, None), (1, "1"), (2, "1")),
@@ -488,15 +487,15 @@ def test_the_node_that_asks_is_no_part_of_the_recording() -> None:
     ]
     assert found.spans == (Span("1", "Load", "a", 1, 3),)
     assert list(found.peaks) == ["1"]
-    assert recorded(sampler, "another", {}) is None
+    assert extract_run(sampler, "another", {}) is None
 
 
 def test_without_comfyui_there_is_nothing_to_watch() -> None:
     assert not memory.watch_prompts()
-    assert models.loaded() == []
-    assert list(models.kept()) == []
+    assert models.list_loaded() == []
+    assert list(models.list_kept()) == []
     assert not models.forget_outputs(0.0)
-    assert not models.in_a_node()
+    assert not models.is_in_node()
 
 
 def test_files_are_made_in_comfyuis_temp_folder_under_our_names(

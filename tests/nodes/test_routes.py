@@ -62,7 +62,7 @@ def live() -> Iterator[Live]:
 
 def _error(body: bytes) -> str:
     with pytest.raises(BadInput) as caught:
-        routes.options(body)
+        routes.parse_options(body)
     return str(caught.value)
 
 
@@ -164,8 +164,8 @@ def test_an_unknown_query_is_refused(live: Live) -> None:
 
 def test_models_and_caches_are_freed_where_nothing_is_said() -> None:
     usual = {"models": True, "caches": True, "forget_outputs": False}
-    assert routes.options(b"") == routes.options(b"{}") == usual
-    assert routes.options(b'{"models": false}') == usual | {"models": False}
+    assert routes.parse_options(b"") == routes.parse_options(b"{}") == usual
+    assert routes.parse_options(b'{"models": false}') == usual | {"models": False}
 
 
 def test_a_body_that_cannot_be_used_is_refused() -> None:
@@ -211,7 +211,7 @@ def test_an_error_is_answered_in_its_three_parts() -> None:
     def fail(_: Request) -> Answer:
         raise OutOfMemory("all is full", expected="room", hint="close something")
 
-    assert host.answered(fail, Request()) == Answer(
+    assert host.answer_request(fail, Request()) == Answer(
         {
             "error": "all is full\n  expected: room\n  try: close something",
             "what": "all is full",
@@ -223,7 +223,7 @@ def test_an_error_is_answered_in_its_three_parts() -> None:
 
 
 def test_a_bad_request_is_answered_with_status_400(live: Live) -> None:
-    found = host.answered(lambda request: routes.look(live, request), Request({"since": "x"}))
+    found = host.answer_request(lambda request: routes.look(live, request), Request({"since": "x"}))
     assert found.status == 400
     assert found.body["what"] == "since is 'x'"
 
@@ -261,12 +261,12 @@ class _Asked:
 def test_a_body_of_another_kind_or_size_is_not_read(
     kind: str, length: int | None, status: int, text: str
 ) -> None:
-    refused = host._refused("POST", _Asked(kind, length))
+    refused = host._reject("POST", _Asked(kind, length))
     assert refused is not None
     assert refused.status == status
     assert refused.body["error"] == (
         f"{text}\n  try: send a small JSON object, such as {{}}, with Content-Type: "
         "application/json"
     )
-    assert host._refused("GET", _Asked(kind, length)) is None
-    assert host._refused("POST", _Asked("application/json", 2)) is None
+    assert host._reject("GET", _Asked(kind, length)) is None
+    assert host._reject("POST", _Asked("application/json", 2)) is None

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.nodes.host import following
 from holdfast.nodes.memory import sampling
-from holdfast.nodes.memory.sampling import Device, Peak, Sample, Sampler, thinned
+from holdfast.nodes.memory.sampling import Device, Peak, Sample, Sampler, thin
 
 MB = 1_000_000
 
@@ -72,7 +72,7 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int | 
         now[0] += 1.0
         return sample(now[0], ram, device, running.node, running.prompt), {}
 
-    monkeypatch.setattr(sampling, "_taken", taken)
+    monkeypatch.setattr(sampling, "_take_with_marks", taken)
     yield planned
     assert planned == []
 
@@ -110,7 +110,7 @@ def test_a_sample_has_the_memory_of_this_process_and_no_node_without_comfyui() -
     assert (after.node, after.prompt, after.devices, after.pinned_bytes) == (None, None, (), 0)
     assert after.at_s >= before.at_s
     assert following.running() == following.NOTHING
-    assert not following.following()
+    assert not following.has_server()
 
 
 def test_reading_goes_through_no_objects_and_starts_no_process(
@@ -193,7 +193,7 @@ def test_a_peak_between_two_nodes_is_nobodys(comfy: Comfy, monkeypatch: pytest.M
         now, most = next(marks)
         return sample(float(now), now, None, running.node, running.prompt), {sampling.RAM: most}
 
-    monkeypatch.setattr(sampling, "_taken", taken)
+    monkeypatch.setattr(sampling, "_take_with_marks", taken)
     sampler = Sampler()
     comfy.prompt_id = "a"
     comfy.begin("1")
@@ -323,7 +323,7 @@ def test_thinning_keeps_first_last_and_every_peak() -> None:
     samples = [sample(float(n), 10, 10) for n in range(64)]
     samples[5] = sample(5.0, 99, 10)
     samples[6] = sample(6.0, 10, 99)
-    fewer = thinned(samples)
+    fewer = thin(samples)
     assert len(fewer) < 50
     assert (fewer[0], fewer[-1]) == (samples[0], samples[-1])
     assert samples[5] in fewer

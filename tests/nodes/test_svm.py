@@ -189,7 +189,7 @@ def test_the_example_of_the_specification_runs(provider: str) -> None:
     assert f"allocated 1GiB at {int(ptr):#x} by provider {provider}\n" in alloc_info
     assert stats["current_bytes"] == 1024 * MIB
     assert success is True
-    assert f"gave 1GiB at {int(ptr):#x} back to provider {provider}\n" in cleanup_info
+    assert f"freed 1GiB at {int(ptr):#x} of provider {provider}\n" in cleanup_info
 
 
 # ---- the example workflow
@@ -337,7 +337,7 @@ def test_discovery_where_the_named_provider_does_not_work_says_what_does(monkeyp
     data, text = SVMTologyDiscoveryNode().discover_topology()
     assert (data["provider"], data["domains"]) == (None, [])
     assert text == (
-        "NUMA calls work on real Linux machines alone\n"
+        "NUMA calls need a real Linux machine\n"
         "  expected: Linux, and no simulated machine in the settings\n"
         "  try: the provider 'simulated'\n"
         "providers that work here: simulated"
@@ -346,7 +346,7 @@ def test_discovery_where_the_named_provider_does_not_work_says_what_does(monkeyp
     with pytest.raises(BadInput) as caught:
         SVMTopologyAwareAllocNode().alloc_memory(1, topology_data=data)
     assert str(caught.value) == (
-        "topology_data has no provider: NUMA calls work on real Linux machines alone\n"
+        "topology_data has no provider: NUMA calls need a real Linux machine\n"
         "  expected: the topology_data of an SVM Topology Discovery that found a provider, one of "
         "retryix, opencl, numa, simulated\n"
         "  try: connect that output, or leave the input open"
@@ -373,8 +373,8 @@ def test_an_allocation_says_where_why_and_what_is_bound(simulated: None) -> None
         f"allocated 4MiB at {pointer.address:#x} by provider simulated\n"
         "  placement: bind, domain 0\n"
         "  reason: node:0 has the most free memory of those beside the CPUs: 16.0 GB\n"
-        "  pages: 1024 of 4KiB: 1024 in domain 0 (written down by the simulation)\n"
-        "  threads: not bound: the CPUs beside this memory are made up"
+        "  pages: 1024 of 4KiB: 1024 in domain 0 (recorded by the simulation)\n"
+        "  threads: not bound: the CPUs of this memory are made up"
     )
     assert isinstance(pointer, svm.Allocation)
     assert int(pointer) == pointer.address
@@ -437,7 +437,7 @@ def test_a_size_that_is_none_is_refused(simulated: None, size: Any) -> None:
         SVMTopologyAwareAllocNode().alloc_memory(size_mb=size)
     assert str(caught.value) == (
         f"cannot allocate {size!r} MiB\n"
-        "  expected: size_mb as a whole number of MiB (2**20 bytes), at least 1"
+        "  expected: size_mb as an integer of MiB (2**20 bytes), at least 1"
     )
     assert svm.statistics().total_count == 0
 
@@ -500,7 +500,7 @@ def test_migration_says_what_moved(pointer: svm.Allocation) -> None:
     assert SVMMemoryMigrationNode().migrate_memory(pointer, 0, 1, after="anything") == (
         True,
         MADE_UP + "moved 1024 pages (4.2 MB) from domain 0 to domain 1 by provider simulated\n"
-        "  pages now: 1024 of 4KiB: 1024 in domain 1 (written down by the simulation)",
+        "  pages now: 1024 of 4KiB: 1024 in domain 1 (recorded by the simulation)",
     )
 
 
@@ -518,20 +518,20 @@ def test_cleaning_up_twice_is_false_with_advice(pointer: svm.Allocation) -> None
     shown = repr(pointer)
     assert SVMMemoryCleanupNode().cleanup_memory(pointer) == (
         True,
-        MADE_UP + f"gave 4MiB at {pointer.address:#x} back to provider simulated\n"
+        MADE_UP + f"freed 4MiB at {pointer.address:#x} of provider simulated\n"
         "  in use now: 0 B in 0 allocations; peak 4.2 MB, total 4.2 MB",
     )
     assert SVMMemoryCleanupNode().cleanup_memory(pointer) == (
         False,
-        f"{shown[:-1]}, given back> was given back before\n"
-        "  expected: an allocation that was not given back yet\n" + CONNECT,
+        f"{shown[:-1]}, freed> was freed before\n"
+        "  expected: an allocation that is not freed yet\n" + CONNECT,
     )
     with pytest.raises(UseAfterFree):
         SVMTopologyMetricsNode().get_metrics(pointer)
     assert SVMMemoryMigrationNode().migrate_memory(pointer, 0, 1) == (
         False,
-        f"{shown[:-1]}, given back> was given back and cannot be used\n"
-        "  expected: an allocation that was not given back yet\n" + CONNECT,
+        f"{shown[:-1]}, freed> was freed and cannot be used\n"
+        "  expected: an allocation that is not freed yet\n" + CONNECT,
     )
 
 
@@ -545,7 +545,7 @@ def test_memory_is_cleaned_up_also_where_the_library_cannot_count(
         patched.setattr(pointer.provider, "statistics", broken)
         assert SVMMemoryCleanupNode().cleanup_memory(pointer) == (
             True,
-            MADE_UP + f"gave 4MiB at {pointer.address:#x} back to provider simulated\n"
+            MADE_UP + f"freed 4MiB at {pointer.address:#x} of provider simulated\n"
             "  in use now: unknown: the library does not answer",
         )
     assert pointer.freed
@@ -554,7 +554,7 @@ def test_memory_is_cleaned_up_also_where_the_library_cannot_count(
 @pytest.mark.parametrize(
     ("error", "migration", "cleanup"),
     [
-        (Unsupported("no"), "use it where it is: every page is whole",
+        (Unsupported("no"), "use it where it is: every page is intact",
          "clean it up again: the memory is still there"),
         (InUse("busy"), "run it again when that is over", "run it again when that is over"),
         (InUse("looked at", hint="look away"), "look away", "look away"),
@@ -596,7 +596,7 @@ def test_memory_that_somebody_looks_at_is_not_cleaned_up(pointer: svm.Allocation
     view = pointer.view()
     cleaned, text = SVMMemoryCleanupNode().cleanup_memory(pointer)
     assert not cleaned
-    assert "1 view looks at it" in text
+    assert "1 view uses it" in text
     view[0] = 7  # it is still there
     del view
     assert SVMMemoryCleanupNode().cleanup_memory(pointer)[0]

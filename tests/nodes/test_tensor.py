@@ -392,15 +392,15 @@ REFUSED = {
     ),
     "no features": (
         lambda: LINEAR.forward(torch.ones(2, 5), 5, 0),
-        "cannot use out_features=0\n  expected: a whole number of at least 1",
+        "cannot use out_features=0\n  expected: an integer of at least 1",
     ),
     "half a feature": (
         lambda: LINEAR.forward(torch.ones(2, 5), 2.5, 1),  # type: ignore[arg-type]
-        "cannot use in_features=2.5\n  expected: a whole number of at least 1",
+        "cannot use in_features=2.5\n  expected: an integer of at least 1",
     ),
     "a seed below -1": (
         lambda: LINEAR.forward(torch.ones(2, 5), 5, 1, seed=-2),
-        "cannot use seed=-2\n  expected: a whole number of at least 0",
+        "cannot use seed=-2\n  expected: an integer of at least 0",
     ),
     "other channels": (
         lambda: CONV.forward(picture(1, 6, 5, 4), 3, 3),
@@ -435,8 +435,8 @@ REFUSED = {
     ),
     "matrices that do not meet": (
         lambda: CustomPyTorchTensorOps().compute(torch.ones(2, 3), torch.ones(2, 3), "matmul"),
-        "cannot compute matmul(float32[2, 3], float32[2, 3]): 3 columns do not meet 2 rows\n"
-        "  expected: the columns of the first to be the rows of the second, and one format",
+        "cannot compute matmul(float32[2, 3], float32[2, 3]): 3 columns do not match 2 rows\n"
+        "  expected: the columns of the first to be the rows of the second, and one dtype",
     ),
     "nothing": (
         lambda: CustomPyTorchActivation().activate(None),
@@ -599,7 +599,7 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 import numpy
 from holdfast.nodes import NODE_CLASS_MAPPINGS as nodes
-assert "numpy" in sys.modules and "holdfast.compute.tensors" not in sys.modules
+assert "numpy" in sys.modules and "holdfast.compute.tensors.custom_tensor" not in sys.modules
 image = numpy.random.default_rng(0).random((1, 4, 4, 3), numpy.float32)
 (out,) = nodes["CustomPyTorchConv2D"]().forward(image, 3, 8)
 (out,) = nodes["CustomPyTorchActivation"]().activate(out, "relu")

@@ -25,7 +25,7 @@ from holdfast.nodes.xla import models as xla_models
 from holdfast.nodes.xla import steps as xla_steps
 from holdfast.nodes.xla.sockets import MARK
 from holdfast.pipeline import Pipeline
-from holdfast.pipeline.sources import BUILT_IN
+from holdfast.pipeline.model.sources import BUILT_IN
 from holdfast.xla.scaffold.names import name_parts
 from tests.pipeline.conftest import judge
 
@@ -407,24 +407,24 @@ def test_without_jax_the_extra_is_named() -> None:
 
 def test_one_model_is_kept_and_another_takes_its_place() -> None:
     read()
-    ((name, flux),) = xla.loaded()
+    ((name, flux),) = xla.list_loaded()
     assert (name, flux > 10**6) == ("tiny-flux", True)
     first = xla.TPUNode._models.held
     drawn()
     assert xla.TPUNode._models.held is first
     read("wan")
-    ((name, wan),) = xla.loaded()
+    ((name, wan),) = xla.list_loaded()
     assert (name, wan != flux) == ("tiny-wan", True)
 
 
 def test_what_was_unloaded_is_loaded_again() -> None:
     latent = drawn()
     wanted = decoded(latent)
-    ((_, size),) = xla.loaded()
+    ((_, size),) = xla.list_loaded()
     assert xla.unload() == size
-    assert (xla.unload(), xla.loaded()) == (None, [])
+    assert (xla.unload(), xla.list_loaded()) == (None, [])
     assert torch.equal(decoded(latent), wanted)
-    assert xla.loaded()
+    assert xla.list_loaded()
 
 
 def test_a_file_that_has_changed_is_seen(tmp_path: Path) -> None:
@@ -450,14 +450,14 @@ def test_the_model_goes_with_the_nodes_that_comfyui_forgets(comfyui: Path) -> No
     for node in (first, second):
         node.encode(SEVEN, device=CPU)
     del first, node
-    assert xla.loaded()
+    assert xla.list_loaded()
     del second
-    assert xla.loaded() == []
+    assert xla.list_loaded() == []
 
 
 def test_in_plain_python_the_model_stays() -> None:
     xla.FluxTPUTextEncoder().encode(SEVEN, device=CPU)
-    assert xla.loaded()
+    assert xla.list_loaded()
 
 
 # ---- stopping, failing, showing
@@ -622,6 +622,6 @@ def test_without_comfyui_no_preview_is_drawn() -> None:
 def test_latents_as_colours() -> None:
     video = torch.zeros(1, 4, 3, 2, 5)
     video[0, 0, 1] = 1.0
-    red = xla_steps.mixed(video, ([[2, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]], [0, 0, -1]))
+    red = xla_steps.mix_colours(video, ([[2, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]], [0, 0, -1]))
     assert (red.size, red.getpixel((8, 8))) == ((40, 16), (255, 128, 0))
-    assert xla_steps.mixed(video, None).getpixel((8, 8)) == (255, 0, 0)
+    assert xla_steps.mix_colours(video, None).getpixel((8, 8)) == (255, 0, 0)

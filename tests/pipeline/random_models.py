@@ -31,7 +31,7 @@ from transformers import (
     UMT5EncoderModel,
 )
 
-from holdfast.pipeline.sources import BUILT_IN
+from holdfast.pipeline.model.sources import BUILT_IN
 
 TINY_FLUX = BUILT_IN / "tiny-flux"
 

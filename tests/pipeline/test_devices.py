@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from holdfast.base.errors import BadInput, NotFound, OutOfMemory, Unsupported
-from holdfast.pipeline import torch_devices
-from holdfast.pipeline.devices import Share, choose, open_device, share
-from holdfast.pipeline.torch_devices import Cpu, Cuda, Mps, Xpu
+from holdfast.pipeline.devices import torch_devices
+from holdfast.pipeline.devices.device import DeviceBudget, choose, decide_budget, open_device
+from holdfast.pipeline.devices.torch_devices import Cpu, Cuda, Mps, Xpu
 from holdfast.topology import Gpu, Topology
 
 GB = 10**9
@@ -249,34 +249,34 @@ def test_auto_looks_for_room_for_a_budget(
     ("free", "need", "budget", "expected"),
     [
         (20, 10, None, None),
-        (5, 10, None, Share(6 * GB, "cuda: 6.0 GB free for 10.0 GB of weights, streamed")),
-        (20, 10, 6, Share(6 * GB, "cuda: 6.0 GB budget for 10.0 GB of weights, streamed")),
-        (20, 10, 15, Share(15 * GB, "cuda: 15.0 GB budget for 10.0 GB of weights")),
-        (5, 10, 15, Share(6 * GB, "cuda: 6.0 GB free for 10.0 GB of weights, streamed")),
-        (15, 10, 20, Share(16 * GB, "cuda: 16.0 GB free for 10.0 GB of weights")),
+        (5, 10, None, DeviceBudget(6 * GB, "cuda: 6.0 GB free for 10.0 GB of weights, streamed")),
+        (20, 10, 6, DeviceBudget(6 * GB, "cuda: 6.0 GB budget for 10.0 GB of weights, streamed")),
+        (20, 10, 15, DeviceBudget(15 * GB, "cuda: 15.0 GB budget for 10.0 GB of weights")),
+        (5, 10, 15, DeviceBudget(6 * GB, "cuda: 6.0 GB free for 10.0 GB of weights, streamed")),
+        (15, 10, 20, DeviceBudget(16 * GB, "cuda: 16.0 GB free for 10.0 GB of weights")),
     ],
 )
 def test_weights_get_the_budget_or_what_is_free(
     free: int,
     need: int,
     budget: int | None,
-    expected: Share | None,
+    expected: DeviceBudget | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fake_torch(monkeypatch, cuda=card(free * GB))
     wanted = None if budget is None else budget * GB
-    assert share(Cuda(), need * GB, wanted) == expected
+    assert decide_budget(Cuda(), need * GB, wanted) == expected
 
 
 def test_a_card_that_does_not_answer_gets_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_torch(monkeypatch, cuda=card(20 * GB, mem_get_info=locked))
-    assert share(Cuda(), 10 * GB, None) is None
-    found = share(Cuda(), 10 * GB, 6 * GB)
-    assert found == Share(6 * GB, "cuda: 6.0 GB budget for 10.0 GB of weights, streamed")
+    assert decide_budget(Cuda(), 10 * GB, None) is None
+    found = decide_budget(Cuda(), 10 * GB, 6 * GB)
+    assert found == DeviceBudget(6 * GB, "cuda: 6.0 GB budget for 10.0 GB of weights, streamed")
 
 
 def test_nothing_is_streamed_to_the_cpu() -> None:
-    assert share(Cpu(), 10 * GB, 6 * GB) is None
+    assert decide_budget(Cpu(), 10 * GB, 6 * GB) is None
     with pytest.raises(Unsupported) as caught:
         Cpu().carrier()
     assert str(caught.value) == (

@@ -17,9 +17,11 @@ import pytest
 from PIL import Image
 
 from holdfast.base.errors import BadInput
-from holdfast.pipeline import Pipeline, history, runs
-from holdfast.pipeline.history import RunRecord
-from holdfast.pipeline.progress import Event
+from holdfast.pipeline import Pipeline
+from holdfast.pipeline.output import history
+from holdfast.pipeline.output.history import RunRecord
+from holdfast.pipeline.run import live_runs
+from holdfast.pipeline.run.progress import Event
 from holdfast.residency.interrupt import (
     InterruptProcessingException,
     processing_interrupted,
@@ -134,17 +136,17 @@ def test_what_is_refused_before_it_begins_is_no_run(pipe: Pipeline) -> None:
 
 
 def test_a_run_tells_where_it_is_also_when_nobody_listens(pipe: Pipeline) -> None:
-    seen: list[runs.Now | None] = []
-    told = runs.Working.tell
+    seen: list[live_runs.RunStatus | None] = []
+    told = live_runs.LiveRun.report
 
-    def spying(working: runs.Working, event: Event) -> None:
+    def spying(working: live_runs.LiveRun, event: Event) -> None:
         told(working, event)
-        seen.append(runs.current())
+        seen.append(live_runs.current())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs.Working, "tell", spying)
+        patch.setattr(live_runs.LiveRun, "report", spying)
         result = pipe("a seven", steps=3)
-    assert runs.current() is None
+    assert live_runs.current() is None
     moments = [now for now in seen if now is not None]
     assert [(now.stage, now.done, now.total) for now in moments] == [
         *(("text", 0, 1), ("text", 1, 1)),
@@ -161,21 +163,21 @@ def test_a_run_tells_where_it_is_also_when_nobody_listens(pipe: Pipeline) -> Non
     assert left[-1] == 0
 
 
-def test_loading_is_under_way_too() -> None:
-    seen: list[runs.Now | None] = []
-    Pipeline.load("tiny-flux", device="cpu", progress=lambda _: seen.append(runs.current()))
+def test_loading_is_track_too() -> None:
+    seen: list[live_runs.RunStatus | None] = []
+    Pipeline.load("tiny-flux", device="cpu", progress=lambda _: seen.append(live_runs.current()))
     assert {now.stage for now in seen if now is not None} == {"load"}
     assert [now.label for now in seen if now is not None][:2] == [
         "finding files",
         "importing torch and diffusers",
     ]
-    assert runs.current() is None
+    assert live_runs.current() is None
 
 
 def test_a_run_that_is_asked_to_stop_stops_and_the_next_one_does_not(pipe: Pipeline) -> None:
     def ask(event: Event) -> None:
         if event.stage == "denoise" and event.done == 1:
-            assert runs.stop_current()
+            assert live_runs.stop_current()
 
     with pytest.raises(InterruptProcessingException):
         pipe("never", steps=3, progress=ask)
@@ -187,33 +189,33 @@ def test_a_run_that_is_asked_to_stop_stops_and_the_next_one_does_not(pipe: Pipel
 def test_a_request_that_comes_too_late_stops_nothing(pipe: Pipeline) -> None:
     def ask(event: Event) -> None:
         if event.stage == "decode" and event.done == 1:
-            assert runs.stop_current()
+            assert live_runs.stop_current()
 
     pipe("a seven", steps=1, progress=ask)
     assert not processing_interrupted()
-    assert not runs.stop_current()
+    assert not live_runs.stop_current()
     pipe("another", steps=1)
 
 
 def test_of_several_runs_the_newest_is_shown() -> None:
-    first, second = runs.Working("first"), runs.Working("second")
+    first, second = live_runs.LiveRun("first"), live_runs.LiveRun("second")
 
     def shown() -> str | None:
-        now = runs.current()
+        now = live_runs.current()
         return None if now is None else now.model
 
-    with runs.under_way(first):
-        with runs.under_way(second):
+    with live_runs.track(first):
+        with live_runs.track(second):
             assert shown() == "second"
         assert shown() == "first"
     assert shown() is None
 
 
 def test_how_long_loading_takes_is_told_by_bytes() -> None:
-    working = runs.Working("large")
+    working = live_runs.LiveRun("large")
     working._stage_began -= 10.0
-    working.tell(Event("load", 1, 7, "transformer", 25, 100))
-    left = working.now().left_s
+    working.report(Event("load", 1, 7, "transformer", 25, 100))
+    left = working.status().left_s
     assert left is not None
     assert 29 < left < 31
 
@@ -303,12 +305,13 @@ def test_a_file_is_not_noted_for_a_run_that_was_forgotten(folder: Path, tmp_path
 def test_several_processes_write_at_the_same_time_and_lose_nothing() -> None:
     program = (
         "import sys\n"
-        "from holdfast.pipeline import history, runs\n"
+        "from holdfast.pipeline.output import history\n"
+        "from holdfast.pipeline.run import live_runs\n"
         "from holdfast.base.codec import decode\n"
         "import json\n"
         "made = json.loads(sys.argv[1])\n"
         "for _ in range(20):\n"
-        "    made['id'] = runs.Working('x').id\n"
+        "    made['id'] = live_runs.LiveRun('x').id\n"
         "    history.keep(decode(history.RunRecord, made))\n"
     )
     import json
@@ -325,25 +328,25 @@ def test_several_processes_write_at_the_same_time_and_lose_nothing() -> None:
 
 
 def test_of_several_runs_the_one_that_was_meant_stops_and_no_other() -> None:
-    first, second = runs.Working("first"), runs.Working("second")
-    with runs.under_way(first), runs.under_way(second):
-        assert runs.stop_current()
+    first, second = live_runs.LiveRun("first"), live_runs.LiveRun("second")
+    with live_runs.track(first), live_runs.track(second):
+        assert live_runs.stop_current()
         throw_exception_if_processing_interrupted()  # a layer of the first
-        first.tell(Event("denoise", 1, 3))
+        first.report(Event("denoise", 1, 3))
         with pytest.raises(InterruptProcessingException):
-            second.tell(Event("denoise", 1, 3))
-    with runs.under_way(first):
-        first.tell(Event("denoise", 2, 3))
+            second.report(Event("denoise", 1, 3))
+    with live_runs.track(first):
+        first.report(Event("denoise", 2, 3))
 
 
 def test_a_request_that_other_work_took_stops_the_run_all_the_same() -> None:
-    working = runs.Working("only")
-    with runs.under_way(working):
-        assert runs.stop_current()
+    working = live_runs.LiveRun("only")
+    with live_runs.track(working):
+        assert live_runs.stop_current()
         with pytest.raises(InterruptProcessingException):
             throw_exception_if_processing_interrupted()  # a module that is no part of the run
         with pytest.raises(InterruptProcessingException):
-            working.tell(Event("denoise", 1, 3))
+            working.report(Event("denoise", 1, 3))
     assert not processing_interrupted()
 
 

@@ -23,7 +23,8 @@ from huggingface_hub import constants
 from safetensors.torch import save_file
 
 from holdfast.base.errors import HoldfastError, NotFound, Unsupported
-from holdfast.pipeline import Pipeline, hub, single_file
+from holdfast.pipeline import Pipeline
+from holdfast.pipeline.model import hub, single_file
 from tests.pipeline import original_layout, random_models
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -279,7 +280,7 @@ def test_a_hub_that_is_down_is_told_at_once(server: Hub) -> None:
 def test_a_hub_that_is_silent_is_asked_once(
     ask: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "_ASK_S", 0.2)
+    monkeypatch.setattr(hub, "_ASK_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         ask(f"http://127.0.0.1:{silent.getsockname()[1]}")
         assert error(MODEL, NotFound).startswith(
@@ -343,7 +344,7 @@ def test_the_variables_of_the_hub_are_honoured(server: Hub, tmp_path: Path) -> N
 
 
 def fetched_elsewhere(**variables: str) -> Path:
-    code = f"from holdfast.pipeline import hub; print(hub.fetch({MODEL!r}))"
+    code = f"from holdfast.pipeline.model import hub; print(hub.fetch({MODEL!r}))"
     others = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     done = subprocess.run(
         [sys.executable, "-c", code],

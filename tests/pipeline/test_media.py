@@ -14,7 +14,13 @@ import pytest
 from PIL import Image
 
 from holdfast.base.errors import BadInput, Unsupported
-from holdfast.pipeline.media import FORMATS, check_target, encode, read_settings, save
+from holdfast.pipeline.output.media import (
+    FORMATS,
+    check_target,
+    encode,
+    read_settings,
+    save,
+)
 
 SUFFIXES = list(FORMATS)
 SETTINGS = {
@@ -345,7 +351,7 @@ import os, resource, sys
 import numpy
 from pathlib import Path
 from holdfast.base.errors import HoldfastError
-from holdfast.pipeline.media import check_target, read_settings, save
+from holdfast.pipeline.output.media import check_target, read_settings, save
 path = Path(sys.argv[1])
 noise = numpy.random.default_rng(1).integers(0, 256, (1, 256, 256, 3), numpy.uint8)
 """

@@ -18,9 +18,10 @@ from holdfast.base.errors import Unsupported
 from holdfast.cli.main import main
 from holdfast.compute import engine
 from holdfast.compute.engines.opencl.engine import engine_at
-from holdfast.memory import memory_manager, opencl
+from holdfast.memory import memory_manager
+from holdfast.memory.resources import opencl_devices
 from holdfast.pipeline import Pipeline
-from holdfast.pipeline.devices import open_device
+from holdfast.pipeline.devices.device import open_device
 from tests.needs import ALL, needs
 from tests.pipeline.pictures import NAMES, furthest
 from tests.topology.test_probes import _no_opencl
@@ -130,7 +131,7 @@ def test_the_second_device_can_be_named(tmp_path: Path, theirs: Pipeline) -> Non
 
 
 def test_a_number_that_is_not_there_is_refused() -> None:
-    count = len(opencl.devices())
+    count = len(opencl_devices.devices())
     with pytest.raises(Unsupported) as caught:
         open_device("opencl:99")
     assert str(caught.value) == (
@@ -144,7 +145,7 @@ def test_a_number_that_is_not_there_is_refused() -> None:
 def test_without_a_platform_it_says_so(tmp_path: Path) -> None:
     script = (
         "from holdfast.base.errors import Unsupported\n"
-        "from holdfast.pipeline.devices import open_device\n"
+        "from holdfast.pipeline.devices.device import open_device\n"
         "try: open_device('opencl')\n"
         "except Unsupported as exc: print(exc)"
     )
@@ -156,7 +157,7 @@ def test_without_a_platform_it_says_so(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (
         0,
-        "cannot use device 'opencl': no OpenCL platform is here\n"
+        "cannot use device 'opencl': there is no OpenCL platform\n"
         "  expected: a device that torch can use here\n"
         "  try: --device auto, or `holdfast doctor` for what is missing\n",
     )

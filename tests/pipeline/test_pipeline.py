@@ -14,11 +14,11 @@ import torch
 from holdfast.base.errors import BadInput, OutOfMemory, Unsupported
 from holdfast.base.registry import Entry
 from holdfast.pipeline import Event, Pipeline
-from holdfast.pipeline.devices import DEVICES
-from holdfast.pipeline.families.common import to_bytes
-from holdfast.pipeline.sources import BUILT_IN
-from holdfast.pipeline.stages import STAGES
-from holdfast.pipeline.torch_devices import Cpu
+from holdfast.pipeline.devices.device import DEVICES
+from holdfast.pipeline.devices.torch_devices import Cpu
+from holdfast.pipeline.model.sources import BUILT_IN
+from holdfast.pipeline.run.families.common import to_bytes
+from holdfast.pipeline.run.stages import STAGES
 
 PROMPT = "a handwritten seven"
 QUICK = {"steps": 3, "seed": 1, "height": 64, "width": 64}
@@ -263,7 +263,7 @@ def test_values_that_are_no_numbers_are_no_picture(
     with pytest.raises(Unsupported) as caught:
         pipe(PROMPT, **QUICK)
     assert str(caught.value) == (
-        "the model computed values that are no numbers: this precision is too narrow for it\n"
+        "the model computed NaN or infinity: this precision is too narrow for it\n"
         "  expected: a picture\n"
         "  try: --precision bf16 or fp32"
     )

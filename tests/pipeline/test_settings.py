@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from holdfast.base.errors import BadInput
-from holdfast.pipeline.settings import Limits, settle
+from holdfast.pipeline.run.settings import Limits, settle
 
 PICTURE = Limits(height=128, width=128, multiple_of=16, steps=20, guidance=2.0)
 VIDEO = Limits(
@@ -43,7 +43,7 @@ def test_a_large_seed_keeps_every_digit() -> None:
 
 
 def test_a_folders_defaults_take_the_place_of_the_familys() -> None:
-    limits = PICTURE.replaced({"height": 256, "prompt": "not a limit", "steps": 4})
+    limits = PICTURE.with_defaults({"height": 256, "prompt": "not a limit", "steps": 4})
     assert (limits.height, limits.width, limits.steps) == (256, 128, 4)
 
 
@@ -71,13 +71,13 @@ def test_a_folders_defaults_take_the_place_of_the_familys() -> None:
             {"height": "tall"},
             "cannot draw height='tall'\n  expected: a multiple of 16 from 16 to 8192",
         ),
-        ({"steps": 0}, "cannot use steps=0\n  expected: a whole number from 1 to 1000"),
-        ({"steps": 1001}, "cannot use steps=1001\n  expected: a whole number from 1 to 1000"),
-        ({"steps": 2.5}, "cannot use steps=2.5\n  expected: a whole number from 1 to 1000"),
-        ({"steps": True}, "cannot use steps=True\n  expected: a whole number from 1 to 1000"),
+        ({"steps": 0}, "cannot use steps=0\n  expected: an integer from 1 to 1000"),
+        ({"steps": 1001}, "cannot use steps=1001\n  expected: an integer from 1 to 1000"),
+        ({"steps": 2.5}, "cannot use steps=2.5\n  expected: an integer from 1 to 1000"),
+        ({"steps": True}, "cannot use steps=True\n  expected: an integer from 1 to 1000"),
         (
             {"seed": -1},
-            "cannot use seed=-1\n  expected: a whole number from 0 to 9223372036854775807",
+            "cannot use seed=-1\n  expected: an integer from 0 to 9223372036854775807",
         ),
         (
             {"guidance": "nan"},

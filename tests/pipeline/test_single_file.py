@@ -20,8 +20,9 @@ from huggingface_hub import constants
 from safetensors.torch import save_file
 
 from holdfast.base.errors import BadInput, HoldfastError, NotFound, Unsupported
-from holdfast.pipeline import Pipeline, components
-from holdfast.pipeline.sources import locate, require_weights
+from holdfast.pipeline import Pipeline
+from holdfast.pipeline.model import components
+from holdfast.pipeline.model.sources import locate, require_weights
 from tests.pipeline import original_layout, random_models
 
 TINY_FLUX = random_models.TINY_FLUX
@@ -304,7 +305,7 @@ def test_packed_weights_are_refused(wan: Path, tmp_path: Path) -> None:
     assert error(file, Unsupported, wan) == (
         f"cannot load {str(file)!r}: its 'blocks.0.self_attn.q.weight' is packed as U8\n"
         "  expected: weights in fp32, bf16, fp16 or fp8\n"
-        "  try: the same model in one of these formats"
+        "  try: the same model in one of these dtypes"
     )
 
 
@@ -417,7 +418,7 @@ def test_a_config_that_is_a_file_is_refused(wan: Path, tmp_path: Path) -> None:
             "its 'condition_embedder.text_embedder.linear_1.weight' is 24 x 16, not 24 x 8",
         ),
         ({"num_layers": 3}, "it has no 'blocks.2.attn1.norm_k.weight'"),
-        ({"num_layers": 1}, "there is no place for its 'blocks.1.attn1.norm_k.weight'"),
+        ({"num_layers": 1}, "the network has no 'blocks.1.attn1.norm_k.weight'"),
     ],
 )
 def test_a_config_of_another_size_names_the_first_difference(
@@ -497,7 +498,7 @@ def test_a_hub_that_is_not_there_leads_to_the_option_config(
 def test_a_model_that_was_never_published_needs_a_config(wan: Path, tmp_path: Path) -> None:
     file = save(tmp_path / "wan.safetensors", original_layout.weights(wan / "transformer"))
     assert error(file, Unsupported) == (
-        f"cannot complete {str(file)!r}: no published wan model begins with 24 x 16 numbers\n"
+        f"cannot complete {str(file)!r}: no published wan model begins with 24 x 16 elements\n"
         "  expected: a folder that has the rest of the model\n"
         "  try: name it: --config FOLDER"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.base.errors import BadInput, HoldfastError, NotFound, Unsupported
-from holdfast.pipeline.sources import BUILT_IN, built_in, locate, require_weights
+from holdfast.pipeline.model.sources import BUILT_IN, built_in, locate, require_weights
 
 
 @pytest.fixture

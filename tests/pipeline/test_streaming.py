@@ -20,8 +20,9 @@ import torch
 from holdfast.base.errors import BadInput, Misuse, OutOfMemory
 from holdfast.base.units import parse_bytes
 from holdfast.cli.main import main
-from holdfast.pipeline import Event, Pipeline, Result, components, direct
-from holdfast.pipeline.sources import locate
+from holdfast.pipeline import Event, Pipeline, Result
+from holdfast.pipeline.model import components, load_into_slabs
+from holdfast.pipeline.model.sources import locate
 from holdfast.residency.interrupt import (
     InterruptProcessingException,
     interrupt_current_processing,
@@ -196,7 +197,7 @@ def test_networks_that_are_read_directly_are_those_of_the_libraries(
             continue
         cls = getattr(importlib.import_module(component.library), component.class_name)
         theirs = components.load(source, name, dtype)
-        ours = direct.network(component, cls, dtype)
+        ours = load_into_slabs.load_network(component, cls, dtype)
         assert ours is not None, name
         _same(ours.eval(), theirs)
 
@@ -230,7 +231,7 @@ def test_weights_under_other_names_are_left_to_the_libraries(tmp_path: Path) -> 
 
     from safetensors.torch import load_file, save_file
 
-    from holdfast.pipeline.sources import BUILT_IN
+    from holdfast.pipeline.model.sources import BUILT_IN
 
     folder = Path(shutil.copytree(BUILT_IN / "tiny-flux", tmp_path / "model"))
     file = folder / "text_encoder" / "model.safetensors"
@@ -283,7 +284,7 @@ def test_an_interrupt_stops_loading() -> None:
 def test_broken_weights_are_told_as_before(tmp_path: Path) -> None:
     import shutil
 
-    from holdfast.pipeline.sources import BUILT_IN
+    from holdfast.pipeline.model.sources import BUILT_IN
 
     folder = Path(shutil.copytree(BUILT_IN / "tiny-flux", tmp_path / "model"))
     config = folder / "vae" / "config.json"

@@ -14,10 +14,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from holdfast.pipeline import timeline as module
-from holdfast.pipeline import timeline_page
-from holdfast.pipeline.timeline import LIMIT, Event, Sample, Stage, Timeline
-from holdfast.pipeline.timeline_page import render
+from holdfast.pipeline.output import timeline as module
+from holdfast.pipeline.output import timeline_page
+from holdfast.pipeline.output.timeline import LIMIT, Sample, StageSpan, StepMark, Timeline
+from holdfast.pipeline.output.timeline_page import render
 
 HOSTILE = (
     "</script><script>alert('x')</script> & \"quotes\" <!-- 灯台 🌊 \udcff \0 \x1b $title $data"
@@ -69,15 +69,15 @@ def _whole_run() -> Machine:
 
 def test_stages_know_their_times_steps_and_peaks() -> None:
     assert _whole_run().timeline.stages == (
-        Stage("text", 1.0, 3.0, 1, 1, (2000.0,), 5000, 10),
-        Stage("denoise", 4.0, 14.0, 2, 2, (4000.0, 6000.0), 1000, 900),
-        Stage("decode", 14.0, 16.0, 0, None, (), 7000, 10),
+        StageSpan("text", 1.0, 3.0, 1, 1, (2000.0,), 5000, 10),
+        StageSpan("denoise", 4.0, 14.0, 2, 2, (4000.0, 6000.0), 1000, 900),
+        StageSpan("decode", 14.0, 16.0, 0, None, (), 7000, 10),
     )
 
 
 def test_events_tell_the_peak_since_the_one_before() -> None:
     events = _whole_run().timeline.events
-    assert events[1] == Event(3.0, "text", 1, 1, 5000, 10)
+    assert events[1] == StepMark(3.0, "text", 1, 1, 5000, 10)
     assert [(e.peak_host_bytes, e.peak_device_bytes) for e in events] == [
         (1000, 10),
         (5000, 10),
@@ -106,8 +106,8 @@ def test_a_stage_without_a_beginning_begins_where_the_last_ended() -> None:
     machine.timeline.mark("denoise", 2, 4)
     machine.run(1, host=4000)
     assert machine.timeline.stages == (
-        Stage("text", 0.0, 1.0, 1, None, (1000.0,), 2000, None),
-        Stage("denoise", 1.0, 5.0, 2, 4, (1500.0,), 4000, None),
+        StageSpan("text", 0.0, 1.0, 1, None, (1000.0,), 2000, None),
+        StageSpan("denoise", 1.0, 5.0, 2, 4, (1500.0,), 4000, None),
     )
 
 
@@ -258,7 +258,7 @@ def test_ctrl_c_while_the_sampler_starts_ends_it(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_recording_that_is_never_left_does_not_keep_the_program_alive() -> None:
-    program = "from holdfast.pipeline.timeline import Timeline\nTimeline().__enter__()"
+    program = "from holdfast.pipeline.output.timeline import Timeline\nTimeline().__enter__()"
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=300)
 
 

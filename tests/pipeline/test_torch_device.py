@@ -17,7 +17,7 @@ from holdfast.base.errors import Unsupported
 from holdfast.cli.main import main
 from holdfast.compute import engine
 from holdfast.pipeline import Pipeline
-from holdfast.pipeline.devices import open_device, share
+from holdfast.pipeline.devices.device import decide_budget, open_device
 from tests.needs import ALL
 from tests.pipeline.pictures import NAMES, furthest
 
@@ -120,7 +120,7 @@ def test_there_is_one() -> None:
 
 def test_nothing_is_streamed_to_it() -> None:
     device = open_device("holdfast")
-    assert share(device, 10**10, 10**9) is None
+    assert decide_budget(device, 10**10, 10**9) is None
     with pytest.raises(Unsupported) as caught:
         device.carrier()
     assert str(caught.value) == (

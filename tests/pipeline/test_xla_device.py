@@ -16,9 +16,9 @@ import pytest
 from holdfast.base.errors import Unsupported
 from holdfast.cli.main import main
 from holdfast.pipeline import Pipeline
-from holdfast.pipeline.devices import open_device, share
-from holdfast.xla.holders import holder
-from holdfast.xla.sharding import bytes_on
+from holdfast.pipeline.devices.device import decide_budget, open_device
+from holdfast.xla.cluster.device_holders import holder
+from holdfast.xla.sharding.shards import bytes_on
 from tests.needs import ALL
 from tests.pipeline import random_models
 from tests.pipeline.pictures import NAMES, furthest
@@ -174,7 +174,7 @@ def test_what_is_unloaded_leaves_no_array_on_a_device(model: str) -> None:
 
 def test_nothing_is_streamed_to_it_and_no_budget_is_kept() -> None:
     device = open_device("xla")
-    assert share(device, 10**10, 10**9) is None
+    assert decide_budget(device, 10**10, 10**9) is None
     with pytest.raises(Unsupported) as caught:
         device.limit(10**9)
     assert str(caught.value) == (

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from holdfast.residency.models.loaded import Manager
-from holdfast.residency.models.patcher import Patcher
-from holdfast.residency.rules import current
-from holdfast.residency.rules.machine import Kind, Machine
-from holdfast.residency.rules.options import Options
+from holdfast.residency.model_management.models.loaded import Manager
+from holdfast.residency.model_management.models.patcher import Patcher
+from holdfast.residency.model_management.rules import current
+from holdfast.residency.model_management.rules.machine import Kind, Machine
+from holdfast.residency.model_management.rules.options import Options
 
 MIB, GIB = 2**20, 2**30
 META, CPU = torch.device("meta"), torch.device("cpu")

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from holdfast.residency.rules.detect import System
-from holdfast.residency.rules.machine import Machine
-from holdfast.residency.rules.options import Options
+from holdfast.residency.model_management.rules.detect import System
+from holdfast.residency.model_management.rules.machine import Machine
+from holdfast.residency.model_management.rules.options import Options
 
 MIB, GIB = 2**20, 2**30
 _CACHED_BYTES, _USED_BYTES = 96 * MIB, 32 * MIB

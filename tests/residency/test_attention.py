@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import MissingDependency
-from holdfast.residency.rules import attention
-from holdfast.residency.rules.machine import Machine
-from holdfast.residency.rules.options import Options
+from holdfast.residency.model_management.rules import attention
+from holdfast.residency.model_management.rules.machine import Machine
+from holdfast.residency.model_management.rules.options import Options
 from tests.residency.made_up import MACHINES, only
 
 DEFAULT = Options()

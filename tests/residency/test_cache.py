@@ -8,10 +8,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from holdfast.residency.models.cache import empty_cache_of, soft_empty_cache
-from holdfast.residency.rules import current
-from holdfast.residency.rules.machine import Machine
-from holdfast.residency.rules.options import Options
+from holdfast.residency.model_management.models.cache import (
+    empty_cache_of,
+    soft_empty_cache,
+)
+from holdfast.residency.model_management.rules import current
+from holdfast.residency.model_management.rules.machine import Machine
+from holdfast.residency.model_management.rules.options import Options
 
 
 def made_up_torch(calls: list[str], initialized: bool = True) -> SimpleNamespace:

@@ -14,7 +14,7 @@ from holdfast.residency.carriers import CARRIERS, carrier_for, measure
 from holdfast.residency.carriers.plain import Plain
 from holdfast.residency.carriers.simulated import Simulated
 from holdfast.residency.packing.pack import pack
-from holdfast.residency.slabs import slab
+from holdfast.residency.stream.slabs import slab
 
 MAKERS: dict[str, Callable[[], Any]] = {
     "simulated, late": lambda: Simulated(eager=0.0),

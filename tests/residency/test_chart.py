@@ -12,9 +12,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.memory import page as memory_page
-from holdfast.residency.recording.chart import ASSETS, Stay, chart, page, section, stays
-from holdfast.residency.recording.journal import NOT_ARRIVED, Entry
+from holdfast.memory.profile import page as memory_page
+from holdfast.residency.recording.chart import (
+    ASSETS,
+    Stay,
+    find_stays,
+    make_section,
+    render_fragment,
+    render_page,
+)
+from holdfast.residency.recording.journal import NOT_ARRIVED, THERE_BEFORE, Entry
 from tests.memory import samples
 from tests.memory.browser import browser, missing
 from tests.needs import needs
@@ -58,7 +65,7 @@ def test_kept_weights_stay_until_they_are_evicted_or_the_recording_ends() -> Non
         Entry("keep", "a", 5, 6.0, 6.0),
         Entry("pass", "forward", 0, 0.0, 9.0),
     ]
-    assert stays(made) == [
+    assert find_stays(made) == [
         Stay("", "a", 5, 1.0, 4.0, kept=True),
         Stay("", "b", 6, 2.0, 9.0, kept=True),
         Stay("", "a", 5, 6.0, 9.0, kept=True),
@@ -68,43 +75,44 @@ def test_kept_weights_stay_until_they_are_evicted_or_the_recording_ends() -> Non
 def test_weights_of_the_same_name_in_two_modules_are_two() -> None:
     made = [Entry("keep", "a", 5, 1.0, 1.0, "", module) for module in ("M", "N")]
     made.append(Entry("evict", "a", 5, 4.0, 4.0, "why", "M"))
-    assert [(s.module, s.end_ms) for s in stays(made)] == [("M", 4.0), ("N", 4.0)]
-    data = _data(chart(made))
+    assert [(s.module, s.end_ms) for s in find_stays(made)] == [("M", 4.0), ("N", 4.0)]
+    data = _data(render_fragment(made))
     assert [row[:2] for row in data["rows"]] == [["M", "a"], ["N", "a"]]
 
 
 def test_streamed_weights_stay_as_long_as_the_journal_says() -> None:
-    assert stays([Entry("stay", "a", 5, 1.0, 4.0)]) == [Stay("", "a", 5, 1.0, 4.0, kept=False)]
+    assert find_stays([Entry("stay", "a", 5, 1.0, 4.0)]) == [Stay("", "a", 5, 1.0, 4.0, kept=False)]
 
 
 # ---- the text
 
 
 def test_the_columns_come_out_as_they_went_in() -> None:
-    data = _data(chart([Entry("keep", "z.weight", 9, 2.0, 2.0), *passes(1, 2)]))
+    data = _data(render_fragment([Entry("keep", "z.weight", 9, 2.0, 2.0), *passes(1, 2)]))
     assert (data["from_ns"], data["length_ns"]) == (0, 2_000_000)
     names = [row[1] for row in data["rows"]]
     assert names == ["blocks.0.weight", "blocks.1.weight", "z.weight"]
     assert data["copy"] == {"step": [0], "length": [1_500_000], "row": [1], "nbytes": [15 * MB]}
     assert data["stall"]["length"] == [500_000]
-    assert data["words"][data["stall"]["reason"][0]] == "the link was busy"
+    assert data["texts"][data["stall"]["reason"][0]] == "the link was busy"
     assert sorted(data["stay"]["kept"]) == [0, 1, 1]
 
 
 def test_rows_come_in_the_order_of_use_where_it_is_given() -> None:
     made = [Entry("keep", name, 5, 1.0, 1.0, "", "M") for name in "abc"]
-    data = _data(chart(made, order=[("M", "c"), ("M", "gone"), ("M", "a")]))
+    data = _data(render_fragment(made, order=[("M", "c"), ("M", "gone"), ("M", "a")]))
     assert [row[1] for row in data["rows"]] == ["c", "a", "b"]
 
 
 def test_what_was_kept_before_is_there_from_the_start() -> None:
-    data = _data(chart([Entry("pass", "forward", 0, 0.0, 3.0)], kept={"a.weight": 7}))
+    before = Entry("keep", "a.weight", 7, 0.0, 0.0, THERE_BEFORE)
+    data = _data(render_fragment([before, Entry("pass", "forward", 0, 0.0, 3.0)]))
     assert data["rows"] == [["", "a.weight", 7, 0]]
     assert data["stay"]["length"] == [3_000_000]
 
 
 def test_nothing_recorded_makes_a_page_too() -> None:
-    assert "Computing never stood still." in page([])
+    assert "There were no stalls." in render_page([])
 
 
 def test_the_parts_of_the_picture_stay_small() -> None:
@@ -112,11 +120,11 @@ def test_the_parts_of_the_picture_stay_small() -> None:
 
 
 def test_the_page_names_no_address_of_the_network() -> None:
-    assert re.findall(r"(?:https?:)?//[a-z][^\s\"']*", page(passes())) == []
+    assert re.findall(r"(?:https?:)?//[a-z][^\s\"']*", render_page(passes())) == []
 
 
 def test_the_policy_allows_the_pages_own_style_and_script_alone() -> None:
-    text, made = page(passes()), section(passes())
+    text, made = render_page(passes()), make_section(passes())
     style, script = (
         base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()
         for part in (made.style, made.script)
@@ -134,7 +142,7 @@ def test_texts_of_the_entries_are_escaped() -> None:
         Entry("stall", f"{HOSTILE}.weight", 0, 0.0, 5.0, HOSTILE, HOSTILE),
         Entry("evict", HOSTILE, 0, 1.0, 1.0, f"</script>{HOSTILE}"),
     ]
-    text = page(made, title=f"</title>{HOSTILE}")
+    text = render_page(made, title=f"</title>{HOSTILE}")
     assert "<img" not in text
     assert text.count("</script>") == 2
     assert "&lt;img src=x onerror=alert(1)&gt;" in text
@@ -142,12 +150,12 @@ def test_texts_of_the_entries_are_escaped() -> None:
 
 def test_the_longest_stalls_come_first_in_the_table() -> None:
     made = [Entry("stall", f"blocks.{i}.w", 0, i, i + 0.01 * (i + 1), "why") for i in range(30)]
-    names = re.findall(r'data-end="\d+">([^<]*)<', page(made))
+    names = re.findall(r'data-end="\d+">([^<]*)<', render_page(made))
     assert names == [f"blocks.{i}.w" for i in range(29, 9, -1)]
 
 
 def test_a_report_of_memory_has_the_section_only_when_it_is_given() -> None:
-    made = section(passes(), title="streaming")
+    made = make_section(passes(), title="streaming")
     without = memory_page.page(samples.few())
     report = memory_page.page(samples.few(), [made])
     assert "hf-residency" not in without
@@ -159,7 +167,7 @@ def test_a_report_of_memory_has_the_section_only_when_it_is_given() -> None:
 
 
 def test_two_sections_bring_their_script_once() -> None:
-    made = section(passes())
+    made = make_section(passes())
     report = memory_page.page(samples.few(), [made, made])
     assert report.count(f"<script>{made.script}</script>") == 1
     assert report.count('<div class="hf-residency">') == 2
@@ -235,7 +243,9 @@ class TestInABrowser:
     pytestmark = in_a_browser
 
     def test_every_row_is_drawn(self, chromium: Any, tmp_path: Path, scheme: str) -> None:
-        with shown(chromium, tmp_path / "a.html", page(passes()), color_scheme=scheme) as seen:
+        with shown(
+            chromium, tmp_path / "a.html", render_page(passes()), color_scheme=scheme
+        ) as seen:
             assert seen.root.get_attribute("data-state") == "drawn"
             assert seen.view() == (0, 24_000_000)
             standing, computing = seen.colour(1.25 / 24, COMPUTE), seen.colour(0.5 / 24, COMPUTE)
@@ -249,7 +259,9 @@ class TestInABrowser:
     def test_the_pointer_tells_what_is_under_it(
         self, chromium: Any, tmp_path: Path, scheme: str
     ) -> None:
-        with shown(chromium, tmp_path / "a.html", page(passes()), color_scheme=scheme) as seen:
+        with shown(
+            chromium, tmp_path / "a.html", render_page(passes()), color_scheme=scheme
+        ) as seen:
             assert seen.tip(1.25 / 24, LINK).splitlines() == [
                 "blocks.1.weight",
                 "15.0 MB at 10.0 GB/s",
@@ -257,7 +269,7 @@ class TestInABrowser:
                 "at 1.25 ms",
             ]
             assert seen.tip(1.25 / 24, COMPUTE).splitlines() == [
-                "stood still for 500 µs",
+                "stalled for 500 µs",
                 "waiting for blocks.1.weight",
                 "the link was busy",
                 "at 1.25 ms",
@@ -270,7 +282,9 @@ class TestInABrowser:
     def test_wheel_and_drag_and_keys_move_about(
         self, chromium: Any, tmp_path: Path, scheme: str
     ) -> None:
-        with shown(chromium, tmp_path / "a.html", page(passes()), color_scheme=scheme) as seen:
+        with shown(
+            chromium, tmp_path / "a.html", render_page(passes()), color_scheme=scheme
+        ) as seen:
             seen.tab.mouse.move(*seen.at(0.5, LINK))
             seen.tab.mouse.wheel(0, -300)
             start, end = seen.view()
@@ -292,13 +306,15 @@ class TestInABrowser:
             seen.tab.keyboard.press("n")
             start, end = seen.view()
             assert start <= 1_000_000 < 1_500_000 <= end < 8_000_000
-            said = seen.tab.locator(".hf-said").text_content()
-            assert said == "stood still for 500 µs, waiting for blocks.1.weight, the link was busy"
+            status = seen.tab.locator(".hf-status").text_content()
+            assert status == "stalled for 500 µs, waiting for blocks.1.weight, the link was busy"
 
     def test_a_row_of_the_table_shows_its_stall(
         self, chromium: Any, tmp_path: Path, scheme: str
     ) -> None:
-        with shown(chromium, tmp_path / "a.html", page(passes()), color_scheme=scheme) as seen:
+        with shown(
+            chromium, tmp_path / "a.html", render_page(passes()), color_scheme=scheme
+        ) as seen:
             seen.tab.locator(".hf-stalls button").nth(5).click()
             start, end = seen.view()
             assert end - start < 8_000_000
@@ -309,7 +325,7 @@ class TestInABrowser:
 @pytest.mark.slow
 @needs(missing())
 def test_the_section_is_drawn_inside_of_the_report_of_memory(chromium: Any, tmp_path: Path) -> None:
-    report = memory_page.page(samples.few(), [section(passes(), title="streaming")])
+    report = memory_page.page(samples.few(), [make_section(passes(), title="streaming")])
     with shown(chromium, tmp_path / "a.html", report) as seen:
         assert seen.root.get_attribute("data-state") == "drawn"
         assert seen.tab.locator("#app").is_visible()
@@ -324,7 +340,7 @@ def test_the_section_is_drawn_inside_of_the_report_of_memory(chromium: Any, tmp_
 def test_fifty_thousand_entries_are_added_up_by_pixel(chromium: Any, tmp_path: Path) -> None:
     made = passes(count=520, layers=64)
     assert len(made) > 50_000
-    with shown(chromium, tmp_path / "a.html", page(made)) as seen:
+    with shown(chromium, tmp_path / "a.html", render_page(made)) as seen:
         # Rows of the map and the pixels of the lanes: far less than there are entries.
         assert int(seen.root.get_attribute("data-drawn")) < 40_000
         seen.tab.mouse.move(*seen.at(0.5, LINK))
@@ -344,6 +360,6 @@ def test_hostile_names_are_shown_as_they_are(chromium: Any, tmp_path: Path) -> N
         Entry("copy", HOSTILE, MB, 0.0, 5.0, "", HOSTILE),
         Entry("pass", HOSTILE, 0, 0.0, 5.0, HOSTILE, HOSTILE),
     ]
-    with shown(chromium, tmp_path / "a.html", page(made, title=HOSTILE)) as seen:
+    with shown(chromium, tmp_path / "a.html", render_page(made, title=HOSTILE)) as seen:
         assert seen.tip(0.5, LINK).startswith(HOSTILE)
         assert seen.tab.locator("img").count() == 0

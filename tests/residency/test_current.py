@@ -12,10 +12,10 @@ import psutil
 import pytest
 import torch
 
-from holdfast.residency.rules import current, process
-from holdfast.residency.rules.machine import Machine
-from holdfast.residency.rules.options import Options
-from holdfast.residency.rules.states import CPUState, VRAMState
+from holdfast.residency.model_management.rules import current, process
+from holdfast.residency.model_management.rules.machine import Machine
+from holdfast.residency.model_management.rules.options import Options
+from holdfast.residency.model_management.rules.states import CPUState, VRAMState
 from tests.residency.made_up import GIB, MACHINES, nvidia
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
@@ -41,7 +41,7 @@ def test_importing_asks_nothing_of_the_machine() -> None:
         "torch.cuda.is_available = torch.xpu.is_available = never\n"
         "torch.backends.mps.is_available = never\n"
         "import psutil; psutil.virtual_memory = never\n"
-        "import holdfast.residency.rules.current\n"
+        "import holdfast.residency.model_management.rules.current\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -49,8 +49,9 @@ def test_importing_asks_nothing_of_the_machine() -> None:
 def test_the_rules_need_no_torch() -> None:
     code = (
         "import sys\n"
-        "from holdfast.residency.rules import attention, detect, machine, options, placing\n"
-        "from holdfast.residency.rules import precision, process, queries, reserve, states\n"
+        "from holdfast.residency.model_management.rules import attention, detect, queries\n"
+        "from holdfast.residency.model_management.rules import options, placing, precision\n"
+        "from holdfast.residency.model_management.rules import machine, process, reserve, states\n"
         "sys.exit('torch' in sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -183,7 +184,7 @@ def test_precision_in_the_documents_form() -> None:
 
 
 def test_our_sizes_of_formats_are_those_of_torch() -> None:
-    from holdfast.residency.rules.precision import ITEM_BYTES
+    from holdfast.residency.model_management.rules.precision import ITEM_BYTES
 
     assert {w: current.dtype_size(getattr(torch, w)) for w in ITEM_BYTES} == ITEM_BYTES
 

@@ -13,10 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.residency.rules import attention, options, placing, precision, reserve
-from holdfast.residency.rules.machine import Machine, in_use
-from holdfast.residency.rules.options import Options
-from holdfast.residency.rules.states import CPUState, VRAMState
+from holdfast.residency.model_management.rules import (
+    attention,
+    options,
+    placing,
+    precision,
+    reserve,
+)
+from holdfast.residency.model_management.rules.machine import Machine, in_use
+from holdfast.residency.model_management.rules.options import Options
+from holdfast.residency.model_management.rules.states import CPUState, VRAMState
 from tests.residency.made_up import GIB, MACHINES, MIB, nvidia, only
 
 DEFAULT = Options()

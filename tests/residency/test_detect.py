@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from holdfast.base.errors import MissingDependency, Unsupported
-from holdfast.residency.rules import detect as detecting
-from holdfast.residency.rules import queries
-from holdfast.residency.rules.detect import detect
-from holdfast.residency.rules.machine import Machine
-from holdfast.residency.rules.options import Options
+from holdfast.residency.model_management.rules import detect as detecting
+from holdfast.residency.model_management.rules import queries
+from holdfast.residency.model_management.rules.detect import detect
+from holdfast.residency.model_management.rules.machine import Machine
+from holdfast.residency.model_management.rules.options import Options
 from tests.residency.made_up import (
     GIB,
     MACHINES,
@@ -262,6 +262,6 @@ def test_a_device_nobody_counts_is_refused() -> None:
     with pytest.raises(Unsupported) as caught:
         queries.free(torch, torch.device("meta"))
     assert str(caught.value) == (
-        "cannot tell the memory of device 'meta': nobody counts it\n"
+        "cannot tell the memory of device 'meta': its memory is not counted\n"
         "  expected: a device of kind cpu, mps, cuda, xpu, npu, mlu or DirectML"
     )

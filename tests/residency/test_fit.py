@@ -19,40 +19,40 @@ from holdfast.base.config import Config
 from holdfast.base.errors import BadInput, HoldfastError, NotFound
 from holdfast.residency.carriers.plain import Plain
 from holdfast.residency.carriers.simulated import Simulated
-from holdfast.residency.managing import manage, unmanage
+from holdfast.residency.managed.manage import manage, unmanage
 from holdfast.residency.packing.pack import pack
 from holdfast.residency.plan import Rates
-from holdfast.residency.prediction import rates
-from holdfast.residency.prediction.fitted import Change, Choice, Fit, seconds
-from holdfast.residency.prediction.fitting import fit
-from holdfast.residency.prediction.guesses import guess
-from holdfast.residency.prediction.networks import networks_at
-from holdfast.residency.prediction.packable import Packing
-from holdfast.residency.prediction.profile import Part, profile
-from holdfast.residency.prediction.shadow import random_inputs
-from holdfast.residency.prediction.shapes import Call
+from holdfast.residency.predict import rates
+from holdfast.residency.predict.answer import BudgetChange, Fit, PrecisionChoice, format_duration
+from holdfast.residency.predict.fit import fit
+from holdfast.residency.predict.networks import find_networks
+from holdfast.residency.predict.packable import Packing
+from holdfast.residency.predict.profile import ProfiledStretch, profile
+from holdfast.residency.predict.recognise import guess
+from holdfast.residency.predict.shadow import randomize_inputs
+from holdfast.residency.predict.shapes import ModuleCall
 from tests.residency.test_profile import MODELS, network, perceptron
 
 CPU = torch.device("cpu")
 
 
 def device(**options: Any) -> Simulated:
-    """Slow enough for bytes and products to count more than the start of a copy."""
+    """Slow enough for bytes and flops to count more than the start of a copy."""
     speeds: dict[str, Any] = {"link_gb_s": 0.1, "compute_gflops": 100.0, "memory_gb_s": 2.0}
     chosen: dict[str, Any] = speeds | {"decode_gb_s": 2.0} | options
     return Simulated(**chosen)
 
 
-def half_perceptron() -> tuple[nn.Module, Call]:
+def half_perceptron() -> tuple[nn.Module, ModuleCall]:
     torch.manual_seed(0)
     module = nn.Sequential(*(nn.Linear(512, 512) for _ in range(20)))
     for parameter in module.parameters():
         parameter.data = torch.randn(parameter.shape).mul_(0.02).to(torch.bfloat16)
     inputs = {"input": torch.empty(64, 512, dtype=torch.bfloat16, device="meta")}
-    return module.requires_grad_(False), Call("forward", inputs)
+    return module.requires_grad_(False), ModuleCall("forward", inputs)
 
 
-CASES: dict[str, Callable[[], tuple[nn.Module, Call]]] = {
+CASES: dict[str, Callable[[], tuple[nn.Module, ModuleCall]]] = {
     "flux": lambda: network("tiny-flux", "transformer"),
     "unet": lambda: network("tiny-sdxl", "unet"),
     "wan": lambda: network("tiny-wan", "transformer"),
@@ -61,15 +61,17 @@ CASES: dict[str, Callable[[], tuple[nn.Module, Call]]] = {
 }
 
 
-def asked(module: nn.Module, call: Call, carrier: Simulated, budget: Any, **more: Any) -> Fit:
+def predict(
+    module: nn.Module, call: ModuleCall, carrier: Simulated, budget: Any, **more: Any
+) -> Fit:
     return fit(module, carrier, budget, inputs=call.inputs, entry=call.entry, **more)
 
 
-def really(module: nn.Module, call: Call, budget: int, pack: bool | str) -> tuple[float, int]:
+def really(module: nn.Module, call: ModuleCall, budget: int, pack: bool | str) -> tuple[float, int]:
     """Milliseconds of a pass in the steady state, and the peak in bytes."""
     carrier = device()
     manage(module, budget, carrier, pack=pack)
-    inputs = random_inputs(call.inputs, CPU)
+    inputs = randomize_inputs(call.inputs, CPU)
     try:
         with torch.no_grad():
             for _ in range(7):  # the order is found, then timed, then followed
@@ -111,9 +113,9 @@ LONG = [
 )
 def test_a_prediction_holds(case: str, share: float, packed: bool) -> None:
     module, call = CASES[case]()
-    whole = asked(module, call, device(), None)
+    whole = predict(module, call, device(), None)
     budget = int(whole.activation_bytes or 0) + int(share * whole.weight_bytes)
-    answer = asked(module, call, device(), budget, pack=packed)
+    answer = predict(module, call, device(), budget, pack=packed)
     assert answer.fits
     step_ms, peak_bytes = really(module, call, budget, packed)
     assert answer.step_ms == pytest.approx(step_ms, rel=0.05)
@@ -130,35 +132,35 @@ def test_a_prediction_holds(case: str, share: float, packed: bool) -> None:
 )
 def test_the_smallest_budget_that_streams_works(case: str) -> None:
     module, call = CASES[case]()
-    answer = asked(module, call, device(), 1)
+    answer = predict(module, call, device(), 1)
     assert not answer.fits
     assert answer.step_ms is None
     least = answer.smallest_bytes
     assert least is not None
-    assert asked(module, call, device(), least + 4096).fits
+    assert predict(module, call, device(), least + 4096).fits
     really(module, call, least + 4096, False)
-    assert not asked(module, call, device(), int(least * 0.9)).fits
+    assert not predict(module, call, device(), int(least * 0.9)).fits
 
 
 def test_more_room_is_never_slower() -> None:
     module, call = CASES["flux"]()
-    whole = asked(module, call, device(), None)
+    whole = predict(module, call, device(), None)
     budget = int(whole.activation_bytes or 0) + whole.weight_bytes // 2
-    answer = asked(module, call, device(), budget)
+    answer = predict(module, call, device(), budget)
     assert answer.more is not None
     assert answer.less is not None
     assert answer.more.budget_bytes - budget == budget - answer.less.budget_bytes == 10**6
     assert answer.step_ms is not None
     assert (answer.more.step_ms or 0) <= answer.step_ms <= (answer.less.step_ms or 0)
-    exact = asked(module, call, device(), answer.less.budget_bytes)
+    exact = predict(module, call, device(), answer.less.budget_bytes)
     assert answer.less.step_ms == pytest.approx(exact.step_ms, rel=0.05)
 
 
 def test_what_is_kept_can_be_said() -> None:
     module, call = CASES["flux"]()
-    whole = asked(module, call, device(), None)
+    whole = predict(module, call, device(), None)
     half = whole.weight_bytes // 2
-    answer = asked(module, call, device(), None, keep_bytes=half)
+    answer = predict(module, call, device(), None, keep_bytes=half)
     assert answer.kept_bytes is not None
     assert answer.kept_bytes <= half
     assert answer.streamed_bytes == pytest.approx(half, rel=0.1)
@@ -166,43 +168,43 @@ def test_what_is_kept_can_be_said() -> None:
 
 def test_half_precision_is_best_where_it_is_fastest() -> None:
     module, call = CASES["perceptron"]()
-    whole = asked(module, call, device(), None)
+    whole = predict(module, call, device(), None)
     budget = whole.weight_bytes * 3 // 10
-    answer = asked(module, call, device(), budget, pack=False)
+    answer = predict(module, call, device(), budget, pack=False)
     by_name = {choice.precision: choice for choice in answer.choices}
     assert answer.precision == "fp32"
     assert answer.best_precision == "bf16"
     assert (by_name["bf16"].step_ms or 0) < (answer.step_ms or 0)
     assert answer.why == (
-        f"bf16 (fp32 would take about {seconds(answer.step_ms or 0)}, "
-        f"fp16 would take about {seconds(by_name['fp16'].step_ms or 0)} and may overflow)"
+        f"bf16 (fp32 would take about {format_duration(answer.step_ms or 0)}, "
+        f"fp16 would take about {format_duration(by_name['fp16'].step_ms or 0)} and may overflow)"
     )
-    in_half = asked(*halved(module, call), device(), budget, pack=False)
+    in_half = predict(*halved(module, call), device(), budget, pack=False)
     assert by_name["bf16"].step_ms == pytest.approx(in_half.step_ms, rel=0.25)
 
 
-def halved(module: nn.Module, call: Call) -> tuple[nn.Module, Call]:
+def halved(module: nn.Module, call: ModuleCall) -> tuple[nn.Module, ModuleCall]:
     inputs = {name: tensor.to(torch.bfloat16) for name, tensor in call.inputs.items()}
-    return module.to(torch.bfloat16), Call(call.entry, inputs)
+    return module.to(torch.bfloat16), ModuleCall(call.entry, inputs)
 
 
 def test_one_byte_weights_stream_half_as_many_bytes() -> None:
     module, call = CASES["half perceptron"]()
-    plain = asked(module, call, device(), None, keep_bytes=0, pack=False)
-    small = asked(module, call, device(), None, keep_bytes=0, pack=False, precision="fp8")
+    plain = predict(module, call, device(), None, keep_bytes=0, pack=False)
+    small = predict(module, call, device(), None, keep_bytes=0, pack=False, precision="fp8")
     assert small.precision == "fp8"
     assert small.streamed_bytes == pytest.approx((plain.streamed_bytes or 0) / 2, rel=0.01)
 
 
 def test_packed_sizes_are_those_of_packing() -> None:
-    numbers = torch.randn(300_000, generator=torch.Generator().manual_seed(1)) * 0.02
-    raw = numbers.to(torch.bfloat16).view(torch.uint8)
+    values = torch.randn(300_000, generator=torch.Generator().manual_seed(1)) * 0.02
+    raw = values.to(torch.bfloat16).view(torch.uint8)
     for schemes in (("flat",), ("flat", "ranked")):
         packed = pack(raw, "bf16", schemes=schemes)
         assert packed is not None
-        part = Part("", raw.numel(), torch.bfloat16, False)
-        told = Packing.of(schemes, torch.bfloat16).payload_bytes(part)
-        assert told == pytest.approx(packed[0].nbytes, rel=0.01)
+        part = ProfiledStretch("", raw.numel(), torch.bfloat16, False)
+        predicted = Packing.of(schemes, torch.bfloat16).payload_bytes(part)
+        assert predicted == pytest.approx(packed[0].nbytes, rel=0.01)
         sampled = Packing.of(schemes, torch.bfloat16, raw[:50_000]).payload_bytes(part)
         assert sampled == pytest.approx(packed[0].nbytes, rel=0.02)
     assert Packing.of(("flat",), torch.float32).payload_bytes(part) is None
@@ -219,10 +221,10 @@ def test_no_garbage_is_looked_for_while_an_answer_is_made() -> None:
                 raise ValueError("two is too few")
             return super().forward(input)
 
-    asked(Noting(4, 4), Call("forward", {"input": torch.empty(3, 4)}), device(), None)
+    predict(Noting(4, 4), ModuleCall("forward", {"input": torch.empty(3, 4)}), device(), None)
     assert gc.isenabled()
     with pytest.raises(BadInput):
-        asked(Noting(4, 4), Call("forward", {"input": torch.empty(2, 4)}), device(), None)
+        predict(Noting(4, 4), ModuleCall("forward", {"input": torch.empty(2, 4)}), device(), None)
     assert gc.isenabled()
     assert looking == [False, False]
 
@@ -249,14 +251,14 @@ def test_one_network_that_does_not_fit_is_named_in_the_table() -> None:
     failing = [part.network for part in answer.parts if not part.fits]
     assert answer.fits == (not failing)
     assert failing
-    told = str(answer).splitlines()
-    assert told[1].endswith(f" is the least for {', '.join(map(str, failing))}")
-    assert any(line.startswith(f"{failing[0]} ") for line in told)
+    lines = str(answer).splitlines()
+    assert lines[1].endswith(f" is the least for {', '.join(map(str, failing))}")
+    assert any(line.startswith(f"{failing[0]} ") for line in lines)
 
 
 def sparse_flux(folder: Path) -> Path:
     """The header of FLUX.1 in bf16, and a hole where 24 GB of weights would be."""
-    module = networks_at(config_of_flux(folder))[0].build()
+    module = find_networks(config_of_flux(folder))[0].build()
     header: dict[str, Any] = {}
     end = 0
     for name, tensor in module.named_parameters():
@@ -303,7 +305,7 @@ def test_24_gb_are_looked_at_through_their_header(tmp_path: Path) -> None:
     assert answer.peak_bytes is not None
     assert 7 * 10**9 < answer.peak_bytes <= 8 * 10**9
     assert answer.assumptions[-1] == (
-        "it is a FluxTransformer2DModel, by the names and shapes of its tensors"
+        "it is a FluxTransformer2DModel, judged by the names and shapes of its tensors"
     )
     named = fit(file, device(), "8GB", (1024, 1024), config=config_of_flux(tmp_path))
     assert named.step_ms == answer.step_ms
@@ -323,30 +325,30 @@ def test_a_file_of_unknown_tensors_is_told_by_its_sizes(tmp_path: Path) -> None:
         "mystery on simulated, budget 4.0 MB, fp32\n"
         "fits: all 4.0 MB of weights stay\n"
         "step      0 ms at least, for the link alone\n"
-        "assumed   the sizes of its weights alone: what its tensors are is not known"
+        "assumed   the sizes of its weights alone: its class is unknown"
     )
 
 
 def test_a_network_is_told_from_its_tensors() -> None:
-    known = networks_at(MODELS / "tiny-flux" / "transformer")[0]
-    told = guess(known.tensors())
-    assert told is not None
-    assert told[0] == known.class_name
+    known = find_networks(MODELS / "tiny-flux" / "transformer")[0]
+    found = guess(known.tensors())
+    assert found is not None
+    assert found[0] == known.class_name
     config = {n: tuple(v) if isinstance(v, list) else v for n, v in (known.config or {}).items()}
-    assert told[1] == {name: config[name] for name in told[1]}
+    assert found[1] == {name: config[name] for name in found[1]}
 
 
 def test_a_relative_is_not_mistaken(tmp_path: Path) -> None:
-    """A U-Net of another shape than SDXL has: its sizes alone are told."""
+    """A U-Net of another shape than SDXL has: only its sizes are known."""
     file = tmp_path / "relative.safetensors"
-    shutil.copy(networks_at(MODELS / "tiny-sdxl" / "unet")[0].files[0], file)
+    shutil.copy(find_networks(MODELS / "tiny-sdxl" / "unet")[0].files[0], file)
     answer = fit(file, device(), "40MB", (64, 64))
     assert answer.way == "headers"
     assert answer.fits
 
 
 def test_a_file_beside_its_configuration_is_known() -> None:
-    file = networks_at(MODELS / "tiny-wan" / "transformer")[0].files[0]
+    file = find_networks(MODELS / "tiny-wan" / "transformer")[0].files[0]
     answer = fit(file, device(), "20MB", (9, 64, 64))
     assert answer.way == "simulated"
     folder = fit(MODELS / "tiny-wan" / "transformer", device(), "20MB", (9, 64, 64))
@@ -364,7 +366,7 @@ def test_a_folder_of_configurations_alone_will_do(tmp_path: Path) -> None:
     assert answer.weight_bytes == stored.weight_bytes
 
 
-# ---- words and wrong input
+# ---- texts and wrong input
 
 
 def test_an_answer_is_readable() -> None:
@@ -390,12 +392,12 @@ def test_an_answer_is_readable() -> None:
         resident_ms=175.0,
         packed=True,
         way="measured",
-        more=Change(10 * 10**9, 215.0),
-        less=Change(6 * 10**9, None),
-        choices=(Choice("bf16", True, 246.0, False),),
+        more=BudgetChange(10 * 10**9, 215.0),
+        less=BudgetChange(6 * 10**9, None),
+        choices=(PrecisionChoice("bf16", True, 246.0, False),),
         best_precision="bf16",
         why="bf16 (fp8 would take about 0.182 s and lose quality)",
-        assumptions=("bf16 weights pack as normal numbers do",),
+        assumptions=("bf16 weights pack like normally distributed ones",),
     )
     assert str(answer) == (
         "FLUX.1-dev on cuda:0 (NVIDIA H200), budget 8.0 GB, 1024x1024, bf16\n"
@@ -403,9 +405,9 @@ def test_an_answer_is_readable() -> None:
         "step      0.246 s  (floor 0.241 s, all in memory 0.175 s; measured)\n"
         "peak      7.9 GB  (weights 6.6 GB, activations 500 MB, reserve 800 MB)\n"
         "10.0 GB   0.215 s  (-13 %)\n"
-        "6.0 GB    would not do\n"
+        "6.0 GB    does not fit\n"
         "precision bf16 (fp8 would take about 0.182 s and lose quality)\n"
-        "assumed   bf16 weights pack as normal numbers do"
+        "assumed   bf16 weights pack like normally distributed ones"
     )
     too_small = dataclasses.replace(
         answer, fits=False, step_ms=None, floor_ms=None, peak_bytes=None
@@ -468,7 +470,7 @@ def test_a_folder_with_nothing_in_it_is_told(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as caught:
         fit(other, device())
     assert str(caught.value) == (
-        f"cannot look at {str(other)!r}: it is no .safetensors file\n"
+        f"cannot look at {str(other)!r}: it is not a .safetensors file\n"
         "  expected: a diffusers folder, the folder of a network, or a .safetensors file"
     )
 
@@ -483,8 +485,8 @@ def test_a_managed_module_is_told() -> None:
         unmanage(module)
     assert str(caught.value) == (
         "cannot look at Sequential: it is managed already\n"
-        "  expected: a module that nobody manages\n"
-        "  try: managed.plan has the plan at work, residency.unmanage(module) lets it go"
+        "  expected: a module that is not managed\n"
+        "  try: managed.plan is its plan; residency.unmanage(module) ends that"
     )
 
 
@@ -497,15 +499,15 @@ def test_fit_is_a_name_of_the_layer() -> None:
 
 @pytest.fixture
 def quick_rates(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The link is not measured, but counted when it would be."""
-    asked: list[str] = []
+    """The link is not measured; counts how often it would be."""
+    measured: list[str] = []
 
-    def told(self: Plain) -> Rates:
-        asked.append(self.name)
+    def measure(self: Plain) -> Rates:
+        measured.append(self.name)
         return Rates(7.0)
 
-    monkeypatch.setattr(Plain, "rates", told)
-    return asked
+    monkeypatch.setattr(Plain, "rates", measure)
+    return measured
 
 
 def test_the_cpu_is_estimated_and_kept_on_disk(quick_rates: list[str]) -> None:
@@ -521,16 +523,16 @@ def test_the_cpu_is_estimated_and_kept_on_disk(quick_rates: list[str]) -> None:
 
 
 def test_facts_of_a_device_are_measured_once(quick_rates: list[str]) -> None:
-    facts = rates.facts_of(Plain("cpu"))
-    assert rates.facts_of(Plain("cpu")) == facts
+    facts = rates.get_facts(Plain("cpu"))
+    assert rates.get_facts(Plain("cpu")) == facts
     assert quick_rates == ["cpu"]
 
 
 def test_a_broken_cache_is_made_anew(quick_rates: list[str]) -> None:
-    rates.facts_of(Plain("cpu"))
+    rates.get_facts(Plain("cpu"))
     for file in (Config.load().cache_dir / "fit").iterdir():
         file.write_text("{")
-    assert rates.facts_of(Plain("cpu")).rates.link_gb_s == 7.0
+    assert rates.get_facts(Plain("cpu")).rates.link_gb_s == 7.0
     assert quick_rates == ["cpu", "cpu"]
 
 
@@ -539,7 +541,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HOLDFAST_CACHE_DIR", str(tmp_path / "file"))
-    assert rates.facts_of(Plain("cpu")).rates.link_gb_s == 7.0
+    assert rates.get_facts(Plain("cpu")).rates.link_gb_s == 7.0
 
 
 def test_what_was_measured_is_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -547,19 +549,19 @@ def test_what_was_measured_is_not_measured_again(monkeypatch: pytest.MonkeyPatch
     found = profile(module, call)
     carrier = device()
     calls: list[str] = []
-    real = rates.measured
+    real = rates.measure_times
 
     def counted(*arguments: Any) -> rates.Times:
         calls.append("measured")
         return real(*arguments)
 
-    monkeypatch.setattr(rates, "measured", counted)
+    monkeypatch.setattr(rates, "measure_times", counted)
     monkeypatch.setattr(rates, "Simulated", type("Nobody", (), {}))
     monkeypatch.setattr(carrier, "device", torch.device("meta"))
     monkeypatch.setattr(
-        rates, "_measured", lambda p, c: rates.Times((1.0,) * 12, 0.5, 7, "measured")
+        rates, "_measure", lambda p, c: rates.Times((1.0,) * 12, 0.5, 7, "measured")
     )
-    first = rates.times_of(found, carrier)
+    first = rates.time_layers(found, carrier)
     assert (calls, first.before_ms, first.activation_bytes) == (["measured"], 0.5, 7)
-    assert rates.times_of(found, carrier) == first
+    assert rates.time_layers(found, carrier) == first
     assert calls == ["measured"]

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from holdfast.base.errors import BadInput
-from holdfast.memory.referrers import NOBODY
+from holdfast.memory.debug.referrers import NOBODY
 from holdfast.residency.files import holding as holders_module
 from holdfast.residency.files.holding import Held, Holders, Released, Watch, holders, released
 from holdfast.residency.files.loading import load
@@ -171,7 +171,7 @@ def test_holders_of_the_largest_alone_are_looked_for(monkeypatch: pytest.MonkeyP
     found = holders(tensors)
     assert [one.nbytes for one in found.held] == [80, 40]
     assert found.held[0].holders[0].startswith("a Tensor ← item 1 of list ← local 'tensors'")
-    assert found.held[1].holders == ("somebody (looked for is who holds the 1 largest)",)
+    assert found.held[1].holders == ("unknown (only the 1 largest were searched)",)
 
 
 def test_memory_without_numbers_and_other_things() -> None:
@@ -193,7 +193,7 @@ def test_a_released_module_is_empty_and_can_be_loaded_again(file: Path) -> None:
         load(model, file)
         found = released(model)
         assert found.held.held == ()
-        assert found.given_back_bytes == found.weight_bytes >= 30 * 40 * 4 + 40 * 4 + 40 * 50 * 4
+        assert found.freed_bytes == found.weight_bytes >= 30 * 40 * 4 + 40 * 4 + 40 * 50 * 4
         assert all(parameter.is_meta for parameter in model.parameters())
         assert [tuple(p.shape) for p in model.parameters()] == [(40, 30), (40,), (50, 40)]
 
@@ -218,7 +218,7 @@ def test_a_release_says_who_keeps_a_slab(file: Path) -> None:
     model = net()
     loaded = load(model, file)
     found = released(model)
-    assert found.given_back_bytes == 0
+    assert found.freed_bytes == 0
     assert found.held.held[0].names == ("0.weight", "0.bias", "1.0.weight")
     assert plain(found.held.held[0].holders[0]) == (
         "a Tensor ← item 0 of tuple ← attribute 'slabs' of Loaded at 0x ← local 'loaded' "
@@ -242,19 +242,19 @@ def test_a_report_is_a_line_or_names_the_holders() -> None:
     held = Holders(2_000_000, (Held(2_000_000, "cpu", ("a", "b", "c"), ("x", "y")),))
     some = Released(3_000_000, 10_000_000, 9_000_000, held)
     assert str(some) == (
-        "1.0 MB of 3.0 MB given back, 1.0 MB less in RAM\n"
+        "1.0 MB of 3.0 MB freed, 1.0 MB less in RAM\n"
         "2.0 MB of 2.0 MB are held\n"
         "  2.0 MB on cpu (a and 2 more): x; y"
     )
     all_of_it = Released(3_000_000, 10_000_000, 7_000_000, Holders(3_000_000, ()))
-    assert str(all_of_it) == "3.0 MB of 3.0 MB given back, 3.0 MB less in RAM"
+    assert str(all_of_it) == "3.0 MB of 3.0 MB freed, 3.0 MB less in RAM"
 
 
 CYCLES = """
 import sys
 import torch
 from torch import nn
-from holdfast.memory.samples import rss_bytes
+from holdfast.memory.profile.samples import rss_bytes
 from holdfast.residency.files.holding import released
 from holdfast.residency.files.loading import load
 

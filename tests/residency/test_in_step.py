@@ -35,7 +35,7 @@ def test_results_are_those_of_single_calls_for_one_passage(dtype, count, eager):
             before = managed.carrier.copied_bytes
             results = together(module, [((x,), {}) for x in inputs])
             assert all(torch.equal(a, b) for a, b in zip(results, wanted, strict=True))
-    raw = sum(stretch.payload_bytes for stretch in managed._stretches)
+    raw = sum(stretch.payload_bytes for stretch in managed.weights.stretches)
     assert 0 < managed.carrier.copied_bytes - before <= raw
     assert managed.carrier.peak_bytes <= budget
     for x, result in zip(inputs, wanted, strict=True):
@@ -46,10 +46,10 @@ def test_results_are_those_of_single_calls_for_one_passage(dtype, count, eager):
 
 @pytest.mark.slow
 def test_threads_that_wait_for_work_end_by_themselves(monkeypatch):
-    from holdfast.residency import in_step
+    from holdfast.residency.managed import lockstep
 
-    workers = in_step._Workers(patience_s=0.05)
-    monkeypatch.setattr(in_step, "_WORKERS", workers)
+    workers = lockstep._Workers(patience_s=0.05)
+    monkeypatch.setattr(lockstep, "_WORKERS", workers)
     module = stack()
     inputs = [some_input(seed) for seed in range(3)]
     manage(module, budget=weight_bytes(module) // 2 + 120_000, device=device())

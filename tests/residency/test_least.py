@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from holdfast.residency.carriers.simulated import Simulated
-from holdfast.residency.least import least_budget_bytes
-from holdfast.residency.managing import manage, unmanage
+from holdfast.residency.managed.manage import manage, unmanage
+from holdfast.residency.managed.managed import Managed
+from holdfast.residency.managed.min_budget import find_min_budget
 
 
 class Net(nn.Module):
@@ -41,10 +42,15 @@ class Loose(Net):
         return super().forward(*args, **kwargs)
 
 
+def smallest(managed: Managed, args: Any, kwargs: Any) -> int | None:
+    parts = (managed.module, managed.entries, managed.weights)
+    return find_min_budget(*parts, 0, "forward", args, kwargs)
+
+
 def least(module: nn.Module, *args: Any, **kwargs: Any) -> int | None:
     managed = manage(module, 10**6, Simulated())
     try:
-        return least_budget_bytes(managed, "forward", args, kwargs)
+        return smallest(managed, args, kwargs)
     finally:
         unmanage(module)
 
@@ -86,6 +92,6 @@ def test_the_module_is_managed_as_before() -> None:
     module = Net()
     managed = manage(module, 10**6, Simulated())
     before = dict(module.__dict__)
-    least_budget_bytes(managed, "forward", (torch.randn(8, 64),), {})
+    smallest(managed, (torch.randn(8, 64),), {})
     assert module.__dict__ == before
     unmanage(module)

@@ -19,12 +19,16 @@ from holdfast.residency.interrupt import (
     InterruptProcessingException,
     interrupt_current_processing,
 )
-from holdfast.residency.models import loaded
-from holdfast.residency.models import patcher as patchers
-from holdfast.residency.models.loaded import LoadedModel, Manager, unload_order
-from holdfast.residency.models.patcher import Patcher
-from holdfast.residency.rules import current
-from holdfast.residency.rules.options import Options
+from holdfast.residency.model_management.models import loaded
+from holdfast.residency.model_management.models import patcher as patchers
+from holdfast.residency.model_management.models.loaded import (
+    LoadedModel,
+    Manager,
+    unload_order,
+)
+from holdfast.residency.model_management.models.patcher import Patcher
+from holdfast.residency.model_management.rules import current
+from holdfast.residency.model_management.rules.options import Options
 from tests.residency.cards import CPU, META, MIB, desk, made, on_card
 
 HERE = torch.cuda.is_available()
@@ -458,7 +462,7 @@ def test_a_module_whose_patcher_is_gone_is_a_leak_with_a_name(caplog):
         (record,) = caplog.records
         text = record.getMessage()
         assert text.startswith(
-            "memory leak: Sequential is on meta, and nobody can unload it, as its patcher is gone; "
+            "memory leak: Sequential is on meta, and cannot be unloaded, as its patcher is gone; "
             "it is kept by local 'module' (Sequential) of "
         )
         assert "'forgotten'" in text

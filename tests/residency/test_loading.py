@@ -550,7 +550,7 @@ def test_a_format_that_torch_has_not_is_refused(tmp_path: Path) -> None:
     file.write_bytes(len(text).to_bytes(8, "little") + text + bytes(12))
     found = refused(nn.Linear(4, 4, bias=False), file)
     assert found.startswith(
-        f"cannot load weights into Linear: 'weight' in {str(file)!r} has the format F6_E2M3\n"
+        f"cannot load weights into Linear: 'weight' in {str(file)!r} has the dtype F6_E2M3\n"
     )
 
 

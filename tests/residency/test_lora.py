@@ -46,7 +46,7 @@ def test_it_adds_what_merging_adds_and_leaves_no_trace(share):
     for _ in range(4):
         torch.testing.assert_close(module(x), changed, rtol=1e-4, atol=1e-5)
         assert managed.carrier.peak_bytes <= managed.group.budget_bytes
-    merged = sum(stretch.merged for stretch in managed._stretches)
+    merged = sum(stretch.merged for stretch in managed.weights.stretches)
     assert merged == 16 if share > 1 else merged < 16
     remove_lora(module, number)
     for _ in range(3):
@@ -56,7 +56,7 @@ def test_it_adds_what_merging_adds_and_leaves_no_trace(share):
 
 
 def test_nothing_is_merged_again_in_every_pass(monkeypatch):
-    from holdfast.residency import layers
+    from holdfast.residency.managed import weight_set
 
     module, x = stack(), some_input()
     managed = manage(module, budget=weight_bytes(module) // 2 + 60_000, device=device())
@@ -64,7 +64,7 @@ def test_nothing_is_merged_again_in_every_pass(monkeypatch):
     for _ in range(5):
         module(x)
     merges: list[object] = []
-    monkeypatch.setattr(layers, "merge_into", lambda *a: merges.append(a))
+    monkeypatch.setattr(weight_set, "merge_into", lambda *a: merges.append(a))
     streamed = managed.plan.streamed_bytes
     before = managed.carrier.copied_bytes
     for _ in range(3):

@@ -23,9 +23,10 @@ from holdfast import residency
 from holdfast.base.errors import BadInput, InUse, Misuse, NotFound, OutOfMemory, Unsupported
 from holdfast.base.units import parse_bytes
 from holdfast.residency.carriers.simulated import Simulated
-from holdfast.residency.group import Group
 from holdfast.residency.interrupt import InterruptProcessingException, interrupt_current_processing
-from holdfast.residency.managing import manage, unmanage
+from holdfast.residency.managed.group import Group
+from holdfast.residency.managed.manage import manage, unmanage
+from holdfast.residency.managed.module_hooks import managed_of
 from tests.interrupting import CtrlC, lines_of
 from tests.needs import ALL
 from tests.residency import models, nets
@@ -33,7 +34,12 @@ from tests.residency.nets import Picture, same
 
 FOLDER = Path(residency.__file__).parent
 # The files that stream, but for pure functions; carriers stand for a device: it takes no signals.
-STREAMING = {str(f) for f in FOLDER.glob("*.py") if f.stem not in ("plan", "ring")}
+STREAMING = {
+    str(file)
+    for room in ("managed", "stream")
+    for file in (FOLDER / room).glob("*.py")
+    if file.stem != "ring"
+}
 
 
 def small(dtype: torch.dtype = torch.float32) -> tuple[Any, torch.Tensor]:
@@ -69,7 +75,7 @@ def test_weights_without_values_are_refused_and_the_device_is_left_alone() -> No
         "  try: residency.load(module, files) first"
     )
     assert sim.limit_bytes is None
-    assert residency.outside.managed_of(module) is None
+    assert managed_of(module) is None
 
 
 def test_a_module_is_managed_once() -> None:
@@ -79,7 +85,7 @@ def test_a_module_is_managed_once() -> None:
         manage(module, device=device())
     assert str(raised.value) == (
         "Net is managed already\n"
-        "  expected: a module that nobody manages\n"
+        "  expected: a module that is not managed\n"
         "  try: managed.set_budget(…) to change its budget, or residency.unmanage(module) first"
     )
     unmanage(module)
@@ -97,7 +103,7 @@ def test_parts_of_a_managed_module_are_managed_already(inner_first: bool) -> Non
         manage(second, device=device())
     assert str(raised.value) == (
         f"parts of {type(second).__name__} are managed already, by {type(first).__name__}\n"
-        "  expected: weights that nobody manages\n"
+        "  expected: weights that are not managed\n"
         "  try: manage the outer module alone, or residency.unmanage the other first"
     )
     unmanage(first)
@@ -452,7 +458,7 @@ def test_an_interrupt_while_weights_are_prepared_leaves_the_module_whole() -> No
 def test_progress_that_raises_in_the_middle_leaves_the_module_whole(
     slab_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.residency.weights.SLAB_BYTES", slab_bytes)
+    monkeypatch.setattr("holdfast.residency.stream.weights.SLAB_BYTES", slab_bytes)
     module, _ = small(torch.bfloat16)
     before, sim = Picture(module), device()
 

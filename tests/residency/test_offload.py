@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.residency.models import offload
-from holdfast.residency.models.offload import OffloadStreams, cast_to, cast_to_device
-from holdfast.residency.rules import current
-from holdfast.residency.rules.machine import Machine
-from holdfast.residency.rules.options import Options
+from holdfast.residency.model_management.models import offload
+from holdfast.residency.model_management.models.offload import (
+    OffloadStreams,
+    cast_to,
+    cast_to_device,
+)
+from holdfast.residency.model_management.rules import current
+from holdfast.residency.model_management.rules.machine import Machine
+from holdfast.residency.model_management.rules.options import Options
 
 HERE = torch.cuda.is_available()
 CUDA, XPU = torch.device("cuda", 0), torch.device("xpu", 0)
@@ -106,9 +110,8 @@ def test_how_many_streams_there_are_follows_machine_and_options(kind, options, c
 def test_other_names_are_not_found():
     with pytest.raises(AttributeError) as caught:
         _ = offload.NUM_RIVERS
-    assert (
-        str(caught.value)
-        == "module 'holdfast.residency.models.offload' has no attribute 'NUM_RIVERS'"
+    assert str(caught.value) == (
+        "module 'holdfast.residency.model_management.models.offload' has no attribute 'NUM_RIVERS'"
     )
 
 

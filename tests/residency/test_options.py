@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import BadInput
-from holdfast.residency.rules import options
-from holdfast.residency.rules.options import Options
+from holdfast.residency.model_management.rules import options
+from holdfast.residency.model_management.rules.options import Options
 
 # As the specification lists them, and the field each one sets.
 SPECIFIED = {

@@ -115,7 +115,7 @@ def test_a_managed_module_is_not_copied(case):
     module = case[0]
     text = (
         "cannot copy or pickle Stack while it is managed\n"
-        "  expected: a module that nobody manages\n"
+        "  expected: a module that is not managed\n"
         "  try: residency.unmanage(module) first, or save its state_dict()"
     )
     for copying in (copy.deepcopy, pickle.dumps):

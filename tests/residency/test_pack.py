@@ -22,7 +22,7 @@ import holdfast
 from holdfast.base.errors import BadInput
 from holdfast.residency.packing import pack as packing
 from holdfast.residency.packing import pack_layout, pack_torch
-from holdfast.residency.packing.pack import Layout, pack, packable, scratch_bytes, unpack
+from holdfast.residency.packing.pack import Layout, is_packable, pack, scratch_bytes, unpack
 from holdfast.residency.packing.pack_layout import SCHEMES, TILE, decide
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -68,8 +68,8 @@ def weights(draw: st.DrawFn) -> tuple[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
     spread = draw(st.sampled_from(("one scale", "many scales", "uniform", "equal", "any bits")))
     if spread == "any bits":
-        numbers = torch.randint(-(2**15), 2**15, (elements,), generator=generator)
-        return kind, bits(numbers.to(torch.int16))
+        values = torch.randint(-(2**15), 2**15, (elements,), generator=generator)
+        return kind, bits(values.to(torch.int16))
     made = torch.randn(elements, generator=generator) * draw(st.floats(1e-8, 1e4))
     if spread == "many scales":
         made *= torch.rand(elements, generator=generator).mul(draw(st.integers(1, 40))).exp2()
@@ -117,9 +117,9 @@ def test_every_pattern_of_16_bits_survives_among_usual_weights(kind: str) -> Non
 
 
 def test_random_bits_are_not_packed() -> None:
-    numbers = torch.randint(0, 256, (8 * TILE,), dtype=torch.uint8)
-    assert pack(numbers, "bf16", schemes=SCHEMES) is None
-    assert pack(numbers, "fp16", schemes=SCHEMES) is None
+    values = torch.randint(0, 256, (8 * TILE,), dtype=torch.uint8)
+    assert pack(values, "bf16", schemes=SCHEMES) is None
+    assert pack(values, "fp16", schemes=SCHEMES) is None
 
 
 def test_a_few_weights_are_not_packed() -> None:
@@ -195,17 +195,17 @@ def test_offsets_and_places_of_a_tensor_above_2_to_the_31_bytes_are_wide_enough(
     large = decide([count * 5000 for count in few], "bf16")
     assert small is not None
     assert large is not None
-    assert (small[0].elements, small[0].place_bytes) == (64 * TILE * 2000, 4)
-    assert (large[0].elements, large[0].place_bytes) == (64 * TILE * 5000, 8)
+    assert (small[0].elements, small[0].index_bytes) == (64 * TILE * 2000, 4)
+    assert (large[0].elements, large[0].index_bytes) == (64 * TILE * 5000, 8)
     assert large[0].codes_at > 2**31
 
 
 def test_places_of_8_bytes_are_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack_layout, "_place_bytes", lambda elements: 8)
+    monkeypatch.setattr(pack_layout, "_index_bytes", lambda elements: 8)
     for scheme in SCHEMES:
         layout = round_trip(bits(normal(70 * TILE)), "bf16", schemes=(scheme,))
         assert layout is not None
-        assert layout.place_bytes == 8
+        assert layout.index_bytes == 8
         assert layout.escapes > 1
 
 
@@ -245,7 +245,7 @@ def test_weights_at_an_odd_address_can_be_packed() -> None:
 
 
 class Watch(TorchDispatchMode):
-    """Counts the bytes that operations made and nobody has let go of yet."""
+    """Counts the bytes of live results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -300,8 +300,8 @@ def test_memory_for_unpacking_does_not_grow_with_the_tensor() -> None:
 
 
 def test_only_floats_of_16_bits_can_be_packed() -> None:
-    assert [packable(d) for d in (torch.bfloat16, torch.float16)] == [True, True]
-    assert [packable(d) for d in (torch.float32, torch.int16, torch.uint8)] == [False] * 3
+    assert [is_packable(d) for d in (torch.bfloat16, torch.float16)] == [True, True]
+    assert [is_packable(d) for d in (torch.float32, torch.int16, torch.uint8)] == [False] * 3
     assert packing.kind_of(torch.bfloat16) == "bf16"
     assert packing.kind_of(torch.float16) == "fp16"
     assert packing.kind_of(torch.float32) is None
@@ -436,8 +436,8 @@ for kind, dtype in ("bf16", torch.bfloat16), ("fp16", torch.float16):
             seen.add(twins(made[:size].to(dtype), kind, scheme).width)
 spread = torch.randn(3 * TILE) * torch.rand(3 * TILE).mul(7).exp2()
 seen.add(twins(spread.bfloat16(), "bf16", "ranked").width)
-pack_layout._place_bytes = lambda elements: 8
-assert twins(made.bfloat16(), "bf16", "ranked").place_bytes == 8
+pack_layout._index_bytes = lambda elements: 8
+assert twins(made.bfloat16(), "bf16", "ranked").index_bytes == 8
 assert seen == {0, 3, 4}, seen
 pack_triton.decode = pack_torch.decode  # quicker than the interpreter
 assert _try_triton(torch.device("cpu")), "the trial packs everything it means to"

@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from holdfast.residency.models.parts import Cost, choose, costly_first, split
+from holdfast.residency.model_management.models.parts import (
+    Cost,
+    choose,
+    costly_first,
+    split,
+)
 
 
 def described(model: nn.Module, **options):

@@ -20,8 +20,8 @@ from holdfast.residency.interrupt import (
     interrupt_current_processing,
     processing_interrupted,
 )
-from holdfast.residency.models import patcher as patchers
-from holdfast.residency.models.patcher import Patcher
+from holdfast.residency.model_management.models import patcher as patchers
+from holdfast.residency.model_management.models.patcher import Patcher
 from tests.residency.cards import CPU, META, on_card
 
 HERE = torch.cuda.is_available()

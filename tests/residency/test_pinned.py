@@ -10,11 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.residency.models import pinned
-from holdfast.residency.models.pinned import CudaDriver, PinnedBudget
-from holdfast.residency.rules import current
-from holdfast.residency.rules.machine import Machine
-from holdfast.residency.rules.options import Options
+from holdfast.residency.model_management.models import pinned
+from holdfast.residency.model_management.models.pinned import CudaDriver, PinnedBudget
+from holdfast.residency.model_management.rules import current
+from holdfast.residency.model_management.rules.machine import Machine
+from holdfast.residency.model_management.rules.options import Options
 
 HERE = torch.cuda.is_available()
 KIB, GIB = 2**10, 2**30

@@ -13,7 +13,7 @@ from holdfast.base.errors import OutOfMemory
 from holdfast.base.units import format_bytes
 from holdfast.residency import plan as planning
 from holdfast.residency.plan import Plan, Problem, Rates, Use, Weight, course, making
-from holdfast.residency.ring import ALIGNMENT, Slot, aligned
+from holdfast.residency.stream.ring import ALIGNMENT, RingSlot, aligned
 
 MB = 1 << 20
 
@@ -53,7 +53,7 @@ budgets = st.floats(0, 1.2)
 
 def made(problem: Problem, share: float, keep_bytes: int | None = None) -> tuple[Plan, int]:
     """A plan for that share of what there is between the least and everything."""
-    least = planning.smallest_bytes(problem, keep_bytes)
+    least = planning.find_smallest_bytes(problem, keep_bytes)
     allowance = int(least + share * max(0, total(problem) - least))
     return planning.make(problem, allowance, keep_bytes), allowance
 
@@ -140,17 +140,17 @@ def replay(problem: Problem, plan: Plan, passes: int = 3) -> None:
     over = [-1] * count
     filled = opened = 0
 
-    def take(memory: dict[int, int], slot: Slot, stay: int, free: list[int]) -> None:
+    def take(memory: dict[int, int], slot: RingSlot, stay: int, free: list[int]) -> None:
         for at in range(slot.offset // ALIGNMENT, -(-(slot.offset + slot.nbytes) // ALIGNMENT)):
             before = memory.get(at)
             assert before is None or free[before % count] >= before
             memory[at] = stay
 
-    def holds(memory: dict[int, int], slot: Slot, stay: int) -> bool:
+    def holds(memory: dict[int, int], slot: RingSlot, stay: int) -> bool:
         units = range(slot.offset // ALIGNMENT, -(-(slot.offset + slot.nbytes) // ALIGNMENT))
         return all(memory.get(at) == stay for at in units)
 
-    def may(slot: Slot | None, stay: int, free: list[int]) -> bool:
+    def may(slot: RingSlot | None, stay: int, free: list[int]) -> bool:
         if slot is None:
             return True
         latest = ((i, stay - ((stay - i) % count or count)) for i in slot.after)
@@ -221,7 +221,7 @@ def hungriest(problem: Problem) -> int:
 
 @given(problems())
 def test_the_smallest_allowance_works_and_what_cannot_work_does_not(problem: Problem) -> None:
-    least = planning.smallest_bytes(problem)
+    least = planning.find_smallest_bytes(problem)
     assert planning.make(problem, least).device_bytes <= least
     impossible = hungriest(problem) - 1
     assert least > impossible
@@ -230,7 +230,7 @@ def test_the_smallest_allowance_works_and_what_cannot_work_does_not(problem: Pro
         planning.make(problem, impossible, what="Net")
     assert str(raised.value) == (
         f"cannot run Net with {format_bytes(impossible)} for its weights\n"
-        f"  expected: at least {format_bytes(least)}: its largest layer and what always stays\n"
+        f"  expected: at least {format_bytes(least)}: its largest layer and pinned weights\n"
         "  try: a larger budget, smaller pictures, or fewer of them at once"
     )
 
@@ -238,16 +238,16 @@ def test_the_smallest_allowance_works_and_what_cannot_work_does_not(problem: Pro
 def plainly_smallest(problem: Problem, keep_bytes: int | None) -> int:
     """The definition: halve until a plan can no longer be made, each from the very beginning."""
     fine = replace(problem, chunk_bytes=1)
-    once = planning.course_of(fine)
-    whole = planning.resident(once).device_bytes
+    once = planning.make_course(fine)
+    whole = planning.plan_resident(once).device_bytes
     low, high = 0, 2 * sum(c.raw_bytes + c.payload_bytes for c in once.chunks) + ALIGNMENT
     if keep_bytes is None or whole <= keep_bytes:
         high = min(high, whole)
     while high - low > ALIGNMENT:
         middle = (low + high) // 2
         plans = (
-            planning.streaming(planning.course_of(fine), middle, ring, packed, keep_bytes)
-            for ring in planning.rings_of(once)
+            planning.plan_streaming(planning.make_course(fine), middle, ring, packed, keep_bytes)
+            for ring in planning.list_ring_sizes(once)
             for packed in (False, True)
         )
         low, high = (low, middle) if any(plans) else (middle, high)
@@ -260,23 +260,25 @@ def test_the_smallest_allowance_is_that_of_plans_made_one_by_one(
     problem: Problem, keep: float | None
 ) -> None:
     keep_bytes = None if keep is None else int(keep * total(problem))
-    assert planning.smallest_bytes(problem, keep_bytes) == plainly_smallest(problem, keep_bytes)
+    assert planning.find_smallest_bytes(problem, keep_bytes) == plainly_smallest(
+        problem, keep_bytes
+    )
 
 
 @given(problems(), st.lists(st.tuples(budgets, st.booleans()), min_size=2, max_size=6))
 def test_what_plans_share_changes_none_of_them(
     problem: Problem, asked: list[tuple[float, bool]]
 ) -> None:
-    shared = planning.course_of(problem)
+    shared = planning.make_course(problem)
     for share, packed in asked:
         allowance = int(share * total(problem))
-        for ring in planning.rings_of(shared):
-            alone = planning.course_of(problem)
+        for ring in planning.list_ring_sizes(shared):
+            alone = planning.make_course(problem)
             spans = course._spans(alone, ring // 4)
             assert shared.stays(ring).spans == tuple(s for s in spans if s[0] not in alone.pinned)
-            plan = planning.streaming(shared, allowance, ring, packed, None)
-            assert plan == planning.streaming(alone, allowance, ring, packed, None)
-            works = making._works(alone, allowance, ring, packed, None)
+            plan = planning.plan_streaming(shared, allowance, ring, packed, None)
+            assert plan == planning.plan_streaming(alone, allowance, ring, packed, None)
+            works = making._is_feasible(alone, allowance, ring, packed, None)
             assert works == (plan is not None)
 
 
@@ -364,6 +366,6 @@ def test_no_memory_at_all_says_what_is_needed() -> None:
         planning.make(layers(4), -5)
     assert str(raised.value) == (
         "cannot run the model with 0 B for its weights\n"
-        "  expected: at least 8.4 MB: its largest layer and what always stays\n"
+        "  expected: at least 8.4 MB: its largest layer and pinned weights\n"
         "  try: a larger budget, smaller pictures, or fewer of them at once"
     )

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.residency.rules import precision, reserve
-from holdfast.residency.rules.options import Options
+from holdfast.residency.model_management.rules import precision, reserve
+from holdfast.residency.model_management.rules.options import Options
 from tests.residency.made_up import MACHINES, nvidia, only
 
 DEFAULT = Options()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast.base.errors import BadInput, Misuse
 from holdfast.residency.files import reading
-from holdfast.residency.files.reading import Part, Reading, read_into
+from holdfast.residency.files.reading import FileRange, Reading, read_into
 
 SIZE = 300_000
 
@@ -82,7 +82,7 @@ def _set_when_stopped(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 def test_a_buffer_an_array_and_a_tensor_get_the_bytes_of_their_part(file: Path) -> None:
     content = file.read_bytes()
     plain, tensor = bytearray(10_001), torch.zeros(50_000, dtype=torch.uint8)
-    read_into([Part(file, 7, 10_001, plain), Part(file, 100_000, 50_000, tensor)])
+    read_into([FileRange(file, 7, 10_001, plain), FileRange(file, 100_000, 50_000, tensor)])
     assert plain == content[7:10_008]
     assert tensor.numpy().tobytes() == content[100_000:150_000]
 
@@ -91,7 +91,7 @@ def test_a_tensor_of_numbers_is_filled_by_its_bytes(folder: Path) -> None:
     numbers = torch.rand(33, 7)
     (folder / "numbers").write_bytes(numbers.numpy().tobytes())
     target = torch.empty(33, 7)
-    read_into([Part(folder / "numbers", 0, 33 * 7 * 4, target)])
+    read_into([FileRange(folder / "numbers", 0, 33 * 7 * 4, target)])
     assert torch.equal(target, numbers)
 
 
@@ -104,7 +104,7 @@ def test_any_parts_in_any_order_are_read_though_the_system_gives_a_little_at_a_t
     file: Path, spans: list[tuple[int, int]], threads: int, most: int
 ) -> None:
     content = file.read_bytes()
-    parts = [Part(file, a, min(n, SIZE - a), bytearray(min(n, SIZE - a))) for a, n in spans]
+    parts = [FileRange(file, a, min(n, SIZE - a), bytearray(min(n, SIZE - a))) for a, n in spans]
     with pytest.MonkeyPatch.context() as patch:
         real = os.preadv
         patch.setattr(os, "preadv", lambda fd, v, at: real(fd, [v[0][: max(most, 500)]], at))
@@ -115,7 +115,7 @@ def test_any_parts_in_any_order_are_read_though_the_system_gives_a_little_at_a_t
 
 def test_small_neighbours_are_read_by_one_call(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = _calls(monkeypatch, lambda _: None)
-    parts = [Part(file, at * 10, 10, bytearray(10)) for at in range(300)]
+    parts = [FileRange(file, at * 10, 10, bytearray(10)) for at in range(300)]
     read_into(parts)
     assert sizes == [3000]
     assert b"".join(part.target for part in parts) == file.read_bytes()[:3000]
@@ -126,14 +126,14 @@ def test_a_system_that_cannot_read_at_a_place_reads_all_the_same(
 ) -> None:
     monkeypatch.delattr(os, "preadv")
     target = bytearray(SIZE)
-    read_into([Part(file, 0, SIZE, target)], threads=4)
+    read_into([FileRange(file, 0, SIZE, target)], threads=4)
     assert target == file.read_bytes()
 
 
 def test_a_sink_gets_every_byte_once(file: Path) -> None:
     found: dict[int, bytes] = {}
-    sink = Part(file, 5, 50_000, sink=lambda at, view: found.update({at: bytes(view)}))
-    read_into([sink, Part(file, 50_005, 100, bytearray(100))], threads=3)
+    sink = FileRange(file, 5, 50_000, sink=lambda at, view: found.update({at: bytes(view)}))
+    read_into([sink, FileRange(file, 50_005, 100, bytearray(100))], threads=3)
     assert all(at % 4096 == 0 for at in found)
     assert b"".join(found[at] for at in sorted(found)) == file.read_bytes()[5:50_005]
 
@@ -150,7 +150,7 @@ def test_progress_grows_to_the_whole_and_comes_from_the_calling_thread(
         threads.add(threading.current_thread())
         told.append((done, total))
 
-    read_into([Part(file, 0, SIZE, bytearray(SIZE))], threads=2, progress=progress)
+    read_into([FileRange(file, 0, SIZE, bytearray(SIZE))], threads=2, progress=progress)
     assert told == sorted(told)
     assert told[-1] == (SIZE, SIZE)
     assert threads == {threading.current_thread()}
@@ -171,7 +171,7 @@ def test_what_was_read_before_an_interrupt_is_not_read_again(
     stopped = _set_when_stopped(monkeypatch)
     sizes = _calls(monkeypatch, lambda count: count < 10 or stopped.wait(60))
     target = bytearray(SIZE)
-    work = Reading([Part(file, 0, SIZE, target)], threads=3)
+    work = Reading([FileRange(file, 0, SIZE, target)], threads=3)
 
     def check() -> None:
         if len(sizes) >= 10:
@@ -201,7 +201,7 @@ def test_control_c_comes_out_and_the_rest_can_be_read_later(
 
     sizes = _calls(monkeypatch, strike)
     target = bytearray(SIZE)
-    work = Reading([Part(file, 0, SIZE, target)], threads=1)
+    work = Reading([FileRange(file, 0, SIZE, target)], threads=1)
     with pytest.raises(KeyboardInterrupt):
         work.run()
     assert len(sizes) == 6
@@ -223,7 +223,7 @@ def test_a_piece_for_a_sink_is_read_again_unless_it_was_whole(
         found[at] = bytes(view)
 
     failed: list[int] = []
-    work = Reading([Part(file, 0, 20_000, sink=sink)], threads=1)
+    work = Reading([FileRange(file, 0, 20_000, sink=sink)], threads=1)
     with pytest.raises(InterruptedError):
         work.run()
     assert work.done_bytes == 8192
@@ -236,21 +236,21 @@ def test_check_is_called_before_anything_is_opened(folder: Path) -> None:
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        read_into([Part(folder / "none", 0, 1, bytearray(1))], check=check)
+        read_into([FileRange(folder / "none", 0, 1, bytearray(1))], check=check)
 
 
 def test_a_read_that_takes_long_is_followed_by_a_smaller_one() -> None:
     pace = reading._Pace()
     start = pace.step_bytes
-    pace.took(1.0)
+    pace.adjust(1.0)
     assert pace.step_bytes == start // 2
     for _ in range(20):
-        pace.took(1.0)
+        pace.adjust(1.0)
     assert pace.step_bytes == reading.SMALLEST_BYTES
     for _ in range(20):
-        pace.took(0.0)
+        pace.adjust(0.0)
     assert pace.step_bytes == reading.LARGEST_BYTES
-    pace.took(0.01)
+    pace.adjust(0.01)
     assert pace.step_bytes == reading.LARGEST_BYTES
 
 
@@ -266,7 +266,7 @@ def test_an_error_of_the_system_stops_all_threads_and_is_told_once(
 
     sizes = _calls(monkeypatch, fail)
     with pytest.raises(BadInput) as caught:
-        read_into([Part(file, 0, SIZE, bytearray(SIZE))], threads=4)
+        read_into([FileRange(file, 0, SIZE, bytearray(SIZE))], threads=4)
     assert str(caught.value) == (
         f"cannot read weights {str(file)!r}: Input/output error\n  expected: a readable file"
     )
@@ -275,7 +275,7 @@ def test_an_error_of_the_system_stops_all_threads_and_is_told_once(
 
 def test_a_file_that_ends_too_soon_says_where(file: Path) -> None:
     with pytest.raises(BadInput) as caught:
-        read_into([Part(file, SIZE - 10, 30, bytearray(30))])
+        read_into([FileRange(file, SIZE - 10, 30, bytearray(30))])
     assert str(caught.value) == (
         f"cannot read weights {str(file)!r}: it ends after 300 KB\n"
         "  expected: more than 300000 B: a whole file\n"
@@ -286,7 +286,7 @@ def test_a_file_that_ends_too_soon_says_where(file: Path) -> None:
 def test_a_missing_file_gives_the_systems_reason(folder: Path) -> None:
     path = folder / "none"
     with pytest.raises(BadInput) as caught:
-        read_into([Part(path, 0, 1, bytearray(1))])
+        read_into([FileRange(path, 0, 1, bytearray(1))])
     assert str(caught.value) == (
         f"cannot read weights {str(path)!r}: No such file or directory\n  expected: a readable file"
     )
@@ -295,7 +295,7 @@ def test_a_missing_file_gives_the_systems_reason(folder: Path) -> None:
 def test_going_on_with_another_file_of_that_name_is_refused(folder: Path) -> None:
     path = folder / "changing"
     path.write_bytes(bytes(10_000))
-    work = Reading([Part(path, 0, 20_000, bytearray(20_000))])
+    work = Reading([FileRange(path, 0, 20_000, bytearray(20_000))])
     with pytest.raises(BadInput, match="it ends after"):
         work.run()
     path.write_bytes(bytes(20_000))
@@ -320,7 +320,7 @@ def test_going_on_with_another_file_of_that_name_is_refused(folder: Path) -> Non
 )
 def test_a_target_that_cannot_take_the_bytes_is_refused(file: Path, target: Any, what: str) -> None:
     with pytest.raises(BadInput) as caught:
-        Reading([Part(file, 0, 10, target)])
+        Reading([FileRange(file, 0, 10, target)])
     assert str(caught.value) == (
         f"cannot read {str(file)!r} into {what}\n"
         "  expected: a writable, contiguous buffer or tensor in host memory, as large as the part"
@@ -328,7 +328,7 @@ def test_a_target_that_cannot_take_the_bytes_is_refused(file: Path, target: Any,
 
 
 def test_two_runs_at_once_are_refused(file: Path) -> None:
-    work = Reading([Part(file, 0, 10, bytearray(10))])
+    work = Reading([FileRange(file, 0, 10, bytearray(10))])
     with pytest.raises(Misuse) as caught:
         work.run(check=work.run)
     assert str(caught.value) == (

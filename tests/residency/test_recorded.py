@@ -11,13 +11,13 @@ from torch import nn
 
 from holdfast.base.errors import BadInput, Misuse
 from holdfast.residency.carriers.simulated import Simulated
-from holdfast.residency.group import Group
-from holdfast.residency.managed import Managed
-from holdfast.residency.managing import manage, unmanage
+from holdfast.residency.managed.group import Group
+from holdfast.residency.managed.manage import manage, unmanage
+from holdfast.residency.managed.managed import Managed
 from holdfast.residency.recording import chart
 from holdfast.residency.recording.journal import STALL_MS, THERE_BEFORE, Entry, Journal
-from holdfast.residency.recording.recorded import Recorded, recording
-from holdfast.residency.recording.summary import LINK_BUSY, by_kind
+from holdfast.residency.recording.recording import ResidencyRecording, recording
+from holdfast.residency.recording.summary import LINK_BUSY, group_by_kind
 
 WIDE, LAYERS, ROWS = 96, 12, 24
 WEIGHTS = LAYERS * (WIDE * WIDE + WIDE) * 4
@@ -59,7 +59,7 @@ def managed(net: Net, device: Simulated) -> Iterator[Managed]:
 INPUT = torch.linspace(-1, 1, ROWS * WIDE).reshape(ROWS, WIDE)
 
 
-def _recorded(managed: Managed, passes: int) -> Recorded:
+def _recorded(managed: Managed, passes: int) -> ResidencyRecording:
     with managed.recording() as recorded:
         for _ in range(passes):
             managed.module(INPUT)
@@ -113,7 +113,7 @@ def test_recording_changes_no_result(net: Net, device: Simulated) -> None:
 
 
 def test_every_streamed_copy_has_its_stay_and_every_stay_its_copy(managed: Managed) -> None:
-    kinds = by_kind(_recorded(managed, 5).entries)
+    kinds = group_by_kind(_recorded(managed, 5).entries)
     kept = {e.name for e in kinds["keep"]}
     copied = [(e.name, e.end_ms) for e in kinds["copy"]]
     stayed = [(e.name, e.start_ms) for e in kinds["stay"]]
@@ -127,7 +127,7 @@ def test_at_no_time_was_more_there_than_the_budget(managed: Managed) -> None:
     recorded = _recorded(managed, 5)
     changes = [
         (at_ms, nbytes)
-        for stay in chart.stays(recorded.entries)
+        for stay in chart.find_stays(recorded.entries)
         if stay.start_ms < stay.end_ms
         for at_ms, nbytes in ((stay.start_ms, stay.nbytes), (stay.end_ms, -stay.nbytes))
     ]
@@ -157,7 +157,7 @@ def test_weights_are_in_the_order_of_their_use(managed: Managed) -> None:
 
 
 def test_the_traced_pass_loads_on_demand_and_says_so(managed: Managed) -> None:
-    kinds = by_kind(_recorded(managed, 2).entries)
+    kinds = group_by_kind(_recorded(managed, 2).entries)
     assert [e.reason for e in kinds["pass"]] == ["traced", ""]
     assert [e.name for e in kinds["demand"]] == [f"blocks.{i}" for i in range(LAYERS)]
     assert {e.reason for e in kinds["stall"] if e.start_ms < kinds["pass"][0].end_ms} == {
@@ -208,7 +208,7 @@ def test_modules_of_one_group_are_told_apart(device: Simulated) -> None:
             for net in nets:
                 net(INPUT)
     assert {e.module for e in recorded.entries} == {"Net", "Net 2"}
-    assert [e.module for e in by_kind(recorded.entries)["pass"]] == ["Net", "Net 2"] * 2
+    assert [e.module for e in group_by_kind(recorded.entries)["pass"]] == ["Net", "Net 2"] * 2
     assert len(recorded.order) == len(set(recorded.order)) == 4 * LAYERS
     for net in nets:
         unmanage(net)
@@ -238,8 +238,8 @@ def test_a_mark_behind_a_wait_has_the_time_of_the_wait(device: Simulated) -> Non
     journal.start()
     target, source = device.empty(400_000), torch.zeros(400_000, dtype=torch.uint8)
     with device.computing(), journal.labelled("a"):
-        journal.waits("a", device.copy([(target, source)], []))
-        journal.stay("a", 400_000)
+        journal.wait("a", device.copy([(target, source)], []))
+        journal.note_stay("a", 400_000)
         torch.ones(50_000)
     journal.stop()
     (copy, stall, stay) = sorted(journal.entries(), key=lambda e: e.kind)
@@ -250,7 +250,7 @@ def test_a_mark_behind_a_wait_has_the_time_of_the_wait(device: Simulated) -> Non
 
 
 class Strict(Simulated):
-    """Like events of CUDA: only marks that were asked for with a time have one."""
+    """Like CUDA events: only marks made with `timed` have a time."""
 
     def __init__(self) -> None:
         super().__init__(link_gb_s=0.4, compute_gflops=100.0, memory_gb_s=20.0)
@@ -294,7 +294,7 @@ def test_only_marks_that_have_a_time_are_asked_for_it(net: Net, before: int) -> 
 # ---- files
 
 
-RECORDED = Recorded(
+RECORDED = ResidencyRecording(
     "a run",
     [
         Entry("keep", "a.weight", 4, 0.0, 0.0, THERE_BEFORE, "M"),
@@ -308,7 +308,7 @@ RECORDED = Recorded(
 
 
 def test_json_comes_back_as_it_went() -> None:
-    assert Recorded.from_json(RECORDED.to_json()) == RECORDED
+    assert ResidencyRecording.from_json(RECORDED.to_json()) == RECORDED
 
 
 @pytest.mark.parametrize(
@@ -324,10 +324,10 @@ def test_json_comes_back_as_it_went() -> None:
 )
 def test_other_json_is_refused(text: str) -> None:
     with pytest.raises(BadInput) as caught:
-        Recorded.from_json(text)
+        ResidencyRecording.from_json(text)
     assert str(caught.value) == (
-        "cannot read a recording of residency: the text is something else\n"
-        "  expected: JSON of the format 'holdfast residency 1', as Recorded.to_json writes it"
+        "cannot read a residency recording: the text is not one\n"
+        "  expected: JSON of the format 'holdfast residency 1', as to_json writes it"
     )
 
 

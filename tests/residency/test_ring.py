@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.residency.ring import ALIGNMENT, Slot, aligned, lay_out
+from holdfast.residency.stream.ring import ALIGNMENT, RingSlot, aligned, lay_out
 
 PASSES = 3
 
@@ -64,7 +64,7 @@ def test_whoever_waits_for_the_stays_it_names_takes_only_bytes_that_are_free(
         replay(stays, slots, ring_bytes)
 
 
-def replay(stays: list[tuple[int, int, int]], slots: list[Slot], ring_bytes: int) -> None:
+def replay(stays: list[tuple[int, int, int]], slots: list[RingSlot], ring_bytes: int) -> None:
     """Fill as early as `after` allows, and look at who owned each byte before."""
     count = len(stays)
     owner: list[int | None] = [None] * ring_bytes  # the number of a stay over all passes
@@ -120,9 +120,9 @@ def test_nothing_needs_no_ring() -> None:
 
 
 def test_a_stay_alone_waits_for_itself_in_the_pass_before() -> None:
-    assert lay_out([(10, 0, 0)], 10) == [Slot(0, 10, (0,))]
+    assert lay_out([(10, 0, 0)], 10) == [RingSlot(0, 10, (0,))]
 
 
 def test_a_place_that_two_left_is_taken_when_both_are_over() -> None:
     slots = lay_out([(4, 0, 0), (4, 1, 1), (8, 2, 2)], 8)
-    assert slots == [Slot(0, 4, (2,)), Slot(4, 4, (2,)), Slot(0, 8, (1, 0))]
+    assert slots == [RingSlot(0, 4, (2,)), RingSlot(4, 4, (2,)), RingSlot(0, 8, (1, 0))]

@@ -157,7 +157,7 @@ class Case:
 
     def _refuse_some(self, places: list[int]) -> None:
         """Have the device refuse memory at some operations, as one in pieces may."""
-        take, asked = Simulated.computed, 0
+        take, asked = Simulated.count_computed, 0
 
         def computed(nbytes: int) -> None:
             nonlocal asked
@@ -167,7 +167,7 @@ class Case:
                     raise torch.OutOfMemoryError("made up by a test")
             take(self.sim, nbytes)
 
-        self.sim.computed = computed  # pyright: ignore[reportAttributeAccessIssue]
+        self.sim.count_computed = computed  # pyright: ignore[reportAttributeAccessIssue]
 
     def _compare(self, module: Any, plain: Any, step: int) -> None:
         rng = self.rng
@@ -322,10 +322,10 @@ def test_a_workspace_is_there_also_when_others_take_memory_between_two_calls(
         for x in (small, large, small, small, small, large, large):
             assert alike(module(x), plain(x))
         assert managed.plan is not None
-        sim.computed(taken_bytes)  # nobody who is managed
+        sim.count_computed(taken_bytes)  # nobody who is managed
         assert alike(module(large), plain(large))
         assert alike(module(small), plain(small))
-        sim.computed(-taken_bytes)
+        sim.count_computed(-taken_bytes)
         assert alike(module(large), plain(large))
     assert sim.peak_bytes <= 90_000
     unmanage(module)

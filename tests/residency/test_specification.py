@@ -20,20 +20,20 @@ from torch import nn
 
 import holdfast.residency
 from holdfast.residency import interrupt
-from holdfast.residency.models import loaded, offload, pinned
-from holdfast.residency.models.loaded import LoadedModel
-from holdfast.residency.models.patcher import Patcher
-from holdfast.residency.rules import current, options
-from holdfast.residency.rules.machine import Machine
-from holdfast.residency.rules.options import Options
-from holdfast.residency.rules.states import CPUState, VRAMState
+from holdfast.residency.model_management.models import loaded, offload, pinned
+from holdfast.residency.model_management.models.loaded import LoadedModel
+from holdfast.residency.model_management.models.patcher import Patcher
+from holdfast.residency.model_management.rules import current, options
+from holdfast.residency.model_management.rules.machine import Machine
+from holdfast.residency.model_management.rules.options import Options
+from holdfast.residency.model_management.rules.states import CPUState, VRAMState
 from tests.residency.cards import CPU, META, MIB, desk
 from tests.residency.made_up import MACHINES
 
 GIB = 2**30
 NAMES = {
-    "rules.states": ["VRAMState", "CPUState"],
-    "rules.current": [
+    "model_management.rules.states": ["VRAMState", "CPUState"],
+    "model_management.rules.current": [
         *("get_torch_device", "get_torch_device_name", "get_total_memory", "get_free_memory"),
         *("is_nvidia", "is_amd", "is_intel_xpu", "is_ascend_npu", "is_mlu"),
         *("is_device_cpu", "is_device_mps", "is_device_cuda", "cpu_mode", "mps_mode"),
@@ -46,26 +46,26 @@ NAMES = {
         *("xformers_enabled", "xformers_enabled_vae", "pytorch_attention_enabled"),
         *("pytorch_attention_flash_attention", "device_supports_non_blocking", "set_options"),
     ],
-    "models.loaded": [
+    "model_management.models.loaded": [
         *("LoadedModel", "current_loaded_models", "load_models_gpu", "load_model_gpu"),
         *("free_memory", "use_more_memory", "loaded_models", "unload_all_models"),
         *("cleanup_models_gc", "cleanup_models"),
     ],
-    "models.patcher": ["Patcher"],
-    "models.cache": ["soft_empty_cache"],
+    "model_management.models.patcher": ["Patcher"],
+    "model_management.models.cache": ["soft_empty_cache"],
     "interrupt": [
         *("InterruptProcessingException", "interrupt_current_processing"),
         *("processing_interrupted", "throw_exception_if_processing_interrupted"),
     ],
-    "models.offload": [
+    "model_management.models.offload": [
         "NUM_STREAMS",
         "get_offload_stream",
         "sync_stream",
         "cast_to",
         "cast_to_device",
     ],
-    "models.pinned": ["pin_memory", "unpin_memory"],
-    "rules.options": ["Options", "add_arguments"],
+    "model_management.models.pinned": ["pin_memory", "unpin_memory"],
+    "model_management.rules.options": ["Options", "add_arguments"],
 }
 PAIRS = [(home, name) for home, names in NAMES.items() for name in names]
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.residency import staging
 from holdfast.residency.carriers.simulated import Simulated
-from holdfast.residency.staging import Staging
+from holdfast.residency.stream import staging
+from holdfast.residency.stream.staging import Staging
 
 
 class Pinning(Simulated):

@@ -23,8 +23,8 @@ from holdfast.residency.interrupt import (
     InterruptProcessingException,
     interrupt_current_processing,
 )
-from holdfast.residency.managed import Managed
-from holdfast.residency.managing import manage, unmanage
+from holdfast.residency.managed.manage import manage, unmanage
+from holdfast.residency.managed.managed import Managed
 from tests.residency import nets
 from tests.residency.nets import PARTS, STEADY, Part, Picture, same
 
@@ -254,15 +254,15 @@ def test_an_interrupt_stops_at_the_next_layer_and_the_next_pass_is_right(
 
 def refuse_next(sim: Simulated) -> None:
     """Have the device refuse the next memory that is asked for what is computed."""
-    take = sim.computed
+    take = sim.count_computed
 
     def computed(nbytes: int) -> None:
         if nbytes > 0:
-            sim.computed = take
+            sim.count_computed = take
             raise torch.OutOfMemoryError("made up by a test")
         take(nbytes)
 
-    sim.computed = computed
+    sim.count_computed = computed
 
 
 @given(models, devices, st.floats(1, 2), st.lists(st.integers(0, 9), max_size=2))

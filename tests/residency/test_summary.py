@@ -6,13 +6,13 @@ from holdfast.residency.recording.journal import NOT_ARRIVED, THERE_BEFORE, Entr
 from holdfast.residency.recording.summary import (
     LINK_BUSY,
     NO_PLACE,
-    Share,
+    SummaryRow,
     covered_ms,
-    explained,
+    explain_stalls,
+    find_layer,
+    find_span,
     format_ms,
-    layer,
-    span,
-    summary,
+    summarize,
 )
 
 MB = 10**6
@@ -40,7 +40,7 @@ def entries() -> list[Entry]:
 
 
 def test_numbers_of_the_link_and_the_decoder_are_added_up() -> None:
-    found = summary(entries())
+    found = summarize(entries())
     assert (found.span_ms, found.passes, found.pass_ms) == (20.0, 2, 20.0)
     assert (found.copies, found.link_busy_ms, found.link_bytes) == (3, 7.0, 70 * MB)
     assert found.link_share == pytest.approx(0.35)
@@ -50,41 +50,41 @@ def test_numbers_of_the_link_and_the_decoder_are_added_up() -> None:
 
 
 def test_stalls_are_added_up_by_layer_and_by_reason() -> None:
-    found = summary(entries())
+    found = summarize(entries())
     assert (found.stalls, found.stall_ms, found.stall_share) == (3, 6.5, 0.325)
     assert found.stalls_by_layer == (
-        Share("blocks.2", 1, 3.0),
-        Share("blocks.3", 1, 3.0),
-        Share("proj_out", 1, 0.5),
+        SummaryRow("blocks.2", 1, 3.0),
+        SummaryRow("blocks.3", 1, 3.0),
+        SummaryRow("proj_out", 1, 0.5),
     )
     assert found.stalls_by_reason == (
-        Share(LINK_BUSY, 1, 3.0),
-        Share(NO_PLACE, 1, 3.0),
-        Share("loaded on demand", 1, 0.5),
+        SummaryRow(LINK_BUSY, 1, 3.0),
+        SummaryRow(NO_PLACE, 1, 3.0),
+        SummaryRow("loaded on demand", 1, 0.5),
     )
 
 
 def test_evictions_are_added_up_by_reason() -> None:
-    found = summary(entries())
+    found = summarize(entries())
     assert found.evictions == 3
     assert found.evictions_by_reason == (
-        Share("the budget shrank", 2, 0.0, 11 * MB),
-        Share("layers came out of turn: traced again", 1),
+        SummaryRow("the budget shrank", 2, 0.0, 11 * MB),
+        SummaryRow("layers came out of turn: traced again", 1),
     )
 
 
 def test_the_summary_in_words() -> None:
-    assert str(summary(entries())) == (
+    assert str(summarize(entries())) == (
         "recorded  20.0 ms, 2 passes\n"
         "link      busy 35 % of the time, 70.0 MB in 3 copies, 10.0 GB/s while busy\n"
         "decoder   busy 1.0 ms, 30.0 MB unpacked\n"
         "stalls    6.5 ms in 3, 32 % of the passes\n"
-        "kept      6.0 MB came to stay\n"
+        "kept      6.0 MB loaded to stay\n"
         "demand    1 load of 7.0 MB\n"
         "\n"
         "stalls, by reason\n"
         "     3.0 ms       1 ×  the link was busy\n"
-        "     3.0 ms       1 ×  the link stood idle: there was no free place on the device\n"
+        "     3.0 ms       1 ×  the link was idle: no free room on the device\n"
         "    0.50 ms       1 ×  loaded on demand\n"
         "\n"
         "stalls, by layer\n"
@@ -100,11 +100,11 @@ def test_the_summary_in_words() -> None:
 
 def test_tables_in_words_end_with_what_is_left() -> None:
     stalls = [Entry("stall", f"blocks.{i}.weight", 0, i, i + 0.5, "why") for i in range(12)]
-    assert str(summary(stalls)).endswith("    1.0 ms       2 ×  in 2 more")
+    assert str(summarize(stalls)).endswith("    1.0 ms       2 ×  in 2 more")
 
 
 def test_nothing_recorded_is_told_too() -> None:
-    found = summary([])
+    found = summarize([])
     assert (found.span_ms, found.link_share, found.link_gb_s, found.stall_share) == (0, 0, None, 0)
     assert str(found) == (
         "recorded  0.00 ms, 0 passes\n"
@@ -115,7 +115,7 @@ def test_nothing_recorded_is_told_too() -> None:
 
 def test_layers_of_several_modules_are_told_apart() -> None:
     stalls = [Entry("stall", "a.0.weight", 0, i, i + 1, "why", f"M{i}") for i in range(2)]
-    assert [share.name for share in summary(stalls).stalls_by_layer] == ["M0: a.0", "M1: a.0"]
+    assert [share.name for share in summarize(stalls).stalls_by_layer] == ["M0: a.0", "M1: a.0"]
 
 
 def test_a_stall_waits_for_the_copies_of_others_as_well() -> None:
@@ -124,7 +124,7 @@ def test_a_stall_waits_for_the_copies_of_others_as_well() -> None:
         Entry("copy", "b.weight", MB, 9.0, 10.0),
         Entry("stall", "b.weight", 0, 2.0, 10.0, NOT_ARRIVED),
     ]
-    assert [stall.reason for stall in explained(made)] == [LINK_BUSY]
+    assert [stall.reason for stall in explain_stalls(made)] == [LINK_BUSY]
 
 
 def test_the_decoding_of_other_weights_is_no_reason() -> None:
@@ -133,7 +133,7 @@ def test_the_decoding_of_other_weights_is_no_reason() -> None:
         Entry("decode", "a.weight", MB, 2.0, 9.0),
         Entry("stall", "b.weight", 0, 2.0, 10.0, NOT_ARRIVED),
     ]
-    assert [stall.reason for stall in explained(made)] == [NO_PLACE]
+    assert [stall.reason for stall in explain_stalls(made)] == [NO_PLACE]
 
 
 @pytest.mark.parametrize(
@@ -147,14 +147,14 @@ def test_the_decoding_of_other_weights_is_no_reason() -> None:
     ],
 )
 def test_the_layer_of_a_weight(name: str, expected: str) -> None:
-    assert layer(name) == expected
+    assert find_layer(name) == expected
 
 
 def test_times_that_overlap_count_once() -> None:
     times = [(0.0, 4.0), (1.0, 2.0), (3.0, 5.0), (8.0, 9.0)]
     made = [Entry("copy", "a", 0, start, end) for start, end in times]
     assert covered_ms(made) == 6.0
-    assert span(made) == (0.0, 9.0)
+    assert find_span(made) == (0.0, 9.0)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def claims_amx(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_a_flag_is_false_when_there_is_no_palette(
     palettes: int, false_flag: bool, claims_amx: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native, "function", lambda *code: lambda leaf: palettes)
+    monkeypatch.setattr(native, "make_function", lambda *code: lambda leaf: palettes)
     assert amx.flag_without_tiles(claims_amx) is false_flag
 
 
@@ -41,7 +41,7 @@ def test_a_machine_without_the_flag_or_without_proc_has_nothing_to_fear(tmp_path
 def test_what_the_user_set_stays(claims_amx: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(amx, "flag_without_tiles", lambda: True)
     monkeypatch.setenv(amx.VARIABLE, "AVX2")
-    assert amx.keep_from_crashing()
+    assert amx.disable_broken_amx()
     assert os.environ[amx.VARIABLE] == "AVX2"
 
 
@@ -49,7 +49,7 @@ def test_what_the_user_set_stays(claims_amx: Path, monkeypatch: pytest.MonkeyPat
 def test_a_bf16_product_on_the_cpu_survives() -> None:
     """Which it does not, without our care, on a virtual machine that claims too much."""
     code = (
-        "from holdfast.pipeline.torch_devices import Cpu; Cpu(); import torch\n"
+        "from holdfast.pipeline.devices.torch_devices import Cpu; Cpu(); import torch\n"
         "x = torch.ones(64, 64, dtype=torch.bfloat16)\n"
         "print(torch.nn.functional.linear(x, x).sum().item())"
     )

@@ -41,7 +41,7 @@ def test_probes_that_were_not_asked_are_listed_as_skipped() -> None:
     }
 
 
-def test_an_absent_package_is_told_with_what_to_install(monkeypatch) -> None:
+def test_an_absent_package_is_reported_with_its_extra(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pyopencl", None)
     monkeypatch.delitem(sys.modules, "holdfast.topology.probes.opencl", raising=False)
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
@@ -79,7 +79,7 @@ def test_a_probe_that_hangs_is_given_up() -> None:
     report = machine.probe("torch")
     assert report is not None
     assert report.status == "failed"
-    assert (report.reason or "").startswith("no answer from a process of its own within 0.01 s")
+    assert (report.reason or "").startswith("no answer from a child process within 0.01 s")
     assert machine.nodes
 
 

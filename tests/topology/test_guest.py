@@ -125,7 +125,7 @@ def test_a_node_that_is_not_there_is_refused(guest: dict) -> None:
     )
 
 
-def test_discovery_found_no_drivers_and_said_so(guest: dict) -> None:
+def test_discovery_reports_missing_drivers(guest: dict) -> None:
     reports = {p.name: p.status for p in guest["machine"].probes}
     assert reports["linux"] == reports["pci"] == "ok"
     assert [reports[n] for n in ("nvml", "opencl", "torch")] == ["absent"] * 3

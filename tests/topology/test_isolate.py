@@ -77,7 +77,7 @@ def test_a_process_that_hangs_is_ended() -> None:
     with pytest.raises(OutOfTime) as caught:
         isolate.call(f"{HERE}:hang", [], timeout_s=0.5)
     assert str(caught.value) == (
-        "no answer from a process of its own within 0.5 s\n"
+        "no answer from a child process within 0.5 s\n"
         "  expected: a driver that answers\n"
         "  try: a longer HOLDFAST_PROBE_TIMEOUT_S, or look for a driver that hangs"
     )

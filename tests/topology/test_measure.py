@@ -89,7 +89,7 @@ def test_another_machine_cannot_be_measured(here: Topology) -> None:
         measure(here.replace(hostname="elsewhere"), config=Config.load(probes=FAST))
 
 
-def test_memory_and_affinity_are_given_back() -> None:
+def test_memory_is_freed_and_affinity_restored() -> None:
     cpus = sorted(os.sched_getaffinity(0))
     before = psutil.Process().memory_info().rss
     with host.HostMemory(0, 64 * 2**20, bound=False) as memory:
@@ -183,7 +183,7 @@ def test_a_thread_that_fails_ends_the_others() -> None:
     cpus = sorted(os.sched_getaffinity(0))
     before = threading.active_count()
     with pytest.raises(Unsupported, match="cannot run on CPUs"):
-        host._together([*cpus, 4095], lambda number: None)
+        host._time_together([*cpus, 4095], lambda number: None)
     assert threading.active_count() == before
 
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast.base.errors import Unsupported
 from holdfast.topology import numa
 
-pytestmark = pytest.mark.skipif(not numa.supported(), reason="Linux on a known processor only")
+pytestmark = pytest.mark.skipif(not numa.is_supported(), reason="Linux on a known processor only")
 
 
 def test_pages_are_bound_and_found() -> None:
@@ -27,7 +27,7 @@ def test_a_node_number_out_of_range_is_refused() -> None:
     assert str(caught.value) == ("there is no NUMA node 5000\n  expected: a node that is online")
 
 
-def test_affinity_is_given_back_also_after_an_error() -> None:
+def test_affinity_is_restored_also_after_an_error() -> None:
     before = os.sched_getaffinity(0)
     with contextlib.suppress(KeyError), numa.running_on([min(before)]):
         assert os.sched_getaffinity(0) == {min(before)}
@@ -46,7 +46,7 @@ def test_cpus_that_are_not_there_are_refused() -> None:
     assert os.sched_getaffinity(0) == before
 
 
-def test_a_region_is_not_closed_under_somebody_who_looks_at_it() -> None:
+def test_a_region_is_not_closed_while_a_view_exists() -> None:
     region = numa.Region(numa.PAGE_BYTES)
     view = region.buffer[:10]
     with pytest.raises(BufferError):

@@ -109,7 +109,7 @@ def test_torch_cuda(monkeypatch) -> None:
     )
 
 
-def test_torch_rocm_is_told_from_cuda(monkeypatch) -> None:
+def test_torch_rocm_is_distinguished_from_cuda(monkeypatch) -> None:
     facts = {"name": "MI300X", "total_memory": 7, "major": 9, "minor": 4, "gcnArchName": "gfx942"}
     hip = SimpleNamespace(hip="6.2")
     found = _fake_torch(monkeypatch, cuda=_like_cuda(**facts), version=hip)

@@ -67,8 +67,7 @@ EXPECTED = (
         ),
         (
             "1x1GB:near",
-            "cannot read '1x1GB:near' in the simulated machine '1x1GB:near': "
-            "'near' is not a word it knows",
+            "cannot read '1x1GB:near' in the simulated machine '1x1GB:near': unknown option 'near'",
         ),
         (
             "1x1GB:gpu=big",

@@ -50,13 +50,13 @@ def test_it_agrees_with_sysfs(here: Topology) -> None:
 @needs(None if shutil.which("lscpu") else "lscpu is not installed: util-linux")
 def test_it_agrees_with_lscpu(here: Topology) -> None:
     done = subprocess.run(["lscpu", "-J"], capture_output=True, check=True, text=True)
-    said = {row["field"].rstrip(":"): row["data"] for row in json.loads(done.stdout)["lscpu"]}
-    assert here.architecture == said["Architecture"]
-    assert here.cpu_model == said["Model name"]
-    assert len(here.cpus) == int(said["CPU(s)"])
-    assert len(here.packages) == int(said["Socket(s)"])
-    assert here.threads_per_core == int(said["Thread(s) per core"])
-    assert len(here.nodes) == int(said["NUMA node(s)"])
+    lscpu = {row["field"].rstrip(":"): row["data"] for row in json.loads(done.stdout)["lscpu"]}
+    assert here.architecture == lscpu["Architecture"]
+    assert here.cpu_model == lscpu["Model name"]
+    assert len(here.cpus) == int(lscpu["CPU(s)"])
+    assert len(here.packages) == int(lscpu["Socket(s)"])
+    assert here.threads_per_core == int(lscpu["Thread(s) per core"])
+    assert len(here.nodes) == int(lscpu["NUMA node(s)"])
     done = subprocess.run(["lscpu", "-B", "-J", "-C"], capture_output=True, check=True, text=True)
     for row in json.loads(done.stdout)["caches"]:
         mine = [c for c in here.caches if f"L{c.level}{_SUFFIX[c.kind]}" == row["name"]]

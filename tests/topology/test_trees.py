@@ -145,7 +145,7 @@ def test_grace_hopper_has_its_gpu_memory_as_a_node(machine) -> None:
     assert Link(source="node:0", target="gpu:0", kind="c2c") in grace.links
 
 
-def test_cxl_memory_is_told_from_dram(machine) -> None:
+def test_cxl_memory_is_distinguished_from_dram(machine) -> None:
     cxl = machine("cxl_machine")
     near, far = cxl.nodes
     assert (near.memory_kind, far.memory_kind, far.memory_only) == ("dram", "cxl", True)
@@ -257,7 +257,7 @@ def test_garbage_in_files_leaves_facts_unknown(tmp_path: Path) -> None:
     assert len(found.cores) == 17  # CPU 0 and CPU 16 are no longer known to share one
 
 
-def test_a_folder_that_is_no_machine_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_machine_is_refused(tmp_path: Path) -> None:
     found = discover(config=Config.load({}, root=tmp_path))
     assert found.nodes == ()
     report = found.probe("linux")

@@ -13,7 +13,7 @@ import jax.numpy as jnp  # noqa: E402
 
 from holdfast.base.errors import BadInput, HoldfastError, NotFound, Unsupported  # noqa: E402
 from holdfast.xla.attention import (  # noqa: E402
-    Choice,
+    EngineChoice,
     Form,
     choose,
     obstacle,
@@ -31,28 +31,28 @@ TEXT = Form(queries=4608, keys=512, dim=128, value_dim=128, mask="keys", mask_dt
 @pytest.mark.parametrize(
     ("platform", "form", "capability", "choice"),
     [
-        ("cpu", LONG, None, Choice("xla", "there is no fused attention for cpu")),
-        ("rocm", LONG, None, Choice("xla", "there is no fused attention for rocm")),
-        ("tpu", LONG, None, Choice("splash", "4608 x 4608 scores on tpu")),
-        ("tpu", TEXT, None, Choice("splash", "4608 x 512 scores on tpu")),
+        ("cpu", LONG, None, EngineChoice("xla", "there is no fused attention for cpu")),
+        ("rocm", LONG, None, EngineChoice("xla", "there is no fused attention for rocm")),
+        ("tpu", LONG, None, EngineChoice("splash", "4608 x 4608 scores on tpu")),
+        ("tpu", TEXT, None, EngineChoice("splash", "4608 x 512 scores on tpu")),
         (
             "tpu",
             replace(LONG, dtype="float32"),
             None,
-            Choice("splash", "4608 x 4608 scores on tpu"),
+            EngineChoice("splash", "4608 x 4608 scores on tpu"),
         ),
-        ("tpu", replace(LONG, dim=40), None, Choice("splash", "4608 x 4608 scores on tpu")),
+        ("tpu", replace(LONG, dim=40), None, EngineChoice("splash", "4608 x 4608 scores on tpu")),
         (
             "tpu",
             replace(LONG, keys=77),
             None,
-            Choice("xla", "4608 x 77 scores are few for splash"),
+            EngineChoice("xla", "4608 x 77 scores are few for splash"),
         ),
         (
             "tpu",
             replace(LONG, mask="float", mask_dtype="float32"),
             None,
-            Choice(
+            EngineChoice(
                 "xla",
                 "splash cannot: its mask is one bool for each key, the same for all heads and "
                 "queries",
@@ -62,59 +62,69 @@ TEXT = Form(queries=4608, keys=512, dim=128, value_dim=128, mask="keys", mask_dt
             "tpu",
             replace(TEXT, is_causal=True),
             None,
-            Choice("xla", "splash cannot: it takes a mask or causal order, not both"),
+            EngineChoice("xla", "splash cannot: it takes a mask or causal order, not both"),
         ),
-        ("cuda", LONG, (8, 0), Choice("cudnn", "4608 x 4608 scores on cuda")),
-        ("cuda", TEXT, (8, 0), Choice("cudnn", "4608 x 512 scores on cuda")),
-        ("cuda", replace(LONG, keys=77), (8, 0), Choice("cudnn", "4608 x 77 scores on cuda")),
+        ("cuda", LONG, (8, 0), EngineChoice("cudnn", "4608 x 4608 scores on cuda")),
+        ("cuda", TEXT, (8, 0), EngineChoice("cudnn", "4608 x 512 scores on cuda")),
+        ("cuda", replace(LONG, keys=77), (8, 0), EngineChoice("cudnn", "4608 x 77 scores on cuda")),
         (
             "cuda",
             replace(LONG, queries=77, keys=77),
             (8, 0),
-            Choice("xla", "77 x 77 scores are few for cudnn"),
+            EngineChoice("xla", "77 x 77 scores are few for cudnn"),
         ),
         (
             "cuda",
             replace(LONG, dtype="float32"),
             (9, 0),
-            Choice("xla", "cudnn cannot: it takes bfloat16 and float16, not float32"),
+            EngineChoice("xla", "cudnn cannot: it takes bfloat16 and float16, not float32"),
         ),
         (
             "cuda",
             replace(LONG, dim=192),
             (8, 9),
-            Choice("xla", "cudnn cannot: heads of 192 are wider than 128"),
+            EngineChoice("xla", "cudnn cannot: heads of 192 are wider than 128"),
         ),
-        ("cuda", replace(LONG, dim=192), (9, 0), Choice("cudnn", "4608 x 4608 scores on cuda")),
+        (
+            "cuda",
+            replace(LONG, dim=192),
+            (9, 0),
+            EngineChoice("cudnn", "4608 x 4608 scores on cuda"),
+        ),
         (
             "cuda",
             replace(LONG, dim=512),
             (9, 0),
-            Choice("xla", "cudnn cannot: heads of 512 are wider than 256"),
+            EngineChoice("xla", "cudnn cannot: heads of 512 are wider than 256"),
         ),
         (
             "cuda",
             replace(LONG, dim=192),
             None,
-            Choice("xla", "cudnn cannot: heads of 192 are wider than 128"),
+            EngineChoice("xla", "cudnn cannot: heads of 192 are wider than 128"),
         ),
         (
             "cuda",
             replace(LONG, mask="float", mask_dtype="float32"),
             (9, 0),
-            Choice("xla", "cudnn cannot: a float32 mask would be rounded to bfloat16"),
+            EngineChoice("xla", "cudnn cannot: a float32 mask would be rounded to bfloat16"),
         ),
         (
             "cuda",
             replace(LONG, mask="float", mask_dtype="bfloat16"),
             (9, 0),
-            Choice("cudnn", "4608 x 4608 scores on cuda"),
+            EngineChoice("cudnn", "4608 x 4608 scores on cuda"),
         ),
-        ("cuda", replace(LONG, keys=0), (9, 0), Choice("xla", "cudnn cannot: there are no scores")),
+        (
+            "cuda",
+            replace(LONG, keys=0),
+            (9, 0),
+            EngineChoice("xla", "cudnn cannot: there are no scores"),
+        ),
     ],
 )
 def test_the_choice_and_its_reason(
-    platform: str, form: Form, capability: tuple[int, int] | None, choice: Choice
+    platform: str, form: Form, capability: tuple[int, int] | None, choice: EngineChoice
 ) -> None:
     assert choose(platform, form, capability=capability) == choice
 

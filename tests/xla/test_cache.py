@@ -17,8 +17,14 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from holdfast.base.errors import BadInput
-from holdfast.xla import cache
-from holdfast.xla.cache import CacheUnusable, Programs, digest, trim, use_compile_cache
+from holdfast.xla.module import cache
+from holdfast.xla.module.cache import (
+    CacheUnusable,
+    Programs,
+    digest,
+    trim,
+    use_compile_cache,
+)
 
 pytestmark = pytest.mark.xla
 
@@ -288,13 +294,13 @@ import jax
 import torch
 from holdfast.xla import tiny
 from holdfast.xla.arrays import to_jax
-from holdfast.xla.cache import Programs, use_compile_cache
-from holdfast.xla.calls import Call
+from holdfast.xla.module.cache import Programs, use_compile_cache
+from holdfast.xla.module.calls import ModuleCall
 
 folder = Path(sys.argv[1])
 use_compile_cache(folder / "compiled")
 made = tiny.make("diffusers:WanTransformer3DModel")
-call = Call(made.module)
+call = ModuleCall(made.module)
 weights = {name: to_jax(one.detach()) for name, one in call.weights.items()}
 inputs = made.inputs()
 arrays = {name: to_jax(one) for name, one in inputs.items() if isinstance(one, torch.Tensor)}

@@ -16,10 +16,10 @@ from torch import nn  # noqa: E402
 
 from holdfast.xla import tiny  # noqa: E402
 from holdfast.xla.arrays import to_jax, to_torch  # noqa: E402
-from holdfast.xla.calls import Call  # noqa: E402
-from holdfast.xla.comparing import distance, floats, on_torch, traced  # noqa: E402
+from holdfast.xla.check.comparison import distance, floats, make_traceable, on_torch  # noqa: E402
 from holdfast.xla.compat.environment import Tensor  # noqa: E402
 from holdfast.xla.compat.tensors import is_ours  # noqa: E402
+from holdfast.xla.module.calls import ModuleCall  # noqa: E402
 
 
 class Small(nn.Module):
@@ -57,12 +57,12 @@ class Small(nn.Module):
         return x + torch.randn_like(x)
 
 
-def weights_of(call: Call) -> dict[str, jax.Array]:
+def weights_of(call: ModuleCall) -> dict[str, jax.Array]:
     return {name: to_jax(tensor) for name, tensor in call.weights.items()}
 
 
 def run(module: nn.Module, x: torch.Tensor, method: str = "forward", **more: Any) -> Any:
-    call = Call(module, method)
+    call = ModuleCall(module, method)
     return jax.jit(lambda w, x: call(w, {"x": x, **more}))(weights_of(call), to_jax(x))
 
 
@@ -79,14 +79,14 @@ X = torch.linspace(-1, 1, 12).reshape(3, 4)
 def test_it_gives_what_the_module_gives_jitted_and_eagerly() -> None:
     module = Small()
     expected = module(X)
-    call = Call(module)
+    call = ModuleCall(module)
     assert same(run(module, X), expected)
     assert same(call(weights_of(call), {"x": to_jax(X)}), expected)
 
 
 def test_tied_weights_stand_once_and_reach_both_places() -> None:
     module = Small()
-    call = Call(module)
+    call = ModuleCall(module)
     assert sorted(call.weights) == ["first.bias", "first.weight", "saved", "second.bias", "unsaved"]
     weights = weights_of(call) | {"first.weight": jax.numpy.eye(4) * 2}
     module.first.weight.data = torch.eye(4) * 2
@@ -95,7 +95,7 @@ def test_tied_weights_stand_once_and_reach_both_places() -> None:
 
 def test_buffers_are_weights_saved_or_not() -> None:
     module = Small()
-    call = Call(module)
+    call = ModuleCall(module)
     changed = {"saved": torch.ones(4), "unsaved": torch.full((4,), 3.0)}
     weights = weights_of(call) | {name: to_jax(one) for name, one in changed.items()}
     module.saved.copy_(changed["saved"])
@@ -114,7 +114,7 @@ def test_answers_keep_their_containers_with_arrays_in_them() -> None:
 
 
 def test_inputs_may_be_nested() -> None:
-    call = Call(Small(), "nested")
+    call = ModuleCall(Small(), "nested")
     parts = {"list": [to_jax(X), (X * 2,)]}  # one traced, one constant
     assert same(jax.jit(lambda x: call({}, {"parts": {"list": [x, (X * 2,)]}}))(to_jax(X)), X * 3)
     assert same(call({}, {"parts": parts}), X * 3)
@@ -123,8 +123,8 @@ def test_inputs_may_be_nested() -> None:
 @pytest.mark.slow
 def test_a_model_that_answers_with_a_dict_gives_one() -> None:
     made = tiny.make("transformers:CLIPTextModelWithProjection")
-    call = Call(made.module)
-    function, given = traced(call, made.inputs())
+    call = ModuleCall(made.module)
+    function, given = make_traceable(call, made.inputs())
     found = jax.jit(function)(weights_of(call), given)
     assert {"text_embeds", "last_hidden_state"} <= set(found)
     assert distance(floats(found), on_torch(made)) < 1e-5
@@ -135,7 +135,7 @@ def test_a_model_that_answers_with_a_dict_gives_one() -> None:
 
 def test_jax_arrays_are_traced_so_that_one_program_serves_all_values() -> None:
     module = Small()
-    call = Call(module)
+    call = ModuleCall(module)
     function = jax.jit(lambda w, x: call(w, {"x": x}))
     for factor in (1, 2, 3):
         assert same(function(weights_of(call), to_jax(X * factor)), module(X * factor))
@@ -145,7 +145,7 @@ def test_jax_arrays_are_traced_so_that_one_program_serves_all_values() -> None:
 def test_torch_tensors_are_constants_so_that_shapes_may_depend_on_them() -> None:
     mask = torch.tensor([True, True, False, True])
     assert same(run(Small(), X, mask=mask), Small()(X)[:, :3])
-    call = Call(Small())
+    call = ModuleCall(Small())
     program = jax.jit(lambda w, x, m: call(w, {"x": x, "mask": m}))
     with pytest.raises(jax.errors.ConcretizationTypeError):
         program(weights_of(call), to_jax(X), to_jax(mask))
@@ -197,9 +197,9 @@ NAMES = (
 def test_models_of_diffusers_answer_as_before(name: str) -> None:
     made = tiny.make(name)
     before = on_torch(made)
-    call = Call(made.module, made.tiny.method)
+    call = ModuleCall(made.module, made.tiny.method)
     for _ in range(2):  # the second trace finds nothing of the first
-        function, given = traced(call, made.inputs(), made.tiny.static)
+        function, given = make_traceable(call, made.inputs(), made.tiny.static)
         jax.make_jaxpr(function)(weights_of(call), given)
     assert distance(on_torch(made), before) == 0
     tensors = [one for part in made.module.modules() for one in vars(part).values()]
@@ -209,7 +209,7 @@ def test_models_of_diffusers_answer_as_before(name: str) -> None:
 @pytest.mark.slow
 def test_other_shapes_make_another_program_of_the_same_call() -> None:
     made = tiny.make("diffusers:WanTransformer3DModel")
-    call = Call(made.module)
+    call = ModuleCall(made.module)
     weights = weights_of(call)
 
     def wide(inputs: dict[str, Any], columns: int) -> dict[str, Any]:
@@ -217,7 +217,7 @@ def test_other_shapes_make_another_program_of_the_same_call() -> None:
 
     for columns in (10, 6):
         inputs = wide(made.inputs(), columns)
-        function, given = traced(call, inputs)
+        function, given = make_traceable(call, inputs)
         with torch.no_grad():
             expected = floats(made(**inputs))
         assert distance(floats(jax.jit(function)(weights, given)), expected) < 1e-5
@@ -234,7 +234,7 @@ def test_nothing_is_enabled_before_or_after() -> None:
 
 
 def test_nothing_stays_enabled_when_a_model_raises() -> None:
-    call = Call(Small())
+    call = ModuleCall(Small())
     with pytest.raises(TypeError):
         call(weights_of(call), {"x": to_jax(X), "unknown": 1})
     assert torch.overrides._get_current_function_mode_stack() == []
@@ -246,8 +246,8 @@ def test_it_works_inside_inference_mode_under_which_comfyui_runs_nodes() -> None
     made = tiny.make("diffusers:FluxTransformer2DModel")
     expected = on_torch(made)
     with torch.inference_mode():
-        call = Call(made.module)
-        function, given = traced(call, made.inputs())
+        call = ModuleCall(made.module)
+        function, given = make_traceable(call, made.inputs())
         found = jax.jit(function)(weights_of(call), given)
         assert torch.is_inference_mode_enabled()
     assert distance(floats(found), expected) < 1e-5
@@ -262,13 +262,13 @@ def test_a_module_made_inside_inference_mode_works_too() -> None:
 
 def test_two_threads_at_once_do_not_meet() -> None:
     module = Small()
-    shared = Call(module)
+    shared = ModuleCall(module)
     start = threading.Barrier(4)
     found: dict[int, bool] = {}
     plain = [Small() for _ in range(4)]  # made here: torch's seed is one for all threads
 
     def work(number: int) -> None:
-        call = shared if number % 2 else Call(module)
+        call = shared if number % 2 else ModuleCall(module)
         start.wait()
         x = X * (number + 1)
         function = jax.jit(lambda w, x: call(w, {"x": x, "times": 20 + number}))

@@ -1,4 +1,4 @@
-"""`holdfast.xla.check`: a tiny model on torch and on XLA, and what is wrong with it."""
+"""`holdfast.xla.check.check`: a tiny model on torch and on XLA, and what is wrong with it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ pytest.importorskip("diffusers")
 
 from holdfast.base.errors import Absent, BadInput, NotFound  # noqa: E402
 from holdfast.xla import tiny  # noqa: E402
-from holdfast.xla.check import Checked, check, devices_for  # noqa: E402
-from holdfast.xla.tiny.spec import Tiny, random  # noqa: E402
+from holdfast.xla.check.check import PortCheck, check, devices_for  # noqa: E402
+from holdfast.xla.tiny.spec import Normal, Tiny  # noqa: E402
 from tests.tolerance import no_worse  # noqa: E402
 
 HERE = __name__
@@ -70,9 +70,9 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """The classes above have tiny models, too."""
     table: Any = tiny.tiny_models()
     for cls in (Net, Branching, Lacking, Guessing):
-        entry = Tiny(config={}, inputs={"x": random(2, 16)})
+        entry = Tiny(config={}, inputs={"x": Normal((2, 16))})
         monkeypatch.setitem(table, f"{HERE}:{cls.__name__}", entry)
-    attending = Tiny(config={}, inputs={"x": random(2, 5, 32)})
+    attending = Tiny(config={}, inputs={"x": Normal((2, 5, 32))})
     monkeypatch.setitem(table, f"{HERE}:Attending", attending)
 
 
@@ -151,7 +151,7 @@ def test_an_answer_that_differs_is_a_problem() -> None:
 
 
 def test_every_bound_has_its_sentence() -> None:
-    found = Checked(
+    found = PortCheck(
         "x:Y",
         8,
         error_f32=float("inf"),
@@ -164,10 +164,10 @@ def test_every_bound_has_its_sentence() -> None:
         "8 devices differ from one by 1.0e-03, more than 1e-05",
         "bf16 differs by 4.0e-01, more than 1.5 times torch's own 2.0e-01",
     )
-    assert Checked("x:Y", 8, error_f32=float("nan")).problems == (
+    assert PortCheck("x:Y", 8, error_f32=float("nan")).problems == (
         "f32 differs from torch by nan, more than 0.0001",
     )
-    assert Checked("x:Y", 8, error_bf16=0.3, torch_bf16_error=0.2).ok
+    assert PortCheck("x:Y", 8, error_bf16=0.3, torch_bf16_error=0.2).ok
 
 
 def test_what_cannot_be_checked_is_refused() -> None:

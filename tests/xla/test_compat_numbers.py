@@ -22,7 +22,7 @@ from holdfast.base.errors import Unsupported  # noqa: E402
 from holdfast.xla.arrays import to_jax, to_torch  # noqa: E402
 from holdfast.xla.compat import experts, flex  # noqa: E402
 from holdfast.xla.compat.environment import Environment, Tensor  # noqa: E402
-from holdfast.xla.compat.writing import written  # noqa: E402
+from holdfast.xla.compat.writing import write_slice  # noqa: E402
 from tests.xla.compat_cases import X, fails, jitted, plain, right  # noqa: E402
 
 # torchax makes whole numbers 64 bits wide in some places, and JAX warns that it has none.
@@ -130,7 +130,7 @@ def test_xla_still_splits_what_is_written_into_slices_wrongly() -> None:
 
 @pytest.mark.slow
 def test_what_is_written_into_slices_is_the_same_on_eight_devices() -> None:
-    assert scores_apart(written) < 1e-5
+    assert scores_apart(write_slice) < 1e-5
 
 
 KEYS: list[Any] = [
@@ -143,11 +143,11 @@ KEYS: list[Any] = [
 def test_writing_is_that_of_numpy(key: Any) -> None:
     expected = X.numpy().copy()
     expected[key] = -7
-    assert np.array_equal(np.asarray(written(to_jax(X), key, -7)), expected)
+    assert np.array_equal(np.asarray(write_slice(to_jax(X), key, -7)), expected)
     filled = X.numpy().copy()
     value = np.arange(filled[key].size, dtype=np.float32).reshape(filled[key].shape)
     filled[key] = value
-    found = written(to_jax(X), key, jax.numpy.asarray(value)[None])
+    found = write_slice(to_jax(X), key, jax.numpy.asarray(value)[None])
     assert np.array_equal(np.asarray(found), filled)
 
 

@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 from torch.utils import _python_dispatch
 
 from holdfast.xla import TorchaxContext, TorchaxEnvManager, torchax
-from holdfast.xla.calls import Call
 from holdfast.xla.env import is_enabled, ready
+from holdfast.xla.module.calls import ModuleCall
 
 pytestmark = pytest.mark.xla
 
@@ -294,7 +294,7 @@ def test_override_written_as_the_specification_has_it_is_seen() -> None:
         with TorchaxContext() as ctx, torch.no_grad():
             found = torch.nn.functional.hardswish(ctx.env.to_xla(torch.ones(2)))
         assert found.tolist() == [3, 3]
-        found = Call(torch.nn.Hardswish())({}, {"input": jax.numpy.ones(2)})
+        found = ModuleCall(torch.nn.Hardswish())({}, {"input": jax.numpy.ones(2)})
         assert found.tolist() != [3, 3]  # ports have environments of their own
     finally:
         table.pop(op)

@@ -19,7 +19,7 @@ pytest.importorskip("transformers")
 
 from holdfast.base.errors import BadInput, NotFound
 from holdfast.xla import tiny
-from holdfast.xla.comparing import compare, distance, floats
+from holdfast.xla.check.comparison import compare, distance, floats
 from tests.tolerance import no_worse
 
 pytestmark = [pytest.mark.xla, pytest.mark.filterwarnings("ignore")]  # the models' own
@@ -124,11 +124,11 @@ def test_what_is_out_of_the_ordinary_has_its_reason(name: str) -> None:
 def test_constants_are_needed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
-    from holdfast.xla import comparing
+    from holdfast.xla.check import comparison
 
     made = tiny.make(name)
     free = replace(made, tiny=replace(made.tiny, static=()))
-    monkeypatch.setattr(comparing.tiny, "make", lambda _: free)
+    monkeypatch.setattr(comparison.tiny, "make", lambda _: free)
     failure = compare(name).failure
     assert failure is not None
     assert "concrete" in failure

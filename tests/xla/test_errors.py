@@ -21,21 +21,21 @@ import jax.numpy as jnp  # noqa: E402
 
 from holdfast.base.errors import BadInput, HoldfastError, OutOfMemory, Unsupported  # noqa: E402
 from holdfast.xla import errors  # noqa: E402
-from holdfast.xla.errors import advice, explained, in_use, translated  # noqa: E402
-from holdfast.xla.holders import holders  # noqa: E402
+from holdfast.xla.cluster.device_holders import holders  # noqa: E402
+from holdfast.xla.errors import advice, explain, in_use, translate_errors  # noqa: E402
 
 GIB = 2**30
 NOBODY = 2**22 + 1  # no process has such a number: Linux counts to 2**22
 
 
 @dataclass(frozen=True)
-class Report:
+class ShardReport:
     total_bytes: int
     parts: int
 
 
 def told(raising: Callable[[], Any], **about: Any) -> HoldfastError:
-    with pytest.raises(HoldfastError) as caught, translated("drawing", **about):
+    with pytest.raises(HoldfastError) as caught, translate_errors("drawing", **about):
         raising()
     assert caught.value.__cause__ is not None
     return caught.value
@@ -157,7 +157,7 @@ def test_a_lock_file_left_behind_says_so(tmp_path: Path) -> None:
         "  expected: one process for a TPU\n"
         "  try: rm /tmp/libtpu_lockfile, which a process that has ended left behind"
     )
-    assert explained(jax.errors.JaxRuntimeError(text), "drawing") is not None
+    assert explain(jax.errors.JaxRuntimeError(text), "drawing") is not None
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_lock_file_left_behind_says_so(tmp_path: Path) -> None:
     ],
 )
 def test_a_gpu_that_others_fill_is_in_use(text: str, tmp_path: Path) -> None:
-    assert explained(RuntimeError(text), "drawing") is not None
+    assert explain(RuntimeError(text), "drawing") is not None
     assert str(in_use(text, "drawing", [str(tmp_path / "none")])) == (
         "cannot start the GPU while drawing: nobody to be seen uses it\n"
         "  expected: a GPU with memory to spare\n"
@@ -193,7 +193,7 @@ def test_memory_that_ran_out_says_what_would_fit() -> None:
         "hbm. Used 21.95G of 15.48G hbm. Exceeded hbm capacity by 6.47G.\n\nTotal hbm usage >= "
         "22.47G:\n    reserved        530.00M\n    program          21.95G"
     )
-    error = told(failed(text), report=Report(23_800_000_000, 1), dtype="bfloat16")
+    error = told(failed(text), report=ShardReport(23_800_000_000, 1), dtype="bfloat16")
     assert str(error) == (
         "ran out of memory while drawing: 23.6 GB asked for, 16.6 GB there\n"
         "  expected: 23.8 GB of weights, 23.8 GB on each of 1 device, and what is computed, in "
@@ -203,7 +203,7 @@ def test_memory_that_ran_out_says_what_would_fit() -> None:
 
 
 def test_memory_of_an_unknown_device_is_told_with_the_weights() -> None:
-    error = told(failed("RESOURCE_EXHAUSTED: something"), report=Report(23_800_000_000, 8))
+    error = told(failed("RESOURCE_EXHAUSTED: something"), report=ShardReport(23_800_000_000, 8))
     assert str(error) == (
         "ran out of memory while drawing\n"
         "  expected: 23.8 GB of weights, 3.0 GB on each of 8 devices, and what is computed\n"
@@ -271,13 +271,13 @@ def test_advice_says_what_would_fit(
 
 
 def test_an_operator_that_nobody_has_written_comes_with_the_lines_to_write() -> None:
-    from holdfast.xla.calls import Call
+    from holdfast.xla.module.calls import ModuleCall
 
     class Special(torch.nn.Module):
         def forward(self, x: Any) -> Any:
             return torch.special.airy_ai(x)
 
-    call = Call(Special())
+    call = ModuleCall(Special())
     error = told(lambda: jax.jit(lambda x: call({}, {"x": x}))(jnp.ones(3)))
     assert isinstance(error, Unsupported)
     assert str(error) == (
@@ -305,7 +305,7 @@ class OperatorNotFound(Exception):
 def test_the_lines_have_the_operators_own_arguments(
     name: str, key: str, function: str, arguments: str
 ) -> None:
-    error = explained(OperatorNotFound(f"Operator with name {name} has no lowering"), "drawing")
+    error = explain(OperatorNotFound(f"Operator with name {name} has no lowering"), "drawing")
     assert error is not None
     assert error.what.startswith(f"nobody has written {key} for JAX")
     assert error.hint is not None
@@ -371,13 +371,13 @@ def test_an_input_that_jax_does_not_name_is_left_to_the_reader() -> None:
 
 
 def test_a_torch_model_that_makes_a_shape_of_a_value_is_told_the_same() -> None:
-    from holdfast.xla.calls import Call
+    from holdfast.xla.module.calls import ModuleCall
 
     class Counting(torch.nn.Module):
         def forward(self, count: Any) -> Any:
             return torch.zeros(count)
 
-    call = Call(Counting())
+    call = ModuleCall(Counting())
     assert str(told(lambda: jax.jit(lambda n: call({}, {"count": n}))(jnp.int32(3)))) == UNNAMED
 
 
@@ -417,12 +417,12 @@ def test_a_value_kept_from_an_earlier_trace_is_told_with_its_line() -> None:
     ids=repr,
 )
 def test_everything_else_passes_as_it_is(error: BaseException) -> None:
-    with pytest.raises(type(error)) as caught, translated("drawing"):
+    with pytest.raises(type(error)) as caught, translate_errors("drawing"):
         raise error
     assert caught.value is error
     assert caught.value.__cause__ is None
 
 
 def test_nothing_is_raised_where_nothing_goes_wrong() -> None:
-    with errors.translated("drawing", Report(1, 1)):
+    with errors.translate_errors("drawing", ShardReport(1, 1)):
         pass

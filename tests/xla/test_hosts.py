@@ -21,16 +21,16 @@ import numpy as np  # noqa: E402
 from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
 
 from holdfast.base.errors import Absent, BadInput, Misuse, OutOfTime  # noqa: E402
-from holdfast.xla import hosts, meeting  # noqa: E402
-from holdfast.xla.mesh import make_mesh  # noqa: E402
+from holdfast.xla.cluster import hosts, rendezvous  # noqa: E402
+from holdfast.xla.cluster.mesh import make_mesh  # noqa: E402
 
 SECONDS = 240  # after which a process of a test is taken to hang; the machine may be busy
 JOIN = """
 import os, sys, time
 import jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
-from holdfast.xla import hosts
-from holdfast.xla.mesh import make_mesh
+from holdfast.xla.cluster import hosts
+from holdfast.xla.cluster.mesh import make_mesh
 """
 CHAIN = """
 def chain(mesh):
@@ -47,11 +47,11 @@ FLUX = """
 def flux(mesh):
     from holdfast.xla import tiny
     from holdfast.xla.arrays import to_numpy
-    from holdfast.xla.calls import Call
-    from holdfast.xla.rules import rules_for
-    from holdfast.xla.sharding import place_all
+    from holdfast.xla.module.calls import ModuleCall
+    from holdfast.xla.sharding.rules import rules_for
+    from holdfast.xla.sharding.shards import place_all
     made = tiny.make("diffusers:FluxTransformer2DModel")
-    call = Call(made.module)
+    call = ModuleCall(made.module)
     weights = place_all(call.weights, rules_for(made.module, mesh=mesh), mesh)
     everywhere = NamedSharding(mesh, PartitionSpec())
     inputs = made.inputs()
@@ -267,8 +267,12 @@ def test_hosts_that_cannot_be_read_are_refused(text: str, monkeypatch: pytest.Mo
 
 
 def test_an_address_may_be_a_name_or_of_version_6() -> None:
-    assert meeting.Place.parse("tpu-0.local:80,1/4") == meeting.Place("tpu-0.local", 80, 1, 4)
-    assert meeting.Place.parse(" [::1]:80, 1/4 ") == meeting.Place("[::1]", 80, 1, 4)
+    assert rendezvous.HostAddress.parse("tpu-0.local:80,1/4") == rendezvous.HostAddress(
+        "tpu-0.local", 80, 1, 4
+    )
+    assert rendezvous.HostAddress.parse(" [::1]:80, 1/4 ") == rendezvous.HostAddress(
+        "[::1]", 80, 1, 4
+    )
 
 
 def test_no_cluster_around_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,13 +299,13 @@ def test_jax_says_that_it_finds_no_cluster_as_the_test_above_has_it() -> None:
     assert "found no cluster around this process: coordinator_address should be defined." in err
 
 
-def met(places: list[meeting.Place], timeout_s: float) -> list[str]:
+def met(places: list[rendezvous.HostAddress], timeout_s: float) -> list[str]:
     """What becomes of hosts that meet in threads, in their order: "there" or an error."""
     said = ["" for _ in places]
 
-    def go(number: int, place: meeting.Place) -> None:
+    def go(number: int, place: rendezvous.HostAddress) -> None:
         try:
-            meeting.meet(place, timeout_s)
+            rendezvous.meet(place, timeout_s)
             said[number] = "there"
         except (OutOfTime, BadInput) as exc:
             said[number] = str(exc)
@@ -317,14 +321,14 @@ def met(places: list[meeting.Place], timeout_s: float) -> list[str]:
 
 def test_hosts_meet_in_any_order() -> None:
     port = free_port()
-    places = [meeting.Place("127.0.0.1", port, index, 4) for index in (3, 1, 0, 2)]
-    assert met(places, 10) == ["there"] * 4
-    assert met([meeting.Place("127.0.0.1", port, 0, 1)], 1) == ["there"]
+    places = [rendezvous.HostAddress("127.0.0.1", port, index, 4) for index in (3, 1, 0, 2)]
+    assert met(places, 240) == ["there"] * 4
+    assert met([rendezvous.HostAddress("127.0.0.1", port, 0, 1)], 240) == ["there"]
 
 
 def test_a_first_host_that_does_not_answer_is_said() -> None:
     port = free_port()
-    assert met([meeting.Place("127.0.0.1", port, 1, 2)], 0.3) == [
+    assert met([rendezvous.HostAddress("127.0.0.1", port, 1, 2)], 0.3) == [
         f"the first host did not answer at 127.0.0.1:{port} within 0.3 s: Connection refused\n"
         f"  expected: a process that joined with 127.0.0.1:{port},0/2\n"
         "  try: look whether it runs, at its output, at the firewall, at the address"
@@ -334,7 +338,9 @@ def test_a_first_host_that_does_not_answer_is_said() -> None:
 def test_hosts_that_do_not_come_are_named_to_all_that_did() -> None:
     port = free_port()
     what = f"2 of 4 hosts did not come to 127.0.0.1:{port} within 0.5 s: 1, 3"
-    first, other = met([meeting.Place("127.0.0.1", port, index, 4) for index in (0, 2)], 0.5)
+    first, other = met(
+        [rendezvous.HostAddress("127.0.0.1", port, index, 4) for index in (0, 2)], 0.5
+    )
     assert first == (
         f"{what}\n"
         "  expected: 4 processes with the same address, numbered 0 to 3\n"
@@ -346,7 +352,7 @@ def test_hosts_that_do_not_come_are_named_to_all_that_did() -> None:
 def test_a_host_of_another_count_is_turned_away_and_the_others_meet() -> None:
     port = free_port()
     counts = [(0, 2), (1, 3), (1, 2)]
-    places = [meeting.Place("127.0.0.1", port, *pair) for pair in counts]
+    places = [rendezvous.HostAddress("127.0.0.1", port, *pair) for pair in counts]
     first, wrong, right = met(places, 5)
     assert (first, right) == ("there", "there")
     assert wrong == (
@@ -357,18 +363,21 @@ def test_a_host_of_another_count_is_turned_away_and_the_others_meet() -> None:
 
 def test_the_last_to_come_as_a_host_is_that_host() -> None:
     port = free_port()
-    places = [meeting.Place("127.0.0.1", port, index, 3) for index in (0, 1, 1, 2)]
+    places = [rendezvous.HostAddress("127.0.0.1", port, index, 3) for index in (0, 1, 1, 2)]
     first, old, new, other = met(places, 5)
     assert (first, new, other) == ("there",) * 3
     assert old.startswith("the first host says: another process has joined as host 1/3\n")
 
 
 def test_another_version_of_jax_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = meeting.Place("127.0.0.1", 1, 0, 2)
+    place = rendezvous.HostAddress("127.0.0.1", 1, 0, 2)
     here = jax.__version__
-    assert meeting._wrong(place, 1, 2, "0.1") == f"host 1/2 has jax 0.1, but the first has {here}"
-    assert meeting._wrong(place, 0, 2, here) == "there is no host 0/2 to come"
-    assert meeting._wrong(place, 1, 2, here) is None
+    assert (
+        rendezvous._mismatch(place, 1, 2, "0.1")
+        == f"host 1/2 has jax 0.1, but the first has {here}"
+    )
+    assert rendezvous._mismatch(place, 0, 2, here) == "there is no host 0/2 to come"
+    assert rendezvous._mismatch(place, 1, 2, here) is None
 
 
 def test_strangers_at_the_door_are_ignored() -> None:
@@ -383,7 +392,9 @@ def test_strangers_at_the_door_are_ignored() -> None:
     knocked: list[bytes] = []
     stranger = threading.Thread(target=knock)
     stranger.start()
-    assert met([meeting.Place("127.0.0.1", port, 0, 1 + 1)], 2.0)[0].startswith("1 of 2 hosts")
+    assert met([rendezvous.HostAddress("127.0.0.1", port, 0, 1 + 1)], 2.0)[0].startswith(
+        "1 of 2 hosts"
+    )
     stranger.join()
     assert knocked
 
@@ -413,14 +424,14 @@ def test_something_else_at_the_address_is_said() -> None:
         other = threading.Thread(target=answer)
         other.start()
         with pytest.raises(OutOfTime, match=r"0\.2 s: something else answers there\n"):
-            meeting.meet(meeting.Place("127.0.0.1", port, 1, 2), 0.2)
+            rendezvous.meet(rendezvous.HostAddress("127.0.0.1", port, 1, 2), 0.2)
         other.join()
 
 
 def test_a_port_that_is_taken_is_said() -> None:
     with socket.create_server(("", 0)) as door:
         port = door.getsockname()[1]
-        assert met([meeting.Place("127.0.0.1", port, 0, 2)], 1) == [
+        assert met([rendezvous.HostAddress("127.0.0.1", port, 0, 2)], 1) == [
             f"cannot wait for hosts at 127.0.0.1:{port}: Address already in use\n"
             "  expected: a port of this host that nobody else uses"
         ]

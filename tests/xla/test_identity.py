@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from holdfast.xla import tiny
-from holdfast.xla.identity import identity
+from holdfast.xla.module.identity import identity
 
 
 def linear(**fields: Any) -> nn.Module:

@@ -12,7 +12,7 @@ import pytest
 jax = pytest.importorskip("jax")
 
 from holdfast.base.errors import Absent, BadInput  # noqa: E402
-from holdfast.xla.mesh import make_mesh  # noqa: E402
+from holdfast.xla.cluster.mesh import make_mesh  # noqa: E402
 
 pytestmark = pytest.mark.xla
 
@@ -114,7 +114,7 @@ def test_the_cpu_is_warned_of_unless_it_is_meant() -> None:
     if jax.devices()[0].platform != "cpu":
         pytest.skip("there is an accelerator")
     script = (
-        "import warnings; from holdfast.xla.mesh import make_mesh\n"
+        "import warnings; from holdfast.xla.cluster.mesh import make_mesh\n"
         "with warnings.catch_warnings(record=True) as caught:\n"
         "    warnings.simplefilter('always'); make_mesh(); make_mesh('cpu')\n"
         "print(*[f'{one.category.__name__}: {one.message}' for one in caught])"

@@ -15,9 +15,9 @@ from torch.utils import _pytree as tree
 from holdfast.base.errors import BadInput, NotFound
 from holdfast.xla import ops
 from holdfast.xla.arrays import to_jax, to_torch
-from holdfast.xla.calls import Call
 from holdfast.xla.compat import torchax
-from holdfast.xla.env import Shared
+from holdfast.xla.env import SharedEnvironment
+from holdfast.xla.module.calls import ModuleCall
 from tests.tolerance import bound, rounded
 
 pytestmark = pytest.mark.xla
@@ -109,15 +109,15 @@ def distance(found: torch.Tensor, right: torch.Tensor) -> float:
 
 
 @pytest.fixture(scope="module")
-def env() -> Shared:
-    return Shared()
+def env() -> SharedEnvironment:
+    return SharedEnvironment()
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=["f32", "bf16"])
 @pytest.mark.parametrize("name", CASES)
 def test_operator_gives_what_torch_gives(
-    env: Shared, name: str, dtype: torch.dtype, inside: bool
+    env: SharedEnvironment, name: str, dtype: torch.dtype, inside: bool
 ) -> None:
     found, right = on_xla(env, name, dtype, inside), on_torch(name, dtype)
     assert [(one.shape, one.dtype) for one in found] == [(one.shape, one.dtype) for one in right]
@@ -147,7 +147,7 @@ def test_torchax_still_rounds_norms_in_bfloat16(name: str) -> None:
     assert max(map(distance, found, right)) > 4e-3
 
 
-def test_norm_of_bfloat16_with_a_float32_weight_keeps_both_formats(env: Shared) -> None:
+def test_norm_of_bfloat16_with_a_float32_weight_keeps_both_formats(env: SharedEnvironment) -> None:
     x = ROWS.bfloat16()
     right = aten.native_layer_norm(x, (64,), WEIGHT, WEIGHT, 1e-6)
     found = ops.native_layer_norm(to_jax(x), (64,), to_jax(WEIGHT), to_jax(WEIGHT), 1e-6)
@@ -156,7 +156,7 @@ def test_norm_of_bfloat16_with_a_float32_weight_keeps_both_formats(env: Shared) 
         assert distance(to_torch(one), other) <= 4e-3  # torch's CPU rounds its float32 statistics
 
 
-def test_view_of_a_tensor_from_outside_can_be_made_inside(env: Shared) -> None:
+def test_view_of_a_tensor_from_outside_can_be_made_inside(env: SharedEnvironment) -> None:
     whole = env.to_xla(torch.arange(4.0))
     with torch.inference_mode(), env:
         parts = [*whole.chunk(2), *whole.unbind(), whole.unflatten(0, (2, 2))]
@@ -164,9 +164,9 @@ def test_view_of_a_tensor_from_outside_can_be_made_inside(env: Shared) -> None:
 
 
 def test_operator_that_is_no_composite_is_not_decomposed() -> None:
-    assert ops.decomposed(aten.lgamma_.default) is None
-    assert ops.decomposed(functional.gelu) is None
-    assert ops.decomposed(aten.chunk.default) is ops.decomposed(aten.chunk.default)
+    assert ops.decompose(aten.lgamma_.default) is None
+    assert ops.decompose(functional.gelu) is None
+    assert ops.decompose(aten.chunk.default) is ops.decompose(aten.chunk.default)
 
 
 class Doubling(torch.nn.Module):
@@ -179,14 +179,14 @@ def test_overrides_apply_to_one_call_alone() -> None:
     mine = ops.overrides(
         {"torch.nn.functional.gelu": lambda x: x * 2, "aten.cumsum": lambda x, d: x}
     )
-    assert Call(Doubling(), overrides=mine)({}, {"x": x}).tolist() == [0, 3, 6]
+    assert ModuleCall(Doubling(), overrides=mine)({}, {"x": x}).tolist() == [0, 3, 6]
     right = Doubling()(torch.arange(3.0))
-    assert distance(to_torch(Call(Doubling())({}, {"x": x})), right) < 1e-6
+    assert distance(to_torch(ModuleCall(Doubling())({}, {"x": x})), right) < 1e-6
 
 
 def test_override_may_work_on_tensors() -> None:
     twice = ops.Override(lambda x: x + x, in_jax=False)
-    call = Call(Doubling(), overrides=ops.overrides({"torch.nn.functional.gelu": twice}))
+    call = ModuleCall(Doubling(), overrides=ops.overrides({"torch.nn.functional.gelu": twice}))
     assert call({}, {"x": jnp.arange(3.0)}).tolist() == [0, 3, 7]
 
 
@@ -245,9 +245,11 @@ def test_line_to_write_has_the_arguments_of_the_operator() -> None:
 
 def test_another_function_is_another_description() -> None:
     functions = (lambda x: x), (lambda x: -x)
-    first, second = (ops.described(ops.overrides({"aten.cumsum": one})) for one in functions)
+    first, second = (
+        ops.describe_overrides(ops.overrides({"aten.cumsum": one})) for one in functions
+    )
     assert first != second
-    assert first == ops.described(ops.overrides({"aten.cumsum": functions[0]}))
+    assert first == ops.describe_overrides(ops.overrides({"aten.cumsum": functions[0]}))
 
 
 def test_what_a_function_is_made_with_belongs_to_its_description() -> None:

@@ -13,10 +13,10 @@ from torch import nn
 
 from holdfast.base.errors import HoldfastError, OutOfMemory
 from holdfast.xla import tiny
-from holdfast.xla.cache import Programs
-from holdfast.xla.mesh import make_mesh
-from holdfast.xla.placed import Placed
-from holdfast.xla.sharding import bytes_on
+from holdfast.xla.cluster.mesh import make_mesh
+from holdfast.xla.module.cache import Programs
+from holdfast.xla.module.placed import Placed
+from holdfast.xla.sharding.shards import bytes_on
 from holdfast.xla.stages import OnXla
 
 
@@ -191,7 +191,9 @@ def test_memory_that_runs_out_while_an_answer_is_fetched_is_told_in_our_words(
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 2000 bytes")
 
     placed = Placed(Mixer().requires_grad_(False), mesh=one_device())
-    monkeypatch.setattr("holdfast.xla.placed.whole", full)  # programs run on while Python goes on
+    monkeypatch.setattr(
+        "holdfast.xla.module.placed.whole", full
+    )  # programs run on while Python goes on
     with pytest.raises(OutOfMemory) as caught:
         placed(torch.randn(3, 16))
     assert str(caught.value) == (

@@ -15,14 +15,14 @@ from jax.sharding import NamedSharding, PartitionSpec
 from safetensors.torch import load_file, save_file
 
 from holdfast.base.errors import BadInput, NotFound
-from holdfast.residency.prediction.shadow import on_meta, shadow
+from holdfast.residency.predict.shadow import on_meta, shadow
 from holdfast.xla import tiny
-from holdfast.xla.calls import Call
-from holdfast.xla.mesh import make_mesh
+from holdfast.xla.cluster.mesh import make_mesh
+from holdfast.xla.module.calls import ModuleCall
 from holdfast.xla.port import PORTS, Port
-from holdfast.xla.rules import rules_for
 from holdfast.xla.sampling import Conditioning, make_step, table_of
-from holdfast.xla.sharding import bytes_on, report
+from holdfast.xla.sharding.rules import rules_for
+from holdfast.xla.sharding.shards import bytes_on, report
 
 FLUX = "diffusers:FluxTransformer2DModel"
 
@@ -175,7 +175,7 @@ def test_a_step_of_flux_is_compiled_for_tpus_from_here(devices: int) -> None:
     half = on_meta(lambda _, one: torch.bfloat16 if one.is_floating_point() else one.dtype)
     module = shadow(PORTS["flux"].build(guidance_embeds=True), half)
     mesh = make_mesh(jax.devices()[:devices])
-    call = Call(module, scan=PORTS["flux"].scan, platform="tpu", mesh=mesh)
+    call = ModuleCall(module, scan=PORTS["flux"].scan, platform="tpu", mesh=mesh)
     rules = rules_for(module, mesh=mesh)
 
     def given(*shape: int, spec: tuple[str | None, ...] = ()) -> jax.ShapeDtypeStruct:

@@ -15,8 +15,8 @@ from torch import nn  # noqa: E402
 
 from holdfast.base.errors import BadInput  # noqa: E402
 from holdfast.xla import tiny  # noqa: E402
-from holdfast.xla.mesh import make_mesh  # noqa: E402
-from holdfast.xla.rules import Rules, rules_for  # noqa: E402
+from holdfast.xla.cluster.mesh import make_mesh  # noqa: E402
+from holdfast.xla.sharding.rules import Rules, rules_for  # noqa: E402
 
 pytestmark = pytest.mark.xla
 

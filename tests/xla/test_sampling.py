@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from holdfast.base.errors import BadInput, Unsupported
-from holdfast.xla.sampling import Conditioning, Row, Sampler, make_step, table_of
+from holdfast.xla.sampling import Conditioning, Sampler, TableRow, make_step, table_of
 from tests.tolerance import assert_near
 from tests.xla.sampling_cases import (
     FLOW,
@@ -159,7 +159,7 @@ def test_latents_keep_their_type_and_history_is_float32() -> None:
 
 def test_a_row_is_a_pytree_of_float32() -> None:
     row = table_of(make("FlowMatchEulerDiscrete"), 3).row(1)
-    assert isinstance(row, Row)
+    assert isinstance(row, TableRow)
     assert [leaf.dtype for leaf in jax.tree.leaves(row)] == [np.float32] * 3
 
 
@@ -213,7 +213,7 @@ def test_a_scheduler_that_clips_is_refused(scheduler: Any, switch: str) -> None:
 
 def test_a_scheduler_that_divides_by_zero_is_refused() -> None:
     assert refusal(make("UniPCMultistep", solver_type="bh1")) == (
-        "UniPCMultistepScheduler cannot be put inside a compiled loop: call 3 gives numbers that "
+        "UniPCMultistepScheduler cannot be put inside a compiled loop: call 3 gives values that "
         f"are not finite\n{LINEAR}  try: the same scheduler with final_sigmas_type='sigma_min'"
     )
 

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from holdfast.base.errors import BadInput
 from holdfast.xla import sampling
-from holdfast.xla.sampling import Conditioning, Sampler, guided, make_step, table_of
+from holdfast.xla.sampling import Conditioning, Sampler, apply_guidance, make_step, table_of
 from tests.xla.sampling_cases import (
     FLOW,
     as_diffusers_does,
@@ -30,9 +30,9 @@ from tests.xla.sampling_cases import (
 
 def test_guidance_goes_from_uncond_towards_cond() -> None:
     cond, uncond = jnp.array([3.0]), jnp.array([1.0])
-    assert guided([cond], None).tolist() == [3.0]
-    assert guided([cond, uncond], 2.5).tolist() == [6.0]
-    assert guided([cond.astype(jnp.bfloat16)], None).dtype == jnp.float32
+    assert apply_guidance([cond], None).tolist() == [3.0]
+    assert apply_guidance([cond, uncond], 2.5).tolist() == [6.0]
+    assert apply_guidance([cond.astype(jnp.bfloat16)], None).dtype == jnp.float32
 
 
 @pytest.mark.parametrize("batched", [False, True])

@@ -361,10 +361,10 @@ def test_a_pack_is_imported_as_comfyui_does_it(model: str, cls: str, tmp_path: P
 
 
 RULES = """
-from holdfast.pipeline.xla_device import port_of
+from holdfast.pipeline.devices.xla_device import find_port
 parts = (pack.port.PORT, pack.port.PORT.parts["vae"])
 rules = (pack.utils.TRANSFORMER_SHARDINGS, pack.utils.VAE_DECODER_SHARDINGS)
-found = [port_of(part.build()).rules is one for part, one in zip(parts, rules, strict=True)]
+found = [find_port(part.build()).rules is one for part, one in zip(parts, rules, strict=True)]
 print(json.dumps(found))
 """
 

@@ -13,11 +13,11 @@ from torch import nn
 from holdfast.base.errors import BadInput
 from holdfast.xla import tiny
 from holdfast.xla.arrays import to_jax
-from holdfast.xla.calls import Call
+from holdfast.xla.module.calls import ModuleCall
 from holdfast.xla.port import PORTS
 
 
-def stacked(call: Call) -> dict[str, jax.Array]:
+def stacked(call: ModuleCall) -> dict[str, jax.Array]:
     """The weights that a call takes."""
     weights = call.weights
     return {
@@ -37,7 +37,7 @@ def test_a_scanned_model_gives_what_torch_gives(name: str, port: str) -> None:
     made = tiny.make(name)
     with torch.no_grad():
         wanted = made(**made.inputs())[0].numpy()
-    call = Call(made.module, scan=PORTS[port].scan)
+    call = ModuleCall(made.module, scan=PORTS[port].scan)
     inputs = made.inputs()
     arrays = {key: to_jax(one) for key, one in inputs.items() if isinstance(one, torch.Tensor)}
     rest = {key: one for key, one in inputs.items() if key not in arrays}
@@ -48,7 +48,7 @@ def test_a_scanned_model_gives_what_torch_gives(name: str, port: str) -> None:
 
 def test_weights_of_all_blocks_are_one_array() -> None:
     made = tiny.make("diffusers:WanTransformer3DModel")
-    call = Call(made.module, scan=PORTS["wan21"].scan)
+    call = ModuleCall(made.module, scan=PORTS["wan21"].scan)
     slots, count = call.slots, len(made.module.blocks)
     name = "blocks.*.attn1.to_q.weight"
     assert slots[name].parts == tuple(f"blocks.{i}.attn1.to_q.weight" for i in range(count))
@@ -83,7 +83,7 @@ def test_the_block_is_traced_once_however_many_there_are() -> None:
     tower = Tower().requires_grad_(False)
     x = torch.randn(3, 4)
     wanted = tower(x)
-    call = Call(tower, scan={"blocks": ("x",)})
+    call = ModuleCall(tower, scan={"blocks": ("x",)})
     weights = stacked(call)
     traced.clear()
     found = jax.jit(lambda w, x: call(w, {"x": x}))(weights, to_jax(x))
@@ -95,7 +95,7 @@ def test_blocks_that_differ_are_refused() -> None:
     module = nn.Module()
     module.blocks = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 3)])
     with pytest.raises(BadInput) as caught:
-        Call(module, scan={"blocks": ("input",)})
+        ModuleCall(module, scan={"blocks": ("input",)})
     assert str(caught.value) == (
         "cannot scan 'blocks' of Module: its 2 blocks are of 2 kinds\n"
         "  expected: blocks of one class with weights of the same shapes\n"
@@ -107,7 +107,7 @@ def test_a_list_that_is_not_there_is_an_error_that_names_those_that_are() -> Non
     module = nn.Module()
     module.blocks = nn.ModuleList([nn.Linear(2, 2)])
     with pytest.raises(BadInput) as caught:
-        Call(module, scan={"layers": ("input",)})
+        ModuleCall(module, scan={"layers": ("input",)})
     assert str(caught.value) == (
         "cannot scan 'layers' of Module: it is no list of modules\n  expected: one of blocks"
     )
@@ -118,7 +118,7 @@ def test_what_blocks_do_not_take_cannot_go_from_one_to_the_next(carried: Any) ->
     module = nn.Module()
     module.blocks = nn.ModuleList([nn.Linear(2, 2)])
     with pytest.raises(BadInput) as caught:
-        Call(module, scan={"blocks": carried})
+        ModuleCall(module, scan={"blocks": carried})
     assert str(caught.value) == (
         f"cannot scan 'blocks' of Module: {carried!r} cannot go from one Linear to the next\n"
         "  expected: a tuple of some of input, in the order in which it returns them"

@@ -21,11 +21,11 @@ from torch import nn  # noqa: E402
 from holdfast.base.errors import BadInput  # noqa: E402
 from holdfast.xla import tiny  # noqa: E402
 from holdfast.xla.arrays import to_numpy  # noqa: E402
-from holdfast.xla.calls import Call  # noqa: E402
+from holdfast.xla.cluster.mesh import make_mesh  # noqa: E402
 from holdfast.xla.compat.environment import Environment, Tensor  # noqa: E402
-from holdfast.xla.mesh import make_mesh  # noqa: E402
-from holdfast.xla.rules import rules_for  # noqa: E402
-from holdfast.xla.sharding import (  # noqa: E402
+from holdfast.xla.module.calls import ModuleCall  # noqa: E402
+from holdfast.xla.sharding.rules import rules_for  # noqa: E402
+from holdfast.xla.sharding.shards import (  # noqa: E402
     bytes_on,
     collectives,
     move_module_to_xla,
@@ -136,7 +136,7 @@ def test_the_first_expression_that_matches_the_beginning_wins_and_the_rest_is_re
 def test_rules_of_a_module_are_taken_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     module = tiny.make(WAN).module
     rules = rules_for(module)
-    placed = shard_weight_dict(dict(Call(module).weights), rules, make_mesh())
+    placed = shard_weight_dict(dict(ModuleCall(module).weights), rules, make_mesh())
     assert {name: one.sharding.spec for name, one in placed.items()} == rules.specs
     counts = report(rules)
     assert capsys.readouterr().out == (
@@ -209,7 +209,7 @@ def test_the_report_of_shapes_alone_says_what_the_devices_hold(
     module, mesh = tiny.make(name).module, make_mesh(shape=shape)
     rules = rules_for(module, mesh=mesh)
     for dtype in (None, torch.bfloat16):
-        weights = place_all(Call(module).weights, rules, mesh, dtype)
+        weights = place_all(ModuleCall(module).weights, rules, mesh, dtype)
         found = report(rules, dtype)
         assert {bytes_on(device, weights) for device in mesh.devices.flat} == {found.device_bytes}
         assert found.total_bytes == sum(one.nbytes for one in weights.values())
@@ -292,8 +292,8 @@ def test_collectives_are_counted_once_each_however_they_are_written() -> None:
 def test_a_pair_costs_one_sum() -> None:
     module = nn.ModuleDict({"ff": diffusers.models.attention.FeedForward(64, activation_fn="gelu")})
     rules, mesh = rules_for(module), make_mesh()
-    call = Call(module["ff"])
-    weights = place_all(Call(module).weights, rules, mesh)
+    call = ModuleCall(module["ff"])
+    weights = place_all(ModuleCall(module).weights, rules, mesh)
     given = jax.device_put(jnp.ones((3, 64)), NamedSharding(mesh, P()))
 
     def run(weights: Any, x: Any) -> Any:
@@ -307,7 +307,7 @@ def test_a_pair_costs_one_sum() -> None:
 
 def answers(made: tiny.Made, devices: int) -> tuple[np.ndarray, Counter[str]]:
     """What a tiny model answers on so many devices."""
-    call, mesh = Call(made.module), make_mesh(jax.devices()[:devices])
+    call, mesh = ModuleCall(made.module), make_mesh(jax.devices()[:devices])
     weights = place_all(call.weights, rules_for(made.module, mesh=mesh), mesh)
     inputs = made.inputs()
     floats = {
@@ -337,7 +337,7 @@ def test_eight_devices_answer_as_one_does(name: str) -> None:
 
 def talk_of(module: nn.Module, shapes: dict[str, tuple[int, ...]]) -> Counter[str]:
     """Collectives of a model of real width on eight devices, compiled without any weights."""
-    mesh, call = make_mesh(), Call(module)
+    mesh, call = make_mesh(), ModuleCall(module)
 
     def abstract(shape: tuple[int, ...], spec: Any) -> Any:
         return jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, spec))

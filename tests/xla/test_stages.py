@@ -16,9 +16,9 @@ from torch import nn
 
 from holdfast.base.errors import Unsupported
 from holdfast.xla import tiny
-from holdfast.xla.cache import Programs
-from holdfast.xla.mesh import make_mesh
-from holdfast.xla.placed import Placed
+from holdfast.xla.cluster.mesh import make_mesh
+from holdfast.xla.module.cache import Programs
+from holdfast.xla.module.placed import Placed
 from holdfast.xla.stages import Denoising, OnXla, sample
 
 

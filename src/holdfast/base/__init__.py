@@ -1,6 +1,17 @@
-"""Words every layer shares: errors, registry, units, settings, dataclasses as JSON.
+"""What every layer uses: errors, registries, units, settings.
 
-Standard library only.
+Uses only the standard library.
+
+    errors          the exceptions of Holdfast, each in three parts
+    registry        names of objects that are imported on first use
+    units           byte counts and seconds as text, and back
+    config          settings from options and HOLDFAST_* variables
+    codec           frozen dataclasses to JSON and back, with a JSON schema
+    files           atomic writes, paths, JSON files
+    threads         threads that are joined for certain; callbacks at fork
+    interrupts      Ctrl-C during imports, and Ctrl-C wrapped in other exceptions
+    downsample      drop old samples of a series, keep its peaks
+    announce        tell the dashboard that this process uses Holdfast
 """
 
 from holdfast.base.config import Config

@@ -1,9 +1,7 @@
 """Frozen dataclasses to JSON and back, and the JSON schema that describes them.
 
-Covers: int, float, str, bool, None, `X | None`, `tuple[X, ...]`, `dict[str, X]`, `Literal` and
-nested dataclasses.
-Leaves to others: versions and files (each caller knows its own).
-Promise: `decode(cls, encode(value)) == value`; bad data is refused with the path to the bad place.
+Fields may be int, float, str, bool, None, `X | None`, `tuple[X, ...]`, `dict[str, X]`, `Literal`
+and nested dataclasses. `decode(cls, encode(value)) == value`.
 """
 
 from __future__ import annotations
@@ -24,12 +22,12 @@ _SCALARS = {int: "integer", float: "number", str: "string", bool: "boolean", typ
 
 
 def about(doc: str, **options: Any) -> Any:
-    """A dataclass field with a sentence about it, which also becomes its schema description."""
+    """A dataclass field with a description, which the JSON schema shows too."""
     return dataclasses.field(metadata={"doc": doc}, **options)
 
 
 def encode(value: Any) -> Any:
-    """Plain dicts, lists and scalars for `value`."""
+    """Convert `value` to dicts, lists and scalars."""
     kind = type(value)
     if kind in _PLAIN:
         return value
@@ -46,7 +44,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(cls: type[T], data: Any, path: str = "") -> T:
-    """A `cls` (a dataclass) from plain `data`; raises BadInput naming the bad place."""
+    """Make a `cls` (a dataclass) from `data`; raises BadInput with the path of a bad value."""
     if not isinstance(data, dict):
         raise _wrong(path, "an object", data)
     hints = _hints(cls)
@@ -143,7 +141,7 @@ def _schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     if dataclasses.is_dataclass(hint):
         name = _class(hint).__name__
         if name not in definitions:
-            definitions[name] = {}  # holds the place while the fields are described
+            definitions[name] = {}  # ends the recursion of a class that refers to itself
             definitions[name] = _object_schema(_class(hint), definitions)
         return {"$ref": f"#/$defs/{name}"}
     return {"type": _SCALARS[hint]}
@@ -157,7 +155,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 @functools.cache
 def _reader(cls: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]] | None:
-    """The names of a dataclass's fields and what reads them; None for any other type."""
+    """Names of a dataclass's fields, and a function that reads them; None for other types."""
     if not dataclasses.is_dataclass(cls):
         return None
     names = tuple(f.name for f in _fields(cls))
@@ -167,7 +165,7 @@ def _reader(cls: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]
 
 
 def _class(hint: Any) -> Any:
-    """A hint that is known to be a dataclass, for the type checker."""
+    """The hint as a class; tells the type checker that it is a dataclass."""
     return hint
 
 

@@ -1,13 +1,10 @@
-"""Settings: options given by the caller, else `HOLDFAST_*` variables, else defaults.
+"""Settings: the caller's options, else `HOLDFAST_*` variables, else defaults.
 
-Covers: reading, converting and refusing values, one frozen result.
-Leaves to others: what a setting does (each field names who reads it).
-Promise: nothing is read from the environment but through `Config.load`.
+Holdfast reads these variables only through `Config.load`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import functools
 import os
@@ -25,7 +22,7 @@ PREFIX = "HOLDFAST_"
 
 
 def default_cache_dir(environ: Mapping[str, str], platform: str = sys.platform) -> Path:
-    """Where caches belong on this system."""
+    """The user's cache folder on this system."""
     home = Path.home()
     if platform == "darwin":
         return home / "Library" / "Caches" / "holdfast"
@@ -35,7 +32,7 @@ def default_cache_dir(environ: Mapping[str, str], platform: str = sys.platform) 
 
 
 def default_history_dir(environ: Mapping[str, str], platform: str = sys.platform) -> Path:
-    """Where the history of runs belongs on this system."""
+    """The user's folder for the history of runs on this system."""
     if platform in ("darwin", "win32"):
         return default_cache_dir(environ, platform) / "runs"
     state = environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
@@ -46,7 +43,7 @@ def default_history_dir(environ: Mapping[str, str], platform: str = sys.platform
 class Config:
     """Every setting of Holdfast. The variable for `cache_dir` is HOLDFAST_CACHE_DIR, and so on."""
 
-    cache_dir: Path = about("folder for measurements and other things that can be made again")
+    cache_dir: Path = about("folder for measurements and other files that can be made again")
     root: Path = about("where sys/ and proc/ are read from (topology)", default=Path("/"))
     simulate: str | None = about(
         'a made-up machine instead of this one, such as "2x16GB,1x64GB:far" (topology)',
@@ -60,22 +57,22 @@ class Config:
         default=60.0,
     )
     core: str = about(
-        "which heart the memory pools have: auto, compiled or python (memory)", default="auto"
+        "which core the memory pools use: auto, compiled or python (memory)", default="auto"
     )
     build_dir: Path | None = about(
         "folder for code compiled here; build/ in the cache folder when not set (memory)",
         default=None,
     )
     svm_provider: str | None = about(
-        "which provider gives shared virtual memory: retryix, opencl, numa or simulated; the first "
-        "that can when not set (memory.svm)",
+        "which provider allocates shared virtual memory: retryix, opencl, numa or simulated; the "
+        "first that works when not set (memory.svm)",
         default=None,
     )
     retryix_library: Path | None = about(
         "the shared library of the retryix provider (memory.svm)", default=None
     )
     engine: str = about(
-        "which engine computes on devices that name none: numpy or opencl (compute)",
+        "which engine computes on devices without one: numpy or opencl (compute)",
         default="numpy",
     )
     opencl_mapping: str = about(
@@ -83,20 +80,20 @@ class Config:
         default="auto",
     )
     opencl_options: str = about(
-        "what the compiler of OpenCL kernels is told besides, such as -cl-opt-disable (compute)",
+        "more options for the OpenCL compiler, such as -cl-opt-disable (compute)",
         default="",
     )
     opencl_memory: str = about(
-        "what OpenCL arrays lie in: buffers, or svm where the device has it (memory)",
+        "memory of OpenCL arrays: buffers, or svm where the device has it (memory)",
         default="buffers",
     )
     opencl_random: str = about(
-        "who draws large arrays of random numbers for OpenCL: host (torch's numbers) or device"
+        "where large random arrays for OpenCL are drawn: host (the same as torch) or device"
         " (compute)",
         default="host",
     )
     clblast: str = about(
-        "whether CLBlast is used where it is here and was measured faster: auto or off (compute)",
+        "whether CLBlast is used where it is installed and measured faster: auto or off (compute)",
         default="auto",
     )
     strict: bool = about(
@@ -112,12 +109,12 @@ class Config:
         default=None,
     )
     offer: bool = about(
-        "whether other programs of this user may look at a process that uses Holdfast (dashboard)",
+        "whether other programs of this user may inspect a process that uses Holdfast (dashboard)",
         default=True,
     )
     runtime_dir: Path | None = about(
-        "folder where processes that can be looked at meet, and these alone; one of this user's"
-        " when not set (dashboard)",
+        "folder for the sockets of processes that can be inspected, and nothing else; one of this"
+        " user's when not set (dashboard)",
         default=None,
     )
     history: int = about("how many runs are remembered; 0 remembers none (pipeline)", default=200)
@@ -126,7 +123,7 @@ class Config:
         default_factory=lambda: default_history_dir({}),
     )
     report_s: float = about(
-        "seconds that Memory Report may look for who holds tensors (nodes)", default=1.5
+        "seconds that Memory Report may search for what holds tensors (nodes)", default=1.5
     )
     debug: bool = about("show Python tracebacks for errors (command line)", default=False)
 
@@ -137,7 +134,7 @@ class Config:
         Raises BadInput that names the variable or option whose value cannot be used.
         """
         environ = os.environ if environ is None else environ
-        known = {f.name for f in dataclasses.fields(cls)}
+        known = set(_hints(cls))
         unknown = sorted(set(options) - known)
         if unknown:
             raise BadInput(
@@ -167,11 +164,11 @@ def variable_for(setting: str) -> str:
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str | None]:
-    """`HOLDFAST_*` variables that no setting reads, each with the one that was probably meant."""
+    """`HOLDFAST_*` variables that no setting has, each with the name probably meant, or None."""
     environ = os.environ if environ is None else environ
-    known = [variable_for(f.name) for f in dataclasses.fields(Config)]
-    strange = sorted(n for n in environ if n.startswith(PREFIX) and n not in known)
-    return {n: next(iter(difflib.get_close_matches(n, known, n=1)), None) for n in strange}
+    known = [variable_for(name) for name in _hints(Config)]
+    unknown = sorted(n for n in environ if n.startswith(PREFIX) and n not in known)
+    return {n: next(iter(difflib.get_close_matches(n, known, n=1)), None) for n in unknown}
 
 
 def _convert(hint: Any, value: Any, source: str) -> Any:
@@ -219,7 +216,7 @@ def _names(value: Any) -> tuple[str, ...]:
 _CONVERTERS: dict[Any, tuple[Callable[[Any], Any], str]] = {
     str: (str, "text"),
     bool: (_boolean, "1, true, yes, on, 0, false, no or off"),
-    int: (_count, "a whole number from 0 up"),
+    int: (_count, "an integer, 0 or more"),
     float: (_seconds, "a number above 0"),
     tuple: (_names, "names separated by commas"),
     Path: (lambda value: Path(value).expanduser(), "a path"),

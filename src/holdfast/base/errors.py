@@ -1,25 +1,22 @@
-"""Everything Holdfast raises on purpose.
-
-Every error says three things: what happened, what was expected, what to try.
+"""The exceptions of Holdfast. Each says what happened, what was expected and what to try.
 
     HoldfastError
     ├── BadInput            ValueError       a value, text or file that cannot be used
     ├── NotFound            LookupError      a name that is not in a registry
-    ├── AlreadyRegistered   ValueError       a name that is in it already
+    ├── AlreadyRegistered   ValueError       a name that is already in a registry
     ├── MissingDependency   ImportError      an optional package is absent or broken
     ├── Unsupported         RuntimeError     this machine cannot do it
-    │   └── Absent                           there is nothing to ask on this machine
-    ├── OutOfTime           TimeoutError     a limit in seconds ran out
-    ├── OutOfMemory         MemoryError      a limit in bytes ran out
-    └── Misuse              RuntimeError     memory was used against its rules
-        ├── DoubleFree                       a block was given back twice
-        ├── ForeignPointer                   an address that no pool handed out was given back
-        ├── InUse           BufferError      a block was given back while somebody looks at it
-        ├── Overrun                          somebody wrote past the end of a block
-        └── UseAfterFree                     a block was used that had been given back
+    │   └── Absent                           this machine has no such bus, driver or runtime
+    ├── OutOfTime           TimeoutError     a time limit was exceeded
+    ├── OutOfMemory         MemoryError      a byte limit was exceeded
+    └── Misuse              RuntimeError     memory was misused
+        ├── DoubleFree                       a block was freed twice
+        ├── ForeignPointer                   an address was freed that this pool did not allocate
+        ├── InUse           BufferError      a block was freed while a view of it exists
+        ├── Overrun                          data was written past the end of a block
+        └── UseAfterFree                     a freed block was used
 
-Promise: each class is also the builtin a caller would expect to catch, and
-survives pickling with all three parts.
+Each class is also the builtin named beside it, and keeps its three parts when pickled.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from typing import Any
 
 
 class HoldfastError(Exception):
-    """An error in three parts: `what` happened, what was `expected`, what to `hint` at trying."""
+    """An error in three parts: `what` happened, what was `expected`, a `hint` what to try."""
 
     def __init__(self, what: str, *, expected: str | None = None, hint: str | None = None) -> None:
         super().__init__(what)
@@ -55,7 +52,7 @@ def _rebuild(
 
 
 class BadInput(HoldfastError, ValueError):
-    """A value, text or file given by the caller cannot be used."""
+    """A value, text or file of the caller cannot be used."""
 
 
 class NotFound(HoldfastError, LookupError):
@@ -63,7 +60,7 @@ class NotFound(HoldfastError, LookupError):
 
 
 class AlreadyRegistered(HoldfastError, ValueError):
-    """A name is in a registry already."""
+    """A name is already in a registry."""
 
 
 class MissingDependency(HoldfastError, ImportError):
@@ -75,36 +72,36 @@ class Unsupported(HoldfastError, RuntimeError):
 
 
 class Absent(Unsupported):
-    """There is nothing to ask: no such bus, driver or runtime on this machine."""
+    """This machine has no such bus, driver or runtime."""
 
 
 class OutOfTime(HoldfastError, TimeoutError):
-    """A time limit ran out."""
+    """A time limit was exceeded."""
 
 
 class OutOfMemory(HoldfastError, MemoryError):
-    """A byte limit ran out."""
+    """A byte limit was exceeded."""
 
 
 class Misuse(HoldfastError, RuntimeError):
-    """Memory was used against its rules."""
+    """Memory was misused; the subclasses say how."""
 
 
 class DoubleFree(Misuse):
-    """A block was given back that had been given back before."""
+    """A block was freed twice."""
 
 
 class ForeignPointer(Misuse):
-    """An address was given back that this pool never handed out."""
+    """An address was freed that this pool did not allocate."""
 
 
 class InUse(Misuse, BufferError):
-    """A block was given back while an array, a tensor or a memoryview looks at it."""
+    """A block was freed while an array, tensor or memoryview still views it."""
 
 
 class Overrun(Misuse):
-    """Somebody wrote past the end of a block."""
+    """Data was written past the end of a block."""
 
 
 class UseAfterFree(Misuse):
-    """Somebody wrote into a block that was given back, or wanted to use it."""
+    """A freed block was written to or used."""

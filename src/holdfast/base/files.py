@@ -1,4 +1,4 @@
-"""Files: written so that a reader never sees half of one, read so that a broken one is named."""
+"""Atomic writes of files, paths of users, JSON files; errors name the file."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from holdfast.base.errors import BadInput
 
 
 def write_whole(path: Path, data: str | bytes, *, private: bool = False) -> None:
-    """Replace `path` by `data`, whole or not at all: an error or Ctrl-C leaves what was there.
+    """Replace `path` by `data` atomically: an error or Ctrl-C leaves the old file.
 
-    A link is followed. A device or a pipe (`/dev/null`, `/dev/stdout`) is written to, not replaced.
-    What is `private` nobody but this user can read.
-    Raises OSError as the system gives it.
+    Follows links. Writes to a device or pipe (`/dev/null`, `/dev/stdout`) without replacing it.
+    Only this user can read a `private` file. Raises OSError.
     """
     content = data.encode() if isinstance(data, str) else data
-    target = _followed(path)
+    target = _follow_links(path)
     if target.exists() and not target.is_file():
         target.write_bytes(content)
         return
-    # Named before it is made, so that Ctrl-C at any moment knows what to remove; and not after
-    # the target, whose name may be as long as a name can be.
+    # The name is known before the file exists, so that it can be removed after Ctrl-C. It does not
+    # contain the target's name, which may already have the greatest length.
     draft = target.with_name(f".holdfast-{secrets.token_hex(8)}")
     try:
         if private:
@@ -40,8 +39,8 @@ def write_whole(path: Path, data: str | bytes, *, private: bool = False) -> None
         raise
 
 
-def expanded(path: str | Path) -> Path:
-    """The path with ~ and ~name replaced. Raises BadInput for the home of somebody unknown."""
+def expand_path(path: str | Path) -> Path:
+    """Replace ~ and ~name in a path. Raises BadInput for an unknown user."""
     try:
         return Path(path).expanduser()
     except RuntimeError as exc:
@@ -52,25 +51,25 @@ def expanded(path: str | Path) -> Path:
         ) from exc
 
 
-def resolved(path: Path) -> Path:
-    """The path with all links followed. Raises BadInput for links that lead in a circle."""
+def resolve_path(path: Path) -> Path:
+    """Follow all links of a path. Raises BadInput for a circle of links."""
     try:
-        return _followed(path)
+        return _follow_links(path)
     except OSError as exc:
         raise BadInput(
             f"cannot use {str(path)!r}: {exc.strerror}", expected="a path that leads somewhere"
         ) from exc
 
 
-def _followed(path: Path) -> Path:
+def _follow_links(path: Path) -> Path:
     try:
         return path.resolve()
-    except RuntimeError as exc:  # a circle of links, as Python before 3.13 says it
+    except RuntimeError as exc:  # a circle of links, before Python 3.13
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from exc
 
 
 def read_json_object(file: Path) -> dict[str, Any]:
-    """What a JSON file of a model holds. Raises BadInput that names the file."""
+    """Read a file that holds one JSON object. Raises BadInput with the name of the file."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except OSError as exc:

@@ -1,4 +1,4 @@
-"""Ctrl-C and other people's code: what it must not break into, and what it comes out as."""
+"""Ctrl-C in code of other libraries: keeps it out of imports, finds it in wrapped exceptions."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def undisturbed(work: Callable[[], T]) -> T:
-    """What `work` returns. Ctrl-C comes out of here at once, and does not break into the work.
+def run_uninterrupted(work: Callable[[], T]) -> T:
+    """Return `work()`. Ctrl-C is raised here at once, but does not interrupt the work.
 
-    For importing large libraries: broken off in the middle, some swallow Ctrl-C and go on half
-    imported, some abort the process when they are imported again. Python raises it in the main
-    thread alone, so the work gets another; it goes on there to its end, whoever still waits.
+    For importing large libraries: interrupted in the middle, some swallow Ctrl-C and go on half
+    imported, some abort the process on the next import. Python raises KeyboardInterrupt only in
+    the main thread, so the work runs in another one, to its end.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
@@ -30,7 +30,7 @@ def undisturbed(work: Callable[[], T]) -> T:
         finally:
             done.set()
 
-    threading.Thread(target=run, name="holdfast-undisturbed").start()
+    threading.Thread(target=run, name="holdfast-uninterrupted").start()
     done.wait()
     if errors:
         raise errors.pop()
@@ -38,7 +38,7 @@ def undisturbed(work: Callable[[], T]) -> T:
 
 
 def is_interrupt(exc: BaseException) -> bool:
-    """Whether Ctrl-C is behind an exception: libraries that import lazily wrap what they catch."""
+    """Whether Ctrl-C caused an exception; libraries that import lazily wrap it in their own."""
     seen: BaseException | None = exc
     while seen is not None:
         if isinstance(seen, KeyboardInterrupt):

@@ -1,9 +1,7 @@
-"""Names for things that load on first use: probes, engines, providers, ports, commands.
+"""Names of objects that are imported on first use: probes, engines, providers, ports, commands.
 
-Covers: lazy import, duplicate and unknown names, missing optional packages.
-Leaves to others: what a loaded object does.
-Promise: listing and describing entries imports nothing; Ctrl-C does not break into the import of
-an optional package; a package that is absent or broken is MissingDependency, whatever it raises.
+Listing and describing entries imports nothing. Ctrl-C does not interrupt the import of an optional
+package. A package that is absent or fails to import raises MissingDependency.
 """
 
 from __future__ import annotations
@@ -17,14 +15,14 @@ from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from holdfast.base.errors import AlreadyRegistered, HoldfastError, MissingDependency, NotFound
-from holdfast.base.interrupts import is_interrupt, undisturbed
+from holdfast.base.interrupts import is_interrupt, run_uninterrupted
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where an object lives ("package.module:attribute") and which extra brings its packages."""
+    """Where an object is ("package.module:attribute") and which extra installs its packages."""
 
     target: str
     summary: str = ""
@@ -32,10 +30,10 @@ class Entry:
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """A read-mostly mapping from a name to an object that is imported when first asked for.
+    """A mapping from names to objects that are imported on first access.
 
-    `kind` is the word used in errors ("probe"). A duplicate name raises `AlreadyRegistered`,
-    an unknown one `NotFound`, an absent package `MissingDependency` with the extra to install.
+    `kind` is the noun in errors ("probe"). A duplicate name raises `AlreadyRegistered`, an
+    unknown one `NotFound`, a missing package `MissingDependency` with the extra to install.
     """
 
     def __init__(self, kind: str, entries: Mapping[str, Entry] | None = None) -> None:
@@ -78,7 +76,7 @@ class Registry(Mapping[str, T], Generic[T]):
         try:
             module = self._import(module_name, entry)
         except (HoldfastError, MemoryError):
-            raise  # it says what is missing, and what to try
+            raise
         except ImportError as exc:
             raise self._missing(name, entry, exc) from exc
         except Exception as exc:
@@ -93,12 +91,12 @@ class Registry(Mapping[str, T], Generic[T]):
     def _import(self, module: str, entry: Entry) -> ModuleType:
         if entry.extra is None:
             return importlib.import_module(module)
-        return undisturbed(lambda: importlib.import_module(module))
+        return run_uninterrupted(lambda: importlib.import_module(module))
 
     def _missing(self, name: str, entry: Entry, exc: ImportError) -> Exception:
         package = (exc.name or "").partition(".")[0]
         if entry.extra is None or package == "holdfast":
-            return exc  # our own mistake: show it as it is
+            return exc  # a bug of ours, not a missing package
         if isinstance(exc, ModuleNotFoundError):
             return MissingDependency(
                 f"cannot load {self.kind} {name!r}: the package {package!r} is not installed",
@@ -129,7 +127,7 @@ def module_of(entry: Entry) -> str:
 
 
 def _being_imported(exc: Exception) -> str | None:
-    """The package whose own lines were run last when an import failed; None for one of ours."""
+    """The package whose module code ran last when an import failed; None for Holdfast itself."""
     package = None
     for frame, _ in traceback.walk_tb(exc.__traceback__):
         if frame.f_code.co_name == "<module>":

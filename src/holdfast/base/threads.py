@@ -1,35 +1,42 @@
-"""Threads that are certainly over when a block is left, also after Ctrl-C.
+"""Threads that have ended when a block is left, also after Ctrl-C; callbacks at fork.
 
-`Thread.join` does not promise that: before Python 3.13, one that Ctrl-C interrupts marks the
-thread as ended while it still runs, and the next `join` returns at once. What the thread works
-on (memory, a folder) would then go away under it.
+`Thread.join` does not promise that: before Python 3.13, an interrupted `join` marks the thread as
+ended while it still runs, and the next `join` returns at once. The memory or folder that the thread
+uses could then be freed too early.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
 
 
-class Team(contextlib.AbstractContextManager["Team"]):
-    """Start threads in the block; leaving it waits for every one of them, come what may.
+def register_at_fork(**callbacks: Callable[[], object]) -> None:
+    """`os.register_at_fork`, which does nothing on systems without fork."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(**callbacks)
 
-    Whoever leaves early has to make the work end soon: close a gate, end a process.
+
+class Team(contextlib.AbstractContextManager["Team"]):
+    """Starts threads in a block; leaving the block waits for all of them.
+
+    To leave early, first make the work end: set a flag, end a process.
     """
 
     def __init__(self) -> None:
         self._members: list[_Member] = []
 
     def start(self, work: Callable[..., object], *arguments: Any) -> None:
-        """Run `work` in a thread of its own; it has to keep its exceptions to itself."""
+        """Run `work` in a new thread; it must not raise."""
         member = _Member(work, arguments)
         self._members.append(member)
         member.start()
 
     def wait(self) -> None:
-        """Until all are over; Ctrl-C gets through."""
+        """Wait for all threads; Ctrl-C interrupts this."""
         for member in self._members:
             member.over.wait()
 
@@ -38,14 +45,14 @@ class Team(contextlib.AbstractContextManager["Team"]):
         while not all(member.over.is_set() for member in self._members):
             try:
                 self.wait()
-            except KeyboardInterrupt as exc:  # a second one: kept until it is safe to go
+            except KeyboardInterrupt as exc:  # raised when all threads have ended
                 interrupt = exc
         if interrupt is not None:
             raise interrupt
 
 
 class _Member:
-    """A thread and whether it is over. One that never began counts as over."""
+    """A thread and whether it has ended; one that could not start counts as ended."""
 
     def __init__(self, work: Callable[..., object], arguments: tuple[Any, ...]) -> None:
         self.over = threading.Event()
@@ -56,7 +63,7 @@ class _Member:
     def start(self) -> None:
         try:
             threading.Thread(target=self._run).start()
-        except BaseException:  # no thread to be had, or Ctrl-C in the middle of starting
+        except BaseException:  # no thread available, or Ctrl-C during the start
             with self._lock:
                 if not self._begun:
                     self.over.set()

@@ -1,9 +1,8 @@
-"""Byte counts as people write them: "2GB", "512MiB", "80%", and back; seconds for people.
+"""Byte counts as text ("2GB", "512MiB", "80%") and back; seconds as text.
 
-GB is 10**9 and GiB is 2**30, as on a disk and in a kernel. A bare letter ("2G") is binary,
-as in `ulimit`, Docker and Java. Case and blanks do not matter.
-Promise: `parse_bytes(format_bytes(n, exact=True)) == n` for every n from 0 to below 2**200; what is
-above is refused when it is read, and still written.
+GB is 10**9 and GiB is 2**30. A single letter ("2G") is binary, as in `ulimit`, Docker and Java.
+Case and spaces do not matter. `parse_bytes(format_bytes(n, exact=True)) == n` for 0 <= n < 2**200;
+larger counts can be formatted but not parsed.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ _FACTORS = (
     | {name[0].lower(): factor for name, factor in _BINARY.items()}
 )
 _TEXT = re.compile(r"\s*(?P<number>\d[\d_]*(?:\.\d+)?|\.\d+)\s*(?P<unit>[a-zA-Z]*|%)\s*")
-_LIMIT = 2**200  # more than any machine has; floats and Python's own reading have theirs above it
+_LIMIT = 2**200  # more than any machine has, and below the limits of floats and of int()
 _EXPECTED = 'a size such as "2GB", "512MiB" or "80%"'
 
 
 def parse_bytes(size: str | int, *, of: int | None = None) -> int:
-    """Bytes in `size`; a percentage is taken of `of`. Fractions of a byte are cut off.
+    """The bytes in `size`, rounded down; a percentage is relative to `of`.
 
-    Raises BadInput for text that is no size, negative numbers, 2**200 bytes and more, and "80%"
-    where there is no whole.
+    Raises BadInput for other text, negative sizes, 2**200 bytes or more, and a percentage
+    without `of`.
     """
     if isinstance(size, bool) or not isinstance(size, (str, int)):
         raise BadInput(f"cannot read {size!r} as a size in bytes", expected=_EXPECTED)
-    return _checked(size if isinstance(size, int) else _read(size, of))
+    return _check(size if isinstance(size, int) else _read(size, of))
 
 
-def _checked(count: int) -> int:
+def _check(count: int) -> int:
     if count < 0:
         shown = f": {count}" if count > -_LIMIT else ""
         raise BadInput(f"a size cannot be negative{shown}", expected=_EXPECTED)
@@ -63,7 +62,7 @@ def _read(size: str, of: int | None) -> int:
 def _number(digits: str) -> Fraction:
     try:
         return Fraction(digits)
-    except ValueError as exc:  # Python reads some thousand digits at most
+    except ValueError as exc:  # int() accepts some thousand digits at most
         raise BadInput(
             f"cannot read a number of {len(digits)} digits as a size in bytes", expected=_EXPECTED
         ) from exc
@@ -72,7 +71,7 @@ def _number(digits: str) -> Fraction:
 def _percentage(size: str, number: Fraction, of: int | None) -> int:
     if of is None:
         raise BadInput(
-            f"cannot read {size!r} as a size in bytes: a percentage of what is not known here",
+            f"cannot read {size!r} as a size in bytes: a percentage has no total here",
             expected='an absolute size such as "2GB" or "512MiB"',
         )
     if number > 100:
@@ -81,10 +80,10 @@ def _percentage(size: str, number: Fraction, of: int | None) -> int:
 
 
 def format_bytes(count: int, *, binary: bool = False, exact: bool = False) -> str:
-    """`count` for a person: "23.8 GB", or "22.2 GiB" when `binary`.
+    """`count` as "23.8 GB", or as "22.2 GiB" when `binary`.
 
-    `exact` picks the largest unit that divides the count, so that nothing is rounded away. From
-    2**200 on it is the power of two below: "2**300 B or more".
+    `exact` does not round: it takes the largest unit that divides the count. Counts from 2**200 on
+    are given by the power of two below: "2**300 B or more".
     """
     if count < 0:
         return "-" + format_bytes(-count, binary=binary, exact=exact)
@@ -108,7 +107,7 @@ def _format_exactly(count: int) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Seconds for a person: "0.8 s", "53 s", "4 min", "2 h 10 min"."""
+    """Seconds as "0.8 s", "53 s", "4 min", "2 h 10 min"."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 120:

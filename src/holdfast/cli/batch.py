@@ -2,7 +2,7 @@
 
 The file holds JSON lines (.jsonl), a JSON list (.json) or CSV (.csv) with prompt and, where wanted,
 negative, height, width, steps, seed, guidance, num_frames and out (a file name). Options are the
-defaults for lines that do not say. After Ctrl-C, a crash or a change to the file, the same command
+defaults for lines without them. After Ctrl-C, a crash or a change to the file, the same command
 draws what is missing.
 
 examples:
@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 
 from holdfast.base.errors import BadInput
-from holdfast.base.files import expanded
+from holdfast.base.files import expand_path
 from holdfast.cli.drawing import DRAWING, add_drawing, add_placing
 from holdfast.cli.files import read_text
 from holdfast.pipeline.batch import (
@@ -31,11 +31,11 @@ from holdfast.pipeline.batch import (
     SUFFIXES,
     Bars,
     Batch,
-    Hands,
     Lines,
     Options,
     Show,
     Summary,
+    WorkerOptions,
     form_of,
     read,
 )
@@ -75,12 +75,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="work on a Ray cluster: HOST:PORT or auto; without an address, one is started here",
     )
     add("--retries", type=int, default=1, metavar="N", help="attempts after the first (default 1)")
-    add("--dry-run", action="store_true", help="say what would be done, and stop")
+    add("--dry-run", action="store_true", help="show what would be done, and stop")
     add("--json", action="store_true", help="print the summary as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw what is missing; 1 if something failed."""
+    """Draw what is missing; status 1 if something failed."""
     file, ray = _file_and_ray(args)
     batch = Batch(
         read(_text(file), form_of(file), file),
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
             fps=args.fps,
             defaults={name: getattr(args, name) for name in DRAWING},
         ),
-        Hands(
+        WorkerOptions(
             device=args.device,
             workers=args.workers,
             budget=args.budget,
@@ -111,11 +111,11 @@ def _folder(out: str | None, file: str) -> Path:
         return Path("out", "batch", "stdin" if file == "-" else Path(file).stem)
     if not out:
         raise BadInput("cannot write into '': that is no folder", expected="--out DIR")
-    return expanded(out)
+    return expand_path(out)
 
 
 def _file_and_ray(args: argparse.Namespace) -> tuple[str, str | None]:
-    """`--ray prompts.jsonl` means a cluster of its own and that file."""
+    """`--ray prompts.jsonl` starts a cluster here and reads that file."""
     if args.file is not None:
         return args.file, args.ray
     if args.ray is not None and Path(args.ray).is_file():
@@ -141,10 +141,10 @@ def _run(batch: Batch, as_json: bool) -> int:
     try:
         summary = batch.run(show)
     except KeyboardInterrupt:
-        stand = batch.summary()
-        done = stand.done_now + stand.done_before + stand.found
+        so_far = batch.summary()
+        done = so_far.done_now + so_far.done_before + so_far.found
         print(
-            f"\nholdfast: {done} of {stand.total} are done, in {stand.folder}; "
+            f"\nholdfast: {done} of {so_far.total} are done, in {so_far.folder}; "
             "the same command goes on from there",
             file=sys.stderr,
         )
@@ -152,11 +152,11 @@ def _run(batch: Batch, as_json: bool) -> int:
     if as_json:
         print(json.dumps(dataclasses.asdict(summary), indent=2))
     else:
-        _tell(summary)
+        _print_summary(summary)
     return 1 if summary.failed else 0
 
 
-def _tell(summary: Summary) -> None:
+def _print_summary(summary: Summary) -> None:
     parts = [f"{summary.done_now} done now", f"{summary.done_before} done before"]
     if summary.found:
         parts.append(f"{summary.found} found without a record")
@@ -172,11 +172,11 @@ def _tell(summary: Summary) -> None:
 
 
 def _dry_run(batch: Batch, as_json: bool) -> int:
-    standing = batch.look()
-    done = len(standing.done) + len(standing.found)
+    status = batch.status()
+    done = len(status.done) + len(status.found)
     to_do = [
         {"where": job.where, "file": batch.name(job), "settings": dict(job.settings)}
-        for job in standing.to_do
+        for job in status.to_do
     ]
     if as_json:
         print(json.dumps({"folder": str(batch.folder), "done": done, "to_do": to_do}, indent=2))

@@ -1,6 +1,6 @@
 """Measure Holdfast beside the peers that are installed here, and write one report.
 
-Each benchmark that this machine can run has a process of its own, one after the other. The folder
+Each benchmark that this machine can run has its own process, one after the other. The folder
 gets report.html (one file with plots, no network), report.md and report.json; what cannot run or
 fails is in it with the reason. Ctrl-C ends it early and keeps what was measured.
 
@@ -31,12 +31,13 @@ from holdfast.base.codec import encode
 from holdfast.base.config import Config
 from holdfast.base.errors import BadInput
 from holdfast.base.units import format_seconds
-from holdfast.cli.files import write_text
-from holdfast.dashboard.benching import ability, markdown, page, phrases, reading
-from holdfast.dashboard.benching.catalog import Benchmark, chosen
-from holdfast.dashboard.benching.comparing import Comparison, compare
-from holdfast.dashboard.benching.document import Report, standings
-from holdfast.dashboard.benching.running import Listener, Progress, Session
+from holdfast.cli.files import write_file
+from holdfast.cli.tables import output_console
+from holdfast.dashboard.bench import ability, markdown, page, phrases, reading
+from holdfast.dashboard.bench.catalog import Benchmark, select
+from holdfast.dashboard.bench.comparing import Comparison, compare
+from holdfast.dashboard.bench.document import Report, standings
+from holdfast.dashboard.bench.running import Listener, Progress, Session
 from holdfast.topology import Topology, discover
 
 FOLDER = "holdfast-bench"
@@ -60,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List, compare or measure."""
-    wanted = chosen(args.names)
+    wanted = select(args.names)
     files = args.compare or []
     if len(files) > 2:
         raise BadInput(
@@ -83,9 +84,9 @@ def _only_compare(args: argparse.Namespace, old: Report, new: Report) -> int:
     comparison = compare(old, new)
     if args.out is not None:
         folder = _folder(args.out)
-        write_text(str(folder / "compare.html"), page.page(None, comparison))
-        write_text(str(folder / "compare.md"), markdown.markdown(None, comparison))
-        write_text(str(folder / "compare.json"), _as_json(comparison))
+        write_file(folder / "compare.html", page.page(None, comparison))
+        write_file(folder / "compare.md", markdown.markdown(None, comparison))
+        write_file(folder / "compare.json", _as_json(comparison))
     if args.json:
         print(_as_json(comparison), end="")
     else:
@@ -129,7 +130,7 @@ def _show_comparison(comparison: Comparison) -> None:
 
 def _list(args: argparse.Namespace, wanted: Sequence[Benchmark]) -> int:
     machine = _machine()
-    found = [_listed(benchmark, machine) for benchmark in wanted]
+    found = [_describe(benchmark, machine) for benchmark in wanted]
     if args.json:
         print(json.dumps(found, indent=1, ensure_ascii=False))
         return 0
@@ -151,14 +152,14 @@ def _list(args: argparse.Namespace, wanted: Sequence[Benchmark]) -> int:
     return 0
 
 
-def _listed(benchmark: Benchmark, machine: Topology) -> dict[str, Any]:
+def _describe(benchmark: Benchmark, machine: Topology) -> dict[str, Any]:
     return {
         "name": benchmark.name,
         "about": benchmark.about,
         "quick_s": benchmark.quick_s,
         "whole_s": benchmark.whole_s,
         "reason": ability.why_not(benchmark, machine),
-        "absent": [encode(one) for one in ability.absent(benchmark)],
+        "absent": [encode(one) for one in ability.missing_peers(benchmark)],
     }
 
 
@@ -170,17 +171,17 @@ def _machine() -> Topology:
 
 
 def _measure(args: argparse.Namespace, wanted: Sequence[Benchmark], earlier: Report | None) -> int:
-    ability.scripts()  # an early word where they are missing
+    ability.scripts()  # raises if they are missing
     folder = _folder(args.out or FOLDER)
     session = Session(_machine(), folder, args.quick)
-    with _shown(args.quick) as listener:
+    with _show_progress(args.quick) as listener:
 
-        def told(progress: Progress) -> None:
+        def on_progress(progress: Progress) -> None:
             listener(progress)
-            if progress.table is not None:  # so that even a crash leaves what there is
+            if progress.table is not None:  # so that a crash leaves a report
                 _write(folder, session.report(), earlier)
 
-        report = session.run(wanted, told)
+        report = session.run(wanted, on_progress)
     comparison = _write(folder, report, earlier)
     if args.json:
         print(report.to_json(), end="")
@@ -195,7 +196,7 @@ def _measure(args: argparse.Namespace, wanted: Sequence[Benchmark], earlier: Rep
 
 
 def _folder(path: str) -> Path:
-    """The folder, made if need be. Raises BadInput with the system's reason."""
+    """Make the folder if needed. Raises BadInput with the system's reason."""
     folder = Path(path).expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -208,9 +209,9 @@ def _folder(path: str) -> Path:
 
 def _write(folder: Path, report: Report, earlier: Report | None) -> Comparison | None:
     comparison = compare(earlier, report) if earlier is not None else None
-    write_text(str(folder / "report.json"), report.to_json())
-    write_text(str(folder / "report.md"), markdown.markdown(report, comparison))
-    write_text(str(folder / "report.html"), page.page(report, comparison))
+    write_file(folder / "report.json", report.to_json())
+    write_file(folder / "report.md", markdown.markdown(report, comparison))
+    write_file(folder / "report.html", page.page(report, comparison))
     return comparison
 
 
@@ -226,8 +227,8 @@ def _show(report: Report, comparison: Comparison | None, folder: Path) -> None:
     _table(("benchmark", "how it went", "times better than"), rows)
     absent = {one.name: one.get for table in report.tables for one in table.absent}
     if absent:
-        words = "; ".join(f"{name} ({get})" for name, get in absent.items())
-        _say(f"not installed, so not measured: {escape(words)}")
+        names = "; ".join(f"{name} ({get})" for name, get in absent.items())
+        _say(f"not installed, so not measured: {escape(names)}")
     if comparison is not None:
         _show_comparison(comparison)
     _say(f"report: {escape(str(folder / 'report.html'))}, report.md and report.json beside it")
@@ -237,15 +238,11 @@ def _show(report: Report, comparison: Comparison | None, folder: Path) -> None:
 
 
 def _say(text: str) -> None:
-    from rich.console import Console
-
-    console = Console() if sys.stdout.isatty() else Console(width=160)
-    console.print(text, soft_wrap=True, highlight=False)
+    output_console().print(text, soft_wrap=True, highlight=False)
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table; a head that begins with > has its column set to the right."""
-    from rich.console import Console
+    """Print a table; a heading that begins with ">" aligns its column to the right."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -254,15 +251,14 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         table.add_column(head.lstrip(">"), justify="right" if right else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    console = Console() if sys.stdout.isatty() else Console(width=160)
-    console.print(table, highlight=False)
+    output_console().print(table, highlight=False)
 
 
 @contextlib.contextmanager
-def _shown(quick: bool) -> Iterator[Listener]:
-    """Shows which benchmark runs, its rows and its time on standard error.
+def _show_progress(quick: bool) -> Iterator[Listener]:
+    """Show the running benchmark, its rows and its time on standard error.
 
-    A line that changes on a terminal; elsewhere a line when a benchmark begins, and one at its end.
+    On a terminal as one changing line; elsewhere as a line at the start and end of each benchmark.
     """
     from rich.console import Console
     from rich.markup import escape
@@ -275,22 +271,22 @@ def _shown(quick: bool) -> Iterator[Listener]:
 
         def show(progress: Progress) -> None:
             if progress.table is not None:
-                console.print(f"{_place(progress)}: {escape(phrases.how(progress.table))}")
+                console.print(f"{_position(progress)}: {escape(phrases.how(progress.table))}")
                 return
             rows = f"{progress.rows} of about {progress.benchmark.figures(quick)} rows"
             times = [progress.seconds, progress.benchmark.seconds(quick)]
             taken, about = map(format_seconds, times)
-            status.update(f"{_place(progress)}: {rows}, {taken} of about {about}")
+            status.update(f"{_position(progress)}: {rows}, {taken} of about {about}")
 
         yield show
 
 
-def _place(progress: Progress) -> str:
+def _position(progress: Progress) -> str:
     return f"({progress.place} of {progress.of}) {progress.benchmark.name}"
 
 
 def _print_step(progress: Progress) -> None:
     if progress.table is not None:
-        print(f"{_place(progress)}: {phrases.how(progress.table)}", file=sys.stderr, flush=True)
+        print(f"{_position(progress)}: {phrases.how(progress.table)}", file=sys.stderr, flush=True)
     elif progress.rows == 0 and progress.seconds == 0:
-        print(f"{_place(progress)}: began", file=sys.stderr, flush=True)
+        print(f"{_position(progress)}: began", file=sys.stderr, flush=True)

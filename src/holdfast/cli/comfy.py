@@ -1,8 +1,8 @@
-"""Holdfast's nodes in ComfyUI: put them there, and see whether a running ComfyUI has them.
+"""Holdfast's nodes in ComfyUI: install them, and check whether a running ComfyUI has them.
 
-`install` links the pack into custom_nodes (a copy where no link can be made), or brings it up to
-date. `check` asks a ComfyUI that runs: every node and its sockets, what the browser loads,
-translations, templates. `remove` takes away what `install` has made.
+`install` links the pack into custom_nodes (a copy where no link can be made), or updates it.
+`check` asks a running ComfyUI: every node and its sockets, what the browser loads, translations,
+templates. `remove` deletes what `install` has made.
 Exit status: 0 all is well, 1 the check has found a problem, 2 bad input or no ComfyUI.
 
 examples:
@@ -10,7 +10,7 @@ holdfast comfy install ~/ComfyUI            a link, always up to date
 holdfast comfy install ~/ComfyUI --copy     a copy; again after every update
 holdfast comfy check                        whether a running one has it all
 holdfast comfy check http://127.0.0.1:8199  one that listens elsewhere
-holdfast comfy remove ~/ComfyUI             take them out again
+holdfast comfy remove ~/ComfyUI             remove them again
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.base.codec import encode
 from holdfast.base.errors import BadInput
+from holdfast.cli.parsing import add_actions, run_action
 
 if TYPE_CHECKING:
-    from holdfast.nodes.checking import Checked
+    from holdfast.nodes.checking import PackCheck
     from holdfast.nodes.installing import Installed
 
 A_DAY_S = 86_400
@@ -35,17 +36,16 @@ MARKS = {"ok": "✓", "missing": "✗", "different": "✗"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `holdfast comfy` and of what it can do."""
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
+    """Options of `holdfast comfy` and of its actions."""
+    actions = add_actions(parser)
     _install_arguments(actions.add_parser("install", help="put the nodes into a ComfyUI"))
-    _remove_arguments(actions.add_parser("remove", help="take them out again"))
+    _remove_arguments(actions.add_parser("remove", help="remove them again"))
     _check_arguments(actions.add_parser("check", help="ask a running ComfyUI for them"))
-    parser.set_defaults(comfy_help=parser.format_help)
 
 
 def _install_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Link or copy Holdfast's nodes into custom_nodes of a ComfyUI, or bring them up to date."
+        "Link or copy Holdfast's nodes into custom_nodes of a ComfyUI, or update them."
     )
     add = parser.add_argument
     add("folder", metavar="DIR", help="ComfyUI's folder, or its base directory")
@@ -91,11 +91,8 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what was asked for; without an action, tell what there is."""
-    if args.action is None:
-        print(args.comfy_help(), end="")
-        return 0
-    return {"install": _install, "remove": _remove, "check": _check}[args.action](args)
+    """Run the action, or print the help."""
+    return run_action(args, {"install": _install, "remove": _remove, "check": _check})
 
 
 # ---- install and remove
@@ -116,7 +113,7 @@ def _install(args: argparse.Namespace) -> int:
 
 
 def _next(done: Installed) -> list[str]:
-    """The Python of ComfyUI needs the package; then it has to be started again."""
+    """Commands to run next: install the package for ComfyUI's Python, restart ComfyUI."""
     python = shlex.quote(str(done.python or sys.executable))
     start = f"cd {shlex.quote(str(done.folder.parent.parent))} && {python} main.py"
     get = [f"{python} -m pip install 'holdfast[comfyui]'"] if done.python else []
@@ -160,7 +157,7 @@ def _check(args: argparse.Namespace) -> int:
     return 0 if found.ok else 1
 
 
-def _list(found: Checked) -> str:
+def _list(found: PackCheck) -> str:
     width = max(len(part.name) for part in found.parts)
     lines = [f"{found.url}: {found.comfyui}"]
     for part in found.parts:

@@ -1,7 +1,7 @@
 """Have your shell complete commands, options, files, models, devices and processes.
 
 Prints a script for SHELL: bash, zsh or fish. `--install` writes it where that shell looks for it
-and tells where. Make it again after an update of Holdfast, or when an extra was added.
+and prints the path. Repeat it after an update of Holdfast, or when an extra was added.
 
 examples:
 holdfast completion bash --install        to where bash looks for it
@@ -20,7 +20,8 @@ from types import ModuleType
 import holdfast
 from holdfast.base.errors import BadInput, HoldfastError
 from holdfast.base.registry import Entry, Registry
-from holdfast.cli.files import read_text, write_text
+from holdfast.cli.files import read_text, write_file
+from holdfast.cli.tree import read_commands
 
 SHELLS: Registry[ModuleType] = Registry(
     "shell",
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the script, or write it."""
+    """Print the script, or install it."""
     if args.shell is None:
         raise BadInput(
             "no shell was named",
@@ -64,11 +65,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def script(name: str, target: Path) -> str:
-    """The whole script: where it belongs, as comments, and what the shell reads."""
-    from holdfast.cli.tree import whole
-
+    """The script of a shell, with comments on where it belongs."""
     shell = SHELLS[name]
-    text: str = shell.script(whole())
+    text: str = shell.script(read_commands())
     first, newline, rest = text.partition("\n")
     about = [
         f"# Completion for holdfast {holdfast.__version__}, {_MADE_BY} {name}`.",
@@ -76,7 +75,7 @@ def script(name: str, target: Path) -> str:
         f"# By hand: holdfast completion {name} > {target}",
         f"# ({shell.BY_HAND})",
     ]
-    if first.startswith("#compdef"):  # zsh looks at the first line alone
+    if first.startswith("#compdef"):  # zsh reads only the first line
         return "\n".join([first, *about, rest])
     return "\n".join([*about, first]) + newline + rest
 
@@ -93,7 +92,7 @@ def _target(shell: ModuleType) -> Path:
 
 
 def _refuse_foreign(target: Path) -> None:
-    """Raise BadInput where something is that `holdfast completion` has not written."""
+    """Raise BadInput for an existing file that `holdfast completion` has not written."""
     if not os.path.lexists(target) or (target.is_file() and _MADE_BY in read_text(str(target))):
         return
     raise BadInput(
@@ -112,7 +111,7 @@ def _write(target: Path, text: str) -> None:
             expected="a home folder that can be written",
             hint="holdfast completion SHELL > FILE",
         ) from exc
-    write_text(str(target), text)
+    write_file(target, text)
 
 
 def _likely() -> str:
@@ -120,27 +119,27 @@ def _likely() -> str:
     return name if name in SHELLS else "bash"
 
 
-# ---- what the scripts ask for while somebody types
+# ---- values that the scripts ask for
 
 
 def answers(kind: str) -> Iterator[tuple[str, str]]:
-    """Values of a kind that are there now, each with a line about it; none for an unknown kind."""
+    """Current values of a kind, each with a description; none for an unknown kind."""
     find = _ANSWERS.get(kind)
     try:
         yield from find() if find is not None else ()
     except (HoldfastError, OSError):
-        return  # whoever presses TAB wants no explanations
+        return  # no error texts while a user types
 
 
 def _models() -> Iterator[tuple[str, str]]:
-    from holdfast.pipeline.sources import built_in
+    from holdfast.pipeline.model.sources import built_in
 
     yield from built_in().items()
 
 
 def _devices() -> Iterator[tuple[str, str]]:
-    """By name, and NVIDIA's cards by number: those can be counted without a driver's library."""
-    from holdfast.pipeline.devices import DEVICES
+    """Device names, and NVIDIA's cards by number: /proc counts them without a library."""
+    from holdfast.pipeline.devices.device import DEVICES
 
     yield "auto", "the fastest that the model fits on"
     for name in DEVICES:
@@ -151,7 +150,7 @@ def _devices() -> Iterator[tuple[str, str]]:
 
 
 def _processes() -> Iterator[tuple[str, str]]:
-    from holdfast.dashboard.attaching import offers
+    from holdfast.dashboard.ipc.client import offers
 
     for one in offers():
         yield str(one.pid), one.name

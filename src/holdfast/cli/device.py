@@ -1,13 +1,13 @@
 """The torch device of Holdfast: engines and their devices, what computes each of torch's overloads.
 
-An overload is computed by a kernel of the engine (native), by other overloads that torch takes it
-apart into (decomposition), or by torch's own kernels on the CPU over the same memory (fallback).
-HOLDFAST_STRICT=1 refuses the last. The shim makes small ops quicker, with torch's own kernels, and
-brings torch.Generator(device="holdfast"); nothing else needs it.
+An overload is computed by a kernel of the engine (native), by other overloads that torch
+decomposes it into (decomposition), or by torch's own CPU kernels over the same memory (fallback).
+HOLDFAST_STRICT=1 refuses the last. The shim makes small ops faster, with torch's own kernels, and
+adds torch.Generator(device="holdfast"); nothing else needs it.
 
 examples:
 holdfast device                              engines, and OpenCL devices
-holdfast device ops                          every overload, and its way
+holdfast device ops                          every overload, and what computes it
 holdfast device ops --fallbacks              only those that fall back
 holdfast device ops --only 'conv*'           names that fit a pattern
 holdfast device ops --engine opencl --json   for scripts, of another engine
@@ -27,30 +27,33 @@ from holdfast.base.config import Config
 from holdfast.base.errors import HoldfastError, NotFound
 from holdfast.base.registry import Entry, Registry
 from holdfast.base.units import format_bytes
+from holdfast.cli.parsing import add_actions, run_action
+from holdfast.cli.tables import align
 from holdfast.compute.engine import ENGINES
 from holdfast.topology.render import words
 
 if TYPE_CHECKING:
-    from holdfast.compute.torch_device.coverage import Row
+    from holdfast.compute.torch_device.dispatch.coverage import Row
 
-# Loaded when it is called, not for the help; the extra is told where it is missing.
+# Loaded when it is called, not for the help; an error names the missing extra.
 _PARTS: Registry[Any] = Registry(
     "command",
     {
-        "device ops": Entry("holdfast.compute.torch_device.coverage", extra="torch,compute"),
-        "device build": Entry("holdfast.compute.torch_device.shim", extra="torch,compute"),
+        "device ops": Entry(
+            "holdfast.compute.torch_device.dispatch.coverage", extra="torch,compute"
+        ),
+        "device build": Entry("holdfast.compute.torch_device.shim.build", extra="torch,compute"),
     },
 )
 _HEADINGS = ("overload", "form", "way", "op of the table")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `holdfast device` and of what it can do."""
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
+    """Options of `holdfast device` and of its actions."""
+    actions = add_actions(parser)
     _ops_arguments(actions.add_parser("ops", help="how each overload of torch is computed"))
     build = actions.add_parser("build", help="compile the C++ shim for this torch")
     build.description = "Compile the C++ shim for the torch that is installed: about a minute."
-    parser.set_defaults(device_help=parser.format_help)
 
 
 def _ops_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,27 +67,26 @@ def _ops_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what was asked for; without an action, tell what there is."""
+    """Run the action, or show engines, devices and the help."""
     if args.action is None:
-        print(_engines(), _opencl_devices(), args.device_help(), sep="\n\n", end="")
-        return 0
-    return _ops(args) if args.action == "ops" else _build()
+        print(_engines(), _opencl_devices(), "", sep="\n\n", end="")
+    return run_action(args, {"ops": _ops, "build": _build})
 
 
 def _engines() -> str:
-    """Engines by name, and which one computes where nothing is said."""
+    """Engines by name, and which one is the default."""
     chosen = Config.load().engine
     rows = [
         [name, ENGINES.entry(name).summary, "chosen" if name == chosen else ""] for name in ENGINES
     ]
-    return "\n".join(["engines", *_aligned(rows)])
+    return "\n".join(["engines", *align(rows, indent="  ")])
 
 
 def _opencl_devices() -> str:
     """Every OpenCL device, or why there is none."""
     try:
         engine: Any = ENGINES["opencl"]
-        from holdfast.memory.opencl import described
+        from holdfast.memory.resources.opencl_devices import list_devices
 
         rows = [
             [
@@ -94,32 +96,24 @@ def _opencl_devices() -> str:
                 words.count(one.units, "compute unit"),
                 f"kernels for {engine.on(index).mapping.upper()}s",
             ]
-            for index, one in enumerate(described())
+            for index, one in enumerate(list_devices())
         ]
     except HoldfastError as exc:
         return f"OpenCL devices: none\n  {exc}"
-    return "\n".join(["OpenCL devices", *_aligned(rows)])
+    return "\n".join(["OpenCL devices", *align(rows, indent="  ")])
 
 
-def _aligned(rows: list[list[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-
-
-def _build() -> int:
+def _build(_: argparse.Namespace) -> int:
     print(f"shim  {_PARTS['device build'].build(lambda text: print(text, file=sys.stderr))}")
     return 0
 
 
 def _ops(args: argparse.Namespace) -> int:
-    ENGINES.entry(args.engine)  # an unknown one is refused before anything is looked at
+    ENGINES.entry(args.engine)  # raises NotFound before anything is loaded
     table = _PARTS["device ops"]
     rows: list[Row] = table.coverage(args.engine)
     if args.only is not None:
-        rows = _fitting(rows, args.only)
+        rows = _filter(rows, args.only)
     total: dict[str, int] = table.counts(rows)
     if args.fallbacks:
         rows = [row for row in rows if row.way == table.FALLBACK]
@@ -130,8 +124,8 @@ def _ops(args: argparse.Namespace) -> int:
     return 0
 
 
-def _fitting(rows: list[Row], pattern: str) -> list[Row]:
-    """Rows whose name fits, or the op's name in it: "add" in "add_.Tensor". Raises NotFound."""
+def _filter(rows: list[Row], pattern: str) -> list[Row]:
+    """Rows whose overload or op ("add" of "add_.Tensor") matches. Raises NotFound for none."""
     bases = {row.name: row.name.partition(".")[0].removesuffix("_") for row in rows}
     fits = fnmatch.fnmatchcase
     found = [row for row in rows if fits(row.name, pattern) or fits(bases[row.name], pattern)]
@@ -156,9 +150,4 @@ def _text(engine: str, rows: list[Row], total: dict[str, int]) -> str:
     if not rows:
         return "\n".join([*lines, "none of them falls back"])
     table = [[cell or "–" for cell in row] for row in (_HEADINGS, *rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines.append("")
-    for row in table:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *align(table)])

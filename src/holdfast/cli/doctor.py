@@ -15,7 +15,6 @@ import argparse
 import importlib.util
 import json
 import platform
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
@@ -25,15 +24,17 @@ import holdfast
 from holdfast.base.codec import about, encode
 from holdfast.base.config import Config, unknown_variables, variable_for
 from holdfast.base.errors import BadInput, HoldfastError
-from holdfast.dashboard import meeting, offering
-from holdfast.memory import compiled, svm
+from holdfast.cli.tables import output_console
+from holdfast.dashboard.ipc import server, socket_dir
+from holdfast.memory import svm
+from holdfast.memory.core import native_build
 from holdfast.topology import Topology, discover
 from holdfast.topology.render import words
 
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """An extra: what it adds, its packages as distribution and module, the probe that tries it."""
+    """An extra: what it adds, its packages (distribution: module), the probe that uses it."""
 
     name: str
     adds: str
@@ -69,14 +70,17 @@ EXTRAS = (
         {"textual": "textual", "aiohttp": "aiohttp"},
     ),
 )
+CHECKS = ("machine", "gpu", *(extra.name for extra in EXTRAS))  # names for --require
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """One line of the report."""
 
-    name: str = about("what was looked at")
-    state: str = about("ok, missing (can be added), idle (there, nothing to drive) or broken")
+    name: str = about("what was checked")
+    state: str = about(
+        "ok, missing (can be installed), idle (installed, no device for it) or broken"
+    )
     found: str = about("what was found")
     advice: str | None = about("what to do about it", default=None)
 
@@ -123,7 +127,7 @@ def examine(topology: Topology) -> list[Check]:
         *(_extra(extra, topology) for extra in EXTRAS),
         _memory_core(),
         *(_shared_memory()),
-        *(_meeting()),
+        *(_processes()),
         *(_settings()),
     ]
 
@@ -179,11 +183,11 @@ def _extra(extra: Extra, topology: Topology) -> Check:
     version = words.join([f"{name} {_version(name)}" for name in extra.packages])
     if extra.probe is None:
         return Check(name=extra.name, state="ok", found=f"{version}; for {extra.adds}")
-    return _tried(extra, version, topology)
+    return _check_probe(extra, version, topology)
 
 
-def _tried(extra: Extra, version: str, topology: Topology) -> Check:
-    """An extra that is installed, by how its probe went."""
+def _check_probe(extra: Extra, version: str, topology: Topology) -> Check:
+    """The check of an installed extra, by the result of its probe."""
     report = topology.probe(extra.probe or "")
     if report is None or report.status == "skipped":
         return Check(name=extra.name, state="idle", found=f"{version}; not asked")
@@ -194,19 +198,19 @@ def _tried(extra: Extra, version: str, topology: Topology) -> Check:
             name=extra.name,
             state="broken",
             found=f"{version}; {report.reason}",
-            advice=f"pip install --force-reinstall 'holdfast[{extra.name}]', or mend the driver",
+            advice=f"pip install --force-reinstall 'holdfast[{extra.name}]', or repair the driver",
         )
     devices = _DEVICES[extra.name](topology)
     return Check(name=extra.name, state="ok", found=words.join([version, devices, report.reason]))
 
 
 def _memory_core() -> Check:
-    """Whether the pools have their compiled heart, and why not."""
+    """Whether the compiled core of the pools is available, and why not."""
     try:
-        compiled.load_core()
+        native_build.load_core()
     except HoldfastError as exc:
         found = f"the pools run in Python: {exc.what.splitlines()[0]}"
-        advice = "apt-get install g++ python3-dev, which makes them ten times as quick"
+        advice = "apt-get install g++ python3-dev, which makes them ten times as fast"
         return Check(name="memory core", state="missing", found=found, advice=advice)
     return Check(name="memory core", state="ok", found="compiled on this machine")
 
@@ -226,7 +230,7 @@ _DEVICES: dict[str, Callable[[Topology], str]] = {
 
 
 def _shared_memory() -> list[Check]:
-    """Whether the provider that the settings ask for works; without such a wish any will do."""
+    """Whether the provider named in the settings works; no check without one."""
     config = Config.load()
     name = config.svm_provider or ("retryix" if config.retryix_library else None)
     if name is None:
@@ -239,19 +243,19 @@ def _shared_memory() -> list[Check]:
     return [Check(name="shared memory", state="ok", found=f"provider {name}")]
 
 
-def _meeting() -> list[Check]:
-    """Whether a process of Holdfast can be looked at; nothing to say where it can."""
+def _processes() -> list[Check]:
+    """Why `holdfast top` cannot see processes of Holdfast; no check if it can."""
     config = Config.load()
     if not config.offer:
         found = "HOLDFAST_OFFER is off: holdfast top and serve do not see such processes"
         return [Check(name="processes", state="idle", found=found)]
-    if offering.is_offered():
+    if server.is_offered():
         return []
-    opened = meeting.open_here(config)
+    opened = socket_dir.open_here(config)
     if opened is not None:
         opened.close()
         return []
-    reasons = words.join([_why_not(folder) for folder in meeting.folders(config)], "; ")
+    reasons = words.join([_why_not(folder) for folder in socket_dir.folders(config)], "; ")
     return [
         Check(
             name="processes",
@@ -263,9 +267,9 @@ def _meeting() -> list[Check]:
 
 
 def _why_not(folder: Path) -> str:
-    """Why no socket can be in a folder."""
+    """Why no socket can be made in a folder."""
     try:
-        meeting.refuse_others(folder)
+        socket_dir.refuse_shared(folder)
     except OSError as exc:
         return f"{folder}: {exc.strerror}"
     except HoldfastError as exc:
@@ -298,7 +302,6 @@ def _unmet(required: list[str], checks: list[Check]) -> list[str]:
 
 
 def _print(checks: list[Check], unmet: list[str], healthy: bool) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -310,7 +313,7 @@ def _print(checks: list[Check], unmet: list[str], healthy: bool) -> None:
         table.add_row(MARKS[check.state], check.name, escape(check.found))
         if check.advice:
             table.add_row("", "", f"[cyan]→ {escape(check.advice)}[/]")
-    console = Console() if sys.stdout.isatty() else Console(width=160)
+    console = output_console()
     console.print(table)
     if unmet:
         console.print(f"[red]required, and not usable here: {', '.join(unmet)}[/]")

@@ -1,17 +1,17 @@
-"""Options that the commands which draw have in common."""
+"""Options that `holdfast run` and `holdfast batch` share."""
 
 from __future__ import annotations
 
 import argparse
 
-from holdfast.pipeline.placement import PRECISIONS
+from holdfast.pipeline.model.placement import PRECISIONS
 
-# The settings that `add_drawing` has options for, by the names a pipeline has for them.
+# The settings of a pipeline that `add_drawing` has options for.
 DRAWING = ("negative", "height", "width", "steps", "guidance", "num_frames")
 
 
 def add_drawing(parser: argparse.ArgumentParser) -> None:
-    """What to draw; left out, the model's own defaults hold."""
+    """Options for what to draw; the defaults are the model's."""
     add = parser.add_argument
     add("--negative", metavar="TEXT", help="what not to draw")
     add("--height", metavar="PIXELS", help="height of the picture (default: the model's)")
@@ -23,14 +23,14 @@ def add_drawing(parser: argparse.ArgumentParser) -> None:
 
 
 def add_placing(parser: argparse.ArgumentParser) -> None:
-    """Where and how a model runs."""
+    """Options for where and how a model runs."""
     add = parser.add_argument
     add(
         "--device",
         metavar="DEVICE",
         default="auto",
         help="cpu, cuda, cuda:1, xpu, mps, xla, opencl, holdfast, simulated, or one for each "
-        "stage: text=cpu,denoise=cuda (default auto, which tells why)",
+        "stage: text=cpu,denoise=cuda (default auto, which prints why)",
     )
     add(
         "--budget",

@@ -1,4 +1,4 @@
-"""Say whether a model runs under a budget, how fast, and what would help, before it is loaded.
+"""Predict whether a model runs under a budget, how fast, and what would help, before it is loaded.
 
 MODEL is a built-in model (tiny-flux, tiny-sdxl, tiny-wan), a folder in diffusers layout, the folder
 of one network, a single safetensors file, or a hub id, of which only configurations are downloaded.
@@ -20,28 +20,28 @@ import contextlib
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.base.errors import BadInput
 from holdfast.base.registry import Entry, Registry
-from holdfast.cli.files import whole
-from holdfast.pipeline import sources
+from holdfast.cli.files import parse_integer
+from holdfast.cli.progress import show_status
+from holdfast.pipeline.model import sources
 
 if TYPE_CHECKING:
-    from holdfast.residency.prediction.shapes import Size
+    from holdfast.residency.predict.shapes import Size
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
-# Loaded when a model is looked at, not for the help; the extra is told where it is missing.
+# Loaded when a model is examined, not for the help; an error names the missing extra.
 _PARTS: Registry[Any] = Registry(
     "command",
     {
-        "fit": Entry("holdfast.residency.prediction.fitting:fit", extra="run"),
-        "shapes": Entry("holdfast.residency.prediction.shapes", extra="run"),
-        "hub": Entry("holdfast.pipeline.hub", extra="run"),
-        "quiet": Entry("holdfast.pipeline.quiet:quiet", extra="run"),
+        "fit": Entry("holdfast.residency.predict.fit:fit", extra="run"),
+        "shapes": Entry("holdfast.residency.predict.shapes", extra="run"),
+        "hub": Entry("holdfast.pipeline.model.hub", extra="run"),
+        "quiet": Entry("holdfast.pipeline.model.quiet:quiet", extra="run"),
     },
 )
 
@@ -49,7 +49,7 @@ _PARTS: Registry[Any] = Registry(
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `holdfast fit`."""
     add = parser.add_argument
-    add("model", metavar="MODEL", nargs="?", help="what to look at: see above")
+    add("model", metavar="MODEL", nargs="?", help="the model: see above")
     add(
         "--budget",
         metavar="SIZE",
@@ -70,12 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="fp32, bf16, fp16, fp8 (default auto, by the device)",
     )
     add("--no-pack", action="store_true", help="weights cross the link as they are")
-    add("--config", metavar="DIR", help="the folder that says what a single file is")
+    add("--config", metavar="DIR", help="the folder with the configuration of a single file")
     add("--json", action="store_true", help="print JSON: all numbers, the networks one by one")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look, tell; status 1 if it does not fit."""
+    """Print the prediction; status 1 if the model does not fit."""
     if args.model is None:
         raise BadInput(
             "no model was named",
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         )
     fit = _PARTS["fit"]
     path = _path(args.model)
-    with shown() as show, _PARTS["quiet"]():
+    with show_status("looking at the model") as show, _PARTS["quiet"]():
         answer = fit(
             path,
             args.device,
@@ -106,20 +106,20 @@ def _built_in() -> str:
 
 
 def _path(model: str) -> Path:
-    """Where the files of a model are. Raises NotFound."""
+    """The files of a model. Raises NotFound."""
     if model in sources.built_in():
         return sources.BUILT_IN / model
-    with contextlib.suppress(OSError, RuntimeError, ValueError):  # no name of a file at all
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # cannot be the name of a file
         path = Path(model).expanduser()
         if path.exists():
             return path
         if _HUB_ID.fullmatch(model) and path.suffix != ".safetensors":
             return _PARTS["hub"].fetch(model, weights=False)
-    return Path(sources.locate(model).folder)  # which says what is wrong with it
+    return Path(sources.locate(model).folder)  # raises with the reason
 
 
 def _size(args: argparse.Namespace, path: Path) -> Size | None:
-    """As asked; else as the model's own defaults say."""
+    """The size in the arguments, else the model's default."""
     shapes = _PARTS["shapes"]
     size: Size | None = shapes.parse_size(args.size)
     defaults = sources.about(path).get("defaults", {}) if path.is_dir() else {}
@@ -127,24 +127,11 @@ def _size(args: argparse.Namespace, path: Path) -> Size | None:
         size = shapes.Size(defaults["height"], defaults["width"], defaults.get("num_frames"))
     if args.frames is None:
         return size
-    frames = whole(args.frames)
+    frames = parse_integer(args.frames)
     if not frames:
-        raise BadInput(f"cannot use frames={args.frames!r}", expected="a number from 1 on")
+        raise BadInput(f"cannot use frames={args.frames!r}", expected="an integer, 1 or more")
     if size is None:
         raise BadInput(
             f"cannot use frames={args.frames!r} alone", expected="--size 832x480 beside it"
         )
     return dataclasses.replace(size, frames=frames)
-
-
-@contextlib.contextmanager
-def shown() -> Iterator[Callable[[str], None]]:
-    """Shows what is being measured on standard error, where that is a terminal."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda text: None
-        return
-    with console.status("looking at the model") as status:
-        yield lambda text: status.update(text)

@@ -1,8 +1,8 @@
-"""The `holdfast` command: find the sub-command, run it, turn errors into text and a status.
+"""The `holdfast` command: finds the sub-command, runs it, turns errors into text and a status.
 
 Exit status: 0 all is well, 1 the command found a problem or its output could not be written, 2 bad
 input or an error, 130 Ctrl-C or a run that `holdfast top` or `holdfast serve` stopped.
-Promise: an error a person can cause is never shown as a traceback (unless HOLDFAST_DEBUG=1).
+Errors that a user can cause are shown without a traceback, unless HOLDFAST_DEBUG=1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.base.config import Config
 from holdfast.base.errors import BadInput, HoldfastError, OutOfMemory
 from holdfast.base.interrupts import is_interrupt
 from holdfast.base.registry import Entry, Registry
-from holdfast.cli.parsing import Parser, describe, read_examples, shortened
+from holdfast.cli.parsing import Parser, describe, read_examples, shorten
 from holdfast.residency.interrupt import InterruptProcessingException
 
 # Each module has add_arguments(parser) and run(args) -> exit status.
@@ -30,7 +30,7 @@ COMMANDS: Registry[ModuleType] = Registry(
     {
         "run": Entry("holdfast.cli.run", "draw a picture or a video from a prompt", "run"),
         "batch": Entry("holdfast.cli.batch", "draw many prompts from a file, and resume", "run"),
-        "fit": Entry("holdfast.cli.fit", "say whether a model fits and how fast it will be", "run"),
+        "fit": Entry("holdfast.cli.fit", "predict whether a model fits, and how fast it is", "run"),
         "topo": Entry("holdfast.cli.topo", "show the machine: nodes, caches, GPUs, links"),
         "mem": Entry("holdfast.cli.mem", "record where memory goes, and look at it"),
         "svm": Entry("holdfast.cli.svm", "shared virtual memory: allocate, look up, migrate"),
@@ -52,7 +52,7 @@ COMMANDS: Registry[ModuleType] = Registry(
     },
 )
 
-# How `holdfast --help` shows them.
+# The groups in `holdfast --help`.
 GROUPS = {
     "draw": ("run", "batch", "fit"),
     "the machine": ("topo", "svm"),
@@ -73,8 +73,7 @@ holdfast doctor                         what is missing, and how to get it
 holdfast run --help                     all options of a command
 """
 
-
-ASK = "__complete"  # for the scripts that `holdfast completion` writes; no command for people
+ASK = "__complete"  # called by the scripts that `holdfast completion` writes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,21 +81,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _main(list(sys.argv[1:] if argv is None else argv))
     finally:
-        _leave_nothing_unwritten()
+        _flush_all()
 
 
 def _main(arguments: list[str]) -> int:
     try:
-        with _written_out():
+        with _flush_at_end():
             return _run(arguments)
     except HoldfastError as exc:
         if _debug():
             raise
-        return _refused(exc)
+        return _report_error(exc)
     except MemoryError:
         if _debug():
             raise
-        return _refused(
+        return _report_error(
             OutOfMemory(
                 "there was not enough memory",
                 expected="more of it, or a higher limit for this process",
@@ -104,66 +103,64 @@ def _main(arguments: list[str]) -> int:
             )
         )
     except KeyboardInterrupt:
-        return _stopped()
+        return _report_stop()
     except InterruptProcessingException:
         if _debug():
             raise
-        return _stopped("on request")  # of `holdfast top`, of `holdfast serve`
+        return _report_stop("on request")  # of `holdfast top` or `holdfast serve`
     except (RuntimeError, ImportError) as exc:
-        if is_interrupt(exc):  # one in the middle of an import can come out wrapped
-            return _stopped()
+        if is_interrupt(exc):  # an import may have wrapped it
+            return _report_stop()
         raise
     except BrokenPipeError:
-        _give_up(sys.stdout)  # the reader went away: `holdfast topo | head`
+        _discard(sys.stdout)  # the reader has ended: `holdfast topo | head`
         return 0
     except OSError as exc:
         if exc.errno in _NO_PATH and exc.filename is not None and not _debug():
             reason = f"cannot use {str(exc.filename)!r}: {exc.strerror}"
-            return _refused(BadInput(reason, expected="a path that this system can have"))
+            return _report_error(BadInput(reason, expected="a path that this system can have"))
         if exc.filename is not None or exc.errno not in _UNWRITABLE or _debug():
             raise
-        _give_up(sys.stdout)
-        _tell(_styled(f"holdfast: error: cannot write the output: {exc.strerror}"))
+        _discard(sys.stdout)
+        _print_error(_style(f"holdfast: error: cannot write the output: {exc.strerror}"))
         return 1
 
 
-# What writing fails with; opening a file fails with these too, but then names the file.
+# Errors of writing; opening a file can raise them too, but then names the file.
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-
-
-# What a system says of a path that cannot be there, whoever looks at it first.
+# Errors for a path that cannot exist, raised by whatever uses it first.
 _NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)
 
 
-def _refused(exc: HoldfastError) -> int:
-    _tell(_styled("\n".join(map(shortened, f"holdfast: error: {exc}".split("\n")))))
+def _report_error(exc: HoldfastError) -> int:
+    _print_error(_style("\n".join(map(shorten, f"holdfast: error: {exc}".split("\n")))))
     return 2
 
 
-def _give_up(stream: TextIO) -> None:
-    """Have what is still to be written to a stream go nowhere: Python would complain at exit."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # no file, closed, none at all
+def _discard(stream: TextIO) -> None:
+    """Redirect a stream to /dev/null: Python would report unwritten output at exit."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # no file, closed, None
         target = stream.fileno()
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, target)
         os.close(nowhere)
 
 
-def _leave_nothing_unwritten() -> None:
+def _flush_all() -> None:
     for stream in (sys.stdout, sys.stderr):
-        if stream is None:  # it was closed by whoever started us
+        if stream is None:  # closed by the parent process
             continue
         try:
             stream.flush()
         except (OSError, ValueError):  # full, or closed
-            _give_up(stream)
+            _discard(stream)
 
 
 @contextlib.contextmanager
-def _written_out() -> Iterator[None]:
-    """At the end of the block, also by --help, what was printed is written.
+def _flush_at_end() -> Iterator[None]:
+    """Flush standard output at the end of the block and after --help, but not after an error.
 
-    Not after an error: that is told first.
+    The text of the error comes first.
     """
     try:
         yield
@@ -178,15 +175,15 @@ def _flush() -> None:
         sys.stdout.flush()
 
 
-def _tell(text: str) -> None:
-    """A line for a person, where there is somebody to read it."""
+def _print_error(text: str) -> None:
+    """Print to standard error, if it is open."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
             print(text, file=sys.stderr)
 
 
-def _stopped(why: str = "by Ctrl-C") -> int:
-    _tell(f"\nholdfast: stopped {why}")
+def _report_stop(why: str = "by Ctrl-C") -> int:
+    _print_error(f"\nholdfast: stopped {why}")
     return 130
 
 
@@ -194,7 +191,7 @@ def _run(arguments: list[str]) -> int:
     if arguments[:1] == [ASK]:
         return _answer(arguments[1:])
     if arguments and not arguments[0].startswith("-"):
-        COMMANDS.entry(arguments[0])  # an unknown one is refused with the one that was meant
+        COMMANDS.entry(arguments[0])  # an unknown one raises NotFound with a close name
     parser = parser_for(arguments)
     args = parser.parse_args(arguments)
     if args.command is None:
@@ -204,17 +201,15 @@ def _run(arguments: list[str]) -> int:
 
 
 def _answer(kinds: list[str]) -> int:
-    """What a shell's completion asks for while somebody types: no error, at worst nothing."""
-    from holdfast.cli.completion import answers
-
+    """Print values for a shell's completion; nothing where they cannot be found."""
     for kind in kinds:
-        for value, about in answers(kind):
+        for value, about in COMMANDS["completion"].answers(kind):
             print(f"{value}\t{about}")
     return 0
 
 
 def parser_for(arguments: Sequence[str]) -> Parser:
-    """The parser; only the command that is called is imported."""
+    """The parser for these arguments; only the command in them is imported."""
     parser = Parser(
         prog="holdfast",
         usage="holdfast COMMAND [OPTION ...]",
@@ -225,15 +220,15 @@ def parser_for(arguments: Sequence[str]) -> Parser:
         "--version",
         action="version",
         version=f"holdfast {holdfast.__version__}",
-        help="tell the version, and stop",
+        help="show the version, and stop",
     )
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", prog="holdfast", help=argparse.SUPPRESS
     )
-    called = next((word for word in arguments if not word.startswith("-")), None)
+    chosen = next((word for word in arguments if not word.startswith("-")), None)
     for name in COMMANDS:
         sub = commands.add_parser(name, help=COMMANDS.entry(name).summary)
-        if name == called:
+        if name == chosen:
             module = COMMANDS[name]
             module.add_arguments(sub)
             describe(sub, module.__doc__)
@@ -241,18 +236,12 @@ def parser_for(arguments: Sequence[str]) -> Parser:
 
 
 def _groups() -> str:
-    """Every command in its group, with a line about it."""
-    grouped = [name for names in GROUPS.values() for name in names]
-    rest = tuple(name for name in COMMANDS if name not in grouped)
+    """Every command with its summary, by group."""
     column = max(map(len, COMMANDS))
     parts = []
-    for title, names in [*GROUPS.items(), ("more", rest)]:
-        lines = [
-            f"  {name.ljust(column)}  {COMMANDS.entry(name).summary}"
-            for name in names
-            if name in COMMANDS
-        ]
-        parts += ["\n".join([f"{title}:", *lines])] if lines else []
+    for title, names in GROUPS.items():
+        lines = [f"  {name.ljust(column)}  {COMMANDS.entry(name).summary}" for name in names]
+        parts.append("\n".join([f"{title}:", *lines]))
     return "\n\n".join(parts)
 
 
@@ -260,11 +249,11 @@ def _debug() -> bool:
     try:
         return Config.load().debug
     except HoldfastError:
-        return False  # the setting itself is what is wrong
+        return False  # the setting itself is wrong
 
 
-def _styled(text: str) -> str:
-    """The first line in red where standard error is a terminal."""
+def _style(text: str) -> str:
+    """Make the first line red if standard error is a terminal."""
     if sys.stderr is None or not sys.stderr.isatty() or os.environ.get("NO_COLOR"):
         return text
     first, newline, rest = text.partition("\n")

@@ -1,6 +1,6 @@
 """Where memory goes: record a program, look at the recording, try other allocators on it.
 
-A recording (.hfmem) holds every block that was handed out, with its Python stack. Snapshots of
+A recording (.hfmem) holds every block that was allocated, with its Python stack. Snapshots of
 torch's CUDA allocator (.pickle) are read as well.
 Exit status: of `record` the status of the program, of all others 0, or 2 for bad input.
 
@@ -24,31 +24,31 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from holdfast.base.errors import BadInput
-from holdfast.base.files import expanded, resolved, write_whole
-from holdfast.cli.files import refuse_endless, whole
-from holdfast.memory import export, page
-from holdfast.memory.diff import diff
-from holdfast.memory.recording import SUFFIX, Recording
-from holdfast.memory.report import Report
-from holdfast.memory.timeline import PICTURES, Timeline
+from holdfast.base.files import expand_path, resolve_path
+from holdfast.cli.files import parse_integer, refuse_endless, unwritable, write_file
+from holdfast.cli.parsing import add_actions, run_action
+from holdfast.cli.progress import show_status
+from holdfast.memory.profile import export, page
+from holdfast.memory.profile.diff import diff
+from holdfast.memory.profile.recording import SUFFIX, Recording
+from holdfast.memory.profile.report import Report
+from holdfast.memory.profile.timeline import PICTURES, Timeline
 
 SOURCES = ("pool", "numpy", "torch", "python")
-DEFAULT_SOURCES = "pool,numpy,torch"  # counting Python's own objects makes a program slower
+DEFAULT_SOURCES = "pool,numpy,torch"  # recording Python's own objects makes a program slower
 DEPTH = 16
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `holdfast mem` and of what it can do."""
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
+    """Options of `holdfast mem` and of its actions."""
+    actions = add_actions(parser)
     _record_arguments(actions.add_parser("record", help="run a program and record its memory"))
-    _report_arguments(actions.add_parser("report", help="show what a recording says"))
+    _report_arguments(actions.add_parser("report", help="show what a recording holds"))
     _replay_arguments(actions.add_parser("replay", help="run a recording through allocators"))
-    parser.set_defaults(mem_help=parser.format_help)
 
 
 def _record_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +73,7 @@ def _record_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _report_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Show what a recording says, and write it in other forms."
+    parser.description = "Show what a recording holds, and write it in other forms."
     add = parser.add_argument
     add("file", metavar="FILE", help=f"a {SUFFIX} file, or a snapshot of torch's allocator")
     add("--html", metavar="FILE", help="a page: every block over time, address space, holders")
@@ -95,35 +95,32 @@ def _replay_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what was asked for; without an action, tell what there is."""
-    if args.action is None:
-        print(args.mem_help(), end="")
-        return 0
-    return {"record": _record, "report": _report, "replay": _replay}[args.action](args)
+    """Run the action, or print the help."""
+    return run_action(args, {"record": _record, "report": _report, "replay": _replay})
 
 
 # ---- record
 
 
 def _record(args: argparse.Namespace) -> int:
-    out = expanded(args.out or _default_name(args.script, args.module))
-    html = None if args.html is None else expanded(args.html)
+    out = expand_path(args.out or _default_name(args.script, args.module))
+    html = None if args.html is None else expand_path(args.html)
     _check_program(args.script, args.module)
     _check_targets({"--out": out, "--html": html}, "" if args.module else args.script)
-    shown, out = out, out.absolute()  # the program may go to another folder
+    named, out = out, out.absolute()  # the program may change the folder
     html = html and html.absolute()
     depth, sources = _depth(args.depth), _sources(args.sources)
-    from holdfast.memory.record import run_script
+    from holdfast.memory.profile.script import run_script
 
     pid = os.getpid()
     try:
         argv = [args.script, *args.arguments]
         status = run_script(argv, args.module, out, depth, sources)
-    except OSError as exc:  # the program's own are caught by then
-        raise _unwritable(shown, exc) from exc
+    except OSError as exc:  # those of the program itself are handled
+        raise unwritable(named, exc) from exc
     if os.getpid() != pid:
-        return status  # a process that the program forked comes by here too
-    print(f"recording: {shown}", file=sys.stderr)
+        return status  # a fork of the program returns here too
+    print(f"recording: {named}", file=sys.stderr)
     if html is not None:
         page.write(Recording.load(out), html)
         print(f"page: {args.html}", file=sys.stderr)
@@ -140,7 +137,7 @@ def _check_program(script: str, module: bool) -> None:
             found = importlib.util.find_spec(script.partition(".")[0]) is not None
         except (ImportError, ValueError):
             found = False
-        found = found or Path(script.partition(".")[0]).exists()  # in the folder one is in
+        found = found or Path(script.partition(".")[0]).exists()  # in the current folder
         if not found:
             raise BadInput(
                 f"there is no module {script!r}", expected="a name that `python -m` would take"
@@ -166,7 +163,7 @@ def _refuse_unreadable(script: str) -> None:
 
 
 def _depth(text: str | int) -> int:
-    number = whole(str(text))
+    number = parse_integer(str(text))
     if number is not None and 1 <= number <= 1000:
         return number
     raise BadInput(f"cannot keep {text!r} frames of a stack", expected="a number from 1 to 1000")
@@ -177,7 +174,7 @@ def _sources(text: str) -> tuple[str, ...]:
     unknown = [name for name in names if name not in SOURCES]
     if unknown or not names:
         raise BadInput(
-            f"cannot listen to {(unknown[0] if unknown else text)!r}",
+            f"cannot record {(unknown[0] if unknown else text)!r}",
             expected=f"some of {', '.join(SOURCES)}, separated by commas",
         )
     return names
@@ -190,12 +187,12 @@ def _report(args: argparse.Namespace) -> int:
     forms: dict[str, Callable[[Recording, Path], object]] = {
         "html": page.write,
         "png": lambda recording, path: Timeline(recording).save(path),
-        "perfetto": lambda recording, path: _write(path, export.perfetto(recording)),
-        "snapshot": lambda recording, path: _write(path, export.torch_snapshot(recording)),
-        "collapsed": lambda recording, path: _write(path, export.collapsed(recording)),
+        "perfetto": lambda recording, path: write_file(path, export.perfetto(recording)),
+        "snapshot": lambda recording, path: write_file(path, export.torch_snapshot(recording)),
+        "collapsed": lambda recording, path: write_file(path, export.collapse_stacks(recording)),
     }
     targets = {
-        name: expanded(getattr(args, name)) for name in forms if getattr(args, name) is not None
+        name: expand_path(getattr(args, name)) for name in forms if getattr(args, name) is not None
     }
     _check_targets({f"--{name}": path for name, path in targets.items()}, args.file)
     _check_suffixes(targets)
@@ -204,14 +201,14 @@ def _report(args: argparse.Namespace) -> int:
     for name, path in targets.items():
         forms[name](recording, path)
         print(f"{name}: {path}", file=sys.stderr)
-    shown = Report(recording) if earlier is None else diff(earlier, recording)
-    print(json.dumps(shown.to_dict(), indent=2) if args.json else shown.summary())
+    report = Report(recording) if earlier is None else diff(earlier, recording)
+    print(json.dumps(report.to_dict(), indent=2) if args.json else report.summary())
     return 0
 
 
 def load(file: str) -> Recording:
-    """A recording from our own file or from torch's snapshot, told apart by how it begins."""
-    path = expanded(file)
+    """Load a recording from our file or torch's snapshot; the first byte tells which."""
+    path = expand_path(file)
     refuse_endless(path)
     if not _is_pickle(path):
         return Recording.load(path)
@@ -224,15 +221,15 @@ def load(file: str) -> Recording:
 
 
 def _is_pickle(path: Path) -> bool:
-    """Whether a file begins as one; what cannot be read does not."""
+    """Whether a file starts like a pickle; False if it cannot be read."""
     with contextlib.suppress(OSError), path.open("rb") as opened:
         return opened.read(1) == b"\x80"
     return False
 
 
 def _check_targets(targets: dict[str, Path | None] | dict[str, Path], source: str = "") -> None:
-    """Before any work: every target can be a file, and no two are the same."""
-    taken = {resolved(expanded(source)): source} if source else {}
+    """Refuse, before any work, targets that cannot be files or are the same file."""
+    taken = {resolve_path(expand_path(source)): source} if source else {}
     for option, path in targets.items():
         if path is None:
             continue
@@ -245,11 +242,11 @@ def _check_targets(targets: dict[str, Path | None] | dict[str, Path], source: st
                 f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}",
                 expected="a path in a folder that exists",
             )
-        target = resolved(path)
+        target = resolve_path(path)
         if target in taken:
             raise BadInput(
                 f"cannot use {str(path)!r} for {option}: {taken[target]} is that file",
-                expected="a name of its own for each file",
+                expected="a different name for each file",
             )
         taken[target] = option
 
@@ -267,44 +264,21 @@ def _either(names: Iterable[str]) -> str:
     return f"{', '.join(most)} or {last}"
 
 
-def _write(path: Path, content: str | bytes) -> None:
-    try:
-        write_whole(path, content)
-    except OSError as exc:
-        raise _unwritable(path, exc) from exc
-
-
-def _unwritable(path: Path, exc: OSError) -> BadInput:
-    return BadInput(
-        f"cannot write {str(path)!r}: {exc.strerror}", expected="a path in a folder that exists"
-    )
-
-
 # ---- replay
 
 
 def _replay(args: argparse.Namespace) -> int:
     recording = load(args.file)
-    from holdfast.memory.replay import compare, table
+    from holdfast.memory.plan.replay import compare, table
 
-    with _progress() as show:
-        outcomes = compare(recording, progress=show)
+    with show_status("") as show:
+        outcomes = compare(
+            recording,
+            progress=lambda done, total, name: show(f"{name} ({done + 1} of {total})"),
+        )
     if args.json:
         rows = [{**dataclasses.asdict(outcome), "ratio": outcome.ratio} for outcome in outcomes]
         print(json.dumps(rows, indent=2))
     else:
         print(table(outcomes))
     return 0
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int, str], object] | None]:
-    """Which allocator is at work, on standard error, where that is a terminal."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    with console.status("") as status:
-        yield lambda done, total, name: status.update(f"{name} ({done + 1} of {total})")

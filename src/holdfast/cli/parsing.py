@@ -1,8 +1,6 @@
-"""Parsers whose help reads well: as wide as the terminal, with examples for every command.
+"""Argument parsers with examples in their help, read from the docstring of a command's module.
 
-Covers: paragraphs, columns, the examples in a module's first lines, errors that cannot be written.
-Leaves to others: which commands there are (main), what their options mean (each command).
-Promise: no line of help is wider than the terminal or than 100 characters, unless a word is.
+No line of help is wider than the terminal or than 100 characters, unless a single word is.
 """
 
 from __future__ import annotations
@@ -12,39 +10,39 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 WIDEST = 100
 LONGEST = 2000  # characters of a line in an error
-LEAST = 26  # columns for what an example is for
+LEAST = 26  # columns for the description of an example
 _MARK = "\nexamples:\n"
 
 
 class Example(NamedTuple):
-    """A command line somebody may type, and what it is for."""
+    """A command line and its description."""
 
     command: str
     about: str = ""
 
 
 class Formatter(argparse.HelpFormatter):
-    """Fits the terminal; paragraphs stay paragraphs, indented ones as they are."""
+    """Fits the terminal; keeps paragraphs apart, and indented ones unchanged."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=width())
 
     def _format_action(self, action: argparse.Action) -> str:
-        if isinstance(action, argparse._SubParsersAction):  # its actions, without a line of its own
+        if isinstance(action, argparse._SubParsersAction):  # only its actions
             return "".join(self._format_action(one) for one in action._get_subactions())
         return super()._format_action(action)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return "\n\n".join(_filled(part, width, indent) for part in text.split("\n\n"))
+        return "\n\n".join(_fill(part, width, indent) for part in text.split("\n\n"))
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser in the house's style; its sub-parsers are of the same kind."""
+    """A parser with examples; its sub-parsers are Parsers too."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": Formatter, **options, "add_help": False})
@@ -53,57 +51,74 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("-h", "--help", action="help", help="show this text, and stop")
 
     def format_help(self) -> str:
-        """The help, with the examples at its end."""
-        return "\n".join([super().format_help(), *_laid_out(self.examples)]).rstrip("\n") + "\n"
+        """The help, with the examples at the end."""
+        lines = [super().format_help(), *_format_examples(self.examples)]
+        return "\n".join(lines).rstrip("\n") + "\n"
 
     def error(self, message: str) -> NoReturn:
-        """Tell what is wrong with the arguments, where that can be written; status 2."""
+        """Print the error, if standard error can be written, and exit with status 2."""
         try:
-            super().error(shortened(message.encode(errors="backslashreplace").decode()))
-        except OSError:  # older versions of argparse let it out
+            super().error(shorten(message.encode(errors="backslashreplace").decode()))
+        except OSError:  # older versions of argparse raise it
             sys.exit(2)
 
 
 def describe(parser: argparse.ArgumentParser, text: str | None) -> None:
-    """Use a module's first lines: the description, then examples, for its actions too.
+    """Set description and examples from a module's docstring, for its actions too.
 
-    To be called when the parser has its arguments: an action shows the examples that call it.
+    Call it after the arguments were added: an action shows the examples that call it.
     """
     about, _, lines = (text or "").partition(_MARK)
     parser.description = about.strip()
     examples = tuple(read_examples(lines))
-    _give(parser, examples)
+    _set_examples(parser, examples)
     for name, action in actions_of(parser).items():
         words = f"{parser.prog} {name}".split()
-        _give(action, tuple(one for one in examples if _calls(one, words)))
+        _set_examples(action, tuple(one for one in examples if _calls(one, words)))
 
 
 def read_examples(lines: str) -> Iterator[Example]:
-    """One for each line: the command, two spaces or more, what it is for."""
+    """An example for each line: the command, two spaces or more, the description."""
     for line in lines.strip().splitlines():
         command, *about = re.split(r" {2,}", line.strip(), maxsplit=1)
         yield Example(command, *about)
 
 
 def actions_of(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
-    """The sub-parsers by name, in their order; empty where there are none."""
+    """The sub-parsers by name, in order."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             return action.choices
     return {}
 
 
-def shortened(line: str) -> str:
-    """A line for a person: the middle of a very long one is left out."""
+def add_actions(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[Any]:
+    """Sub-parsers for the actions of a command, which `run_action` runs."""
+    parser.set_defaults(format_help=parser.format_help)
+    return parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
+
+
+def run_action(
+    args: argparse.Namespace, actions: Mapping[str, Callable[[argparse.Namespace], int]]
+) -> int:
+    """Run the chosen action of a command; without one, print the command's help."""
+    if args.action is not None:
+        return actions[args.action](args)
+    print(args.format_help(), end="")
+    return 0
+
+
+def shorten(line: str) -> str:
+    """Leave out the middle of a very long line."""
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 100]} … {line[-100:]}"
 
 
 def width() -> int:
-    """How wide help may be."""
+    """The width of help, in columns."""
     return min(shutil.get_terminal_size().columns, WIDEST) - 2
 
 
-def _give(parser: argparse.ArgumentParser, examples: tuple[Example, ...]) -> None:
+def _set_examples(parser: argparse.ArgumentParser, examples: tuple[Example, ...]) -> None:
     if isinstance(parser, Parser):
         parser.examples = examples
 
@@ -113,8 +128,8 @@ def _calls(example: Example, words: list[str]) -> bool:
     return any(found[i : i + len(words)] == words for i in range(len(found)))
 
 
-def _filled(paragraph: str, width: int, indent: str) -> str:
-    """One paragraph; a line that begins with "Exit status:" begins a new line."""
+def _fill(paragraph: str, width: int, indent: str) -> str:
+    """Wrap one paragraph; "Exit status:" starts a new line."""
     if paragraph.startswith((" ", "\n")) or "\n  " in paragraph:
         return paragraph
     parts = re.split(r"\n(?=Exit status:)", paragraph)
@@ -131,8 +146,8 @@ def _filled(paragraph: str, width: int, indent: str) -> str:
     )
 
 
-def _laid_out(examples: tuple[Example, ...]) -> list[str]:
-    """Commands, and beside them what they are for; below them where there is no room."""
+def _format_examples(examples: tuple[Example, ...]) -> list[str]:
+    """Commands with their descriptions beside them, or below them if the terminal is narrow."""
     if not examples:
         return []
     column = max((len(one.command) for one in examples if one.about), default=0)

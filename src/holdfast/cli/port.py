@@ -1,7 +1,7 @@
 """Ports: models made to run on XLA, which is TPU, GPU and CPU through JAX, split over all devices.
 
 `new` writes a folder for ComfyUI with its nodes. `check` makes a tiny random model of a class, runs
-it in torch and on XLA, on one device and on several, and compares. `list` shows what is there.
+it in torch and on XLA, on one device and on several, and compares. `list` shows all ports.
 Exit status: 0 all is well, 1 the check has found a problem, 2 bad input.
 
 examples:
@@ -26,20 +26,22 @@ from typing import TYPE_CHECKING, Any
 from holdfast.base.errors import BadInput
 from holdfast.base.registry import Entry, Registry
 from holdfast.base.units import format_bytes, format_seconds
+from holdfast.cli.parsing import add_actions, run_action
+from holdfast.cli.tables import align
 
 if TYPE_CHECKING:
-    from holdfast.xla.check import Checked
+    from holdfast.xla.check.check import PortCheck
     from holdfast.xla.scaffold import Pack
 
-# What each action needs is loaded when it is called; the extra is told where it is missing.
+# Loaded when the action is called; an error names the missing extra.
 _PARTS: Registry[Any] = Registry(
     "command",
     {
         "port new": Entry("holdfast.xla.scaffold", extra="run,xla"),
-        "port check": Entry("holdfast.xla.check", extra="run,xla"),
+        "port check": Entry("holdfast.xla.check.check", extra="run,xla"),
         "port list": Entry("holdfast.xla.port", extra="run,xla"),
         "port list --classes": Entry("holdfast.xla.tiny", extra="run,xla"),
-        "quiet": Entry("holdfast.pipeline.quiet", extra="run,xla"),
+        "quiet": Entry("holdfast.pipeline.model.quiet", extra="run,xla"),
         "class": Entry("holdfast.xla.scaffold.classes", extra="run,xla"),
     },
 )
@@ -48,12 +50,11 @@ _FLAG = "--xla_force_host_platform_device_count"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `holdfast port` and of what it can do."""
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
+    """Options of `holdfast port` and of its actions."""
+    actions = add_actions(parser)
     _new_arguments(actions.add_parser("new", help="write a port and its nodes for ComfyUI"))
     _check_arguments(actions.add_parser("check", help="compare a class on torch and on XLA"))
     _list_arguments(actions.add_parser("list", help="the ports that are there"))
-    parser.set_defaults(port_help=parser.format_help)
 
 
 def _new_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,11 +102,8 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what was asked for; without an action, tell what there is."""
-    if args.action is None:
-        print(args.port_help(), end="")
-        return 0
-    return {"new": _new, "check": _check, "list": _list}[args.action](args)
+    """Run the action, or print the help."""
+    return run_action(args, {"new": _new, "check": _check, "list": _list})
 
 
 # ---- new
@@ -138,7 +136,7 @@ def _remark(pack: Pack) -> list[str]:
 
 
 def _next(pack: Pack) -> list[str]:
-    """What to do now: check the class, have ComfyUI find the pack, draw."""
+    """Commands to run next: check the class, add the pack to ComfyUI, test it."""
     folder = shlex.quote(str(pack.folder))
     start = f"cd {shlex.quote(str(pack.folder.parent.parent))} && python main.py"
     return [
@@ -158,7 +156,7 @@ def _check(args: argparse.Namespace) -> int:
         )
     if args.dtype not in (None, "f32", "bf16"):
         raise BadInput(f"cannot check {args.dtype!r}", expected="--dtype f32 or --dtype bf16")
-    ask_for_devices(args.devices)
+    request_devices(args.devices)
     check = _PARTS["port check"]
     with _PARTS["quiet"].quiet():
         name = _PARTS["class"].resolve(args.cls)
@@ -170,18 +168,18 @@ def _check(args: argparse.Namespace) -> int:
     return 0 if found.ok else 1
 
 
-def ask_for_devices(count: int) -> None:
-    """Have JAX make so many virtual devices of the CPU, unless somebody has asked for others.
+def request_devices(count: int) -> None:
+    """Let JAX make `count` virtual CPU devices, unless XLA_FLAGS already sets a count.
 
-    Heard only before JAX starts. An accelerator is used all the same.
+    Works only before JAX starts. Accelerators are used all the same.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if _FLAG not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {_FLAG}={count}".strip()
 
 
-def _document(found: Checked) -> dict[str, Any]:
-    """An error that is infinite or no number is null: JSON has neither, and `problems` tells."""
+def _document(found: PortCheck) -> dict[str, Any]:
+    """The result as JSON; infinite and NaN errors are null, and `problems` names them."""
     document = dataclasses.asdict(found)
     for key, value in document.items():
         if isinstance(value, float) and not abs(value) < float("inf"):
@@ -189,7 +187,7 @@ def _document(found: Checked) -> dict[str, Any]:
     return document | {"ok": found.ok, "problems": list(found.problems)}
 
 
-def _table(found: Checked) -> str:
+def _table(found: PortCheck) -> str:
     moved = ", ".join(f"{number} {kind}" for kind, number in found.collectives.items())
     rows = {
         "f32, XLA to torch": _error(found.error_f32),
@@ -227,10 +225,7 @@ def _list(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(rows, indent=2))
         return 0
-    widths = [max(map(len, column)) for column in zip(*(row.values() for row in rows), strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row.values(), widths, strict=True))
-        print("  ".join(cells).rstrip())
+    print("\n".join(align([list(row.values()) for row in rows])))
     if not args.classes:
         print("more: holdfast port new NAME (holdfast port list --classes: what can be tried)")
     return 0

@@ -1,31 +1,55 @@
-"""Progress of long work on the terminal."""
+"""Progress on standard error. Nothing is shown where that is no terminal."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from holdfast.base.units import format_bytes, format_seconds
-from holdfast.pipeline.progress import Event, Listener
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
+
+    from holdfast.pipeline.run.progress import Event, Listener
 
 _NAMES = {"load": "load", "text": "read prompt", "denoise": "denoise", "decode": "decode"}
 
 
 @contextlib.contextmanager
-def shown(wanted: bool = True) -> Iterator[Listener]:
-    """A listener that shows a bar for each stage, with the time left, on standard error.
-
-    Where that is no terminal, or not wanted, nothing is shown. The bars are gone when the block is
-    left.
-    """
+def show_status(text: str) -> Iterator[Callable[[str], object]]:
+    """Show a line of text with a spinner; yields a function that changes the text."""
     from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda text: None
+        return
+    with console.status(text) as status:
+        yield status.update
+
+
+@contextlib.contextmanager
+def show_bar(*columns: ProgressColumn, wanted: bool = True) -> Iterator[Progress]:
+    """Progress bars with these columns, removed at the end of the block."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    hidden = not (wanted and console.is_terminal)
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bars:
+        yield bars
+
+
+@contextlib.contextmanager
+def show_stages(wanted: bool = True) -> Iterator[Listener]:
+    """A bar for each stage of a pipeline, with the time left; yields a listener for events."""
     from rich.markup import escape
-    from rich.progress import BarColumn, Progress, Task, TextColumn
+    from rich.progress import BarColumn, Task, TextColumn
     from rich.table import Column
 
-    class Words(TextColumn):
-        """How far it is and how long it takes, never cut: the bar gives way first."""
+    class TimesColumn(TextColumn):
+        """Steps and times, never cut: the bar shrinks first."""
 
         def __init__(self) -> None:
             super().__init__("", table_column=Column(no_wrap=True, min_width=30))
@@ -33,16 +57,13 @@ def shown(wanted: bool = True) -> Iterator[Listener]:
         def render(self, task: Task) -> Any:
             return super().render(task).append(_times(task))
 
-    console = Console(stderr=True)
-    columns: list[Any] = [
+    columns = (
         TextColumn("{task.description:<12}"),
         BarColumn(bar_width=None, table_column=Column(ratio=1)),
-        Words(),
+        TimesColumn(),
         TextColumn("{task.fields[label]}", table_column=Column(no_wrap=True)),
-    ]
-    with Progress(
-        *columns, console=console, transient=True, disable=not (wanted and console.is_terminal)
-    ) as bars:
+    )
+    with show_bar(*columns, wanted=wanted) as bars:
         tasks: dict[str, Any] = {}
 
         def show(event: Event) -> None:
@@ -63,9 +84,9 @@ def shown(wanted: bool = True) -> Iterator[Listener]:
 
 
 def _times(task: Any) -> str:
-    """ "12 of 20, 3 s, 2 s left"; what is not known is left out."""
-    words = format_bytes if task.fields["in_bytes"] else "{:g}".format
-    parts = [f"{words(task.completed)} of {words(task.total)}"] if task.total else []
+    """ "12 of 20, 3 s, 2 s left", without unknown parts."""
+    form = format_bytes if task.fields["in_bytes"] else "{:g}".format
+    parts = [f"{form(task.completed)} of {form(task.total)}"] if task.total else []
     taken = task.finished_time if task.finished else task.elapsed
     if taken is not None:
         parts.append(format_seconds(taken))

@@ -25,22 +25,23 @@ from typing import Any
 
 from holdfast.base.config import Config, variable_for
 from holdfast.base.errors import BadInput
-from holdfast.base.files import expanded, resolved
+from holdfast.base.files import expand_path, resolve_path
 from holdfast.base.registry import Entry, Registry
 from holdfast.base.units import format_bytes
 from holdfast.cli.drawing import DRAWING, add_drawing, add_placing
-from holdfast.cli.files import whole, write_text
-from holdfast.cli.progress import shown
-from holdfast.pipeline import Pipeline, Result, media
-from holdfast.pipeline.progress import Event, Listener
-from holdfast.pipeline.settings import refuse_nonsense
-from holdfast.pipeline.sources import Source, built_in
-from holdfast.pipeline.timeline import Timeline
-from holdfast.pipeline.timeline_page import render
+from holdfast.cli.files import parse_integer, write_file
+from holdfast.cli.progress import show_stages
+from holdfast.pipeline import Pipeline, Result
+from holdfast.pipeline.model.sources import Source, built_in
+from holdfast.pipeline.output import media
+from holdfast.pipeline.output.timeline import Timeline
+from holdfast.pipeline.output.timeline_page import render
+from holdfast.pipeline.run.progress import Event, Listener
+from holdfast.pipeline.run.settings import check_ranges
 
-# Loaded when it is asked for; the extra is told where it is missing.
+# Loaded with --hosts; an error names the missing extra.
 _PARTS: Registry[Any] = Registry(
-    "option", {"--hosts": Entry("holdfast.xla.hosts", extra="run,xla")}
+    "option", {"--hosts": Entry("holdfast.xla.cluster.hosts", extra="run,xla")}
 )
 
 
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where to: .png .webp .jpg .gif .mp4 (default: MODEL-SEED here)",
     )
     add_drawing(parser)
-    add("--seed", metavar="N", help="same seed, same picture (default: random, and told)")
+    add("--seed", metavar="N", help="same seed, same picture (default: random, and printed)")
     add_placing(parser)
     add("--hosts", metavar="WHO", help="draw together on XLA: auto, or HOST:PORT,INDEX/COUNT")
     add("--timeline", metavar="FILE", help="write an HTML page of stages and memory over time")
@@ -63,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw, save, tell; of several hosts that draw together, the first one does."""
+    """Draw, save, report; of several hosts that draw together, only the first saves and reports."""
     if Config.load(hosts=args.hosts).hosts is None:
         return _run(args)
     if "xla" not in args.device:
@@ -75,40 +76,40 @@ def run(args: argparse.Namespace) -> int:
     hosts = _PARTS["--hosts"]
     with hosts.joined(args.hosts) as here:
         if args.seed is None:
-            args.seed = str(hosts.agreed(secrets.randbits(32)))
-        return _run(args, tells=here.is_first)
+            args.seed = str(hosts.agree(secrets.randbits(32)))
+        return _run(args, prints=here.is_first)
 
 
-def _run(args: argparse.Namespace, tells: bool = True) -> int:
-    target = None if args.out is None else expanded(args.out)
-    page = None if args.timeline is None else expanded(args.timeline)
+def _run(args: argparse.Namespace, prints: bool = True) -> int:
+    target = None if args.out is None else expand_path(args.out)
+    page = None if args.timeline is None else expand_path(args.timeline)
     _refuse_early(args, target, page)
     timeline = Timeline()
-    with shown(tells) as show, timeline:
+    with show_stages(prints) as show, timeline:
         pipe, result, weights = _draw(args, target, timeline, show)
-    if not tells:
+    if not prints:
         return 0
     path = target or _free_name(pipe, result)
     result.save(path, args.fps)
     if page is not None:
         picture = media.encode(result.frames[:1], ".png", result.settings)
-        write_text(str(page), render(timeline, result.settings, picture, weights))
+        write_file(page, render(timeline, result.settings, picture, weights))
     if args.json:
         print(json.dumps(_report(pipe, result, path, page), indent=2))
     else:
-        print(_words(pipe, result, path, page))
+        print(_text(pipe, result, path, page))
     return 0
 
 
 def _refuse_early(args: argparse.Namespace, target: Path | None, page: Path | None) -> None:
-    """What can be refused before a model is looked at."""
+    """Refuse bad options before a model is opened."""
     frames = args.num_frames
-    media.check_target(target or Path("picture.gif"), whole(frames or "") or 1)
+    media.check_target(target or Path("picture.gif"), parse_integer(frames or "") or 1)
     media.check_fps(args.fps)
-    refuse_nonsense(steps=args.steps, seed=args.seed, guidance=args.guidance)
+    check_ranges(steps=args.steps, seed=args.seed, guidance=args.guidance)
     if page is not None:
         media.check_folder(page)
-        if target is not None and resolved(page) == resolved(target):
+        if target is not None and resolve_path(page) == resolve_path(target):
             raise BadInput(
                 f"cannot write the picture and the page to the same file {str(page)!r}",
                 expected="another name for --timeline",
@@ -119,14 +120,14 @@ def _refuse_early(args: argparse.Namespace, target: Path | None, page: Path | No
 def _draw(
     args: argparse.Namespace, target: Path | None, timeline: Timeline, show: Listener
 ) -> tuple[Pipeline, Result, list[str]]:
-    """The loaded model, what it drew, and pieces of a page about its weights."""
+    """The loaded model, its result, and HTML charts of its weights."""
     last: tuple[Any, ...] = ()
 
-    def heard(event: Event) -> None:
+    def on_event(event: Event) -> None:
         nonlocal last
         show(event)
         now = (event.stage, event.done, event.total)
-        if now != last:  # bytes come in too many parts for a page
+        if now != last:  # there are too many events with bytes for a page
             timeline.mark(*now)
         last = now
 
@@ -136,18 +137,18 @@ def _draw(
         budget=args.budget,
         precision=args.precision,
         config=args.config,
-        progress=heard,
+        progress=on_event,
     )
-    asked = {name: getattr(args, name) for name in (*DRAWING, "seed")}
-    settings = prepared.check(_prompt(args.prompt, prepared.source), **asked)
+    options = {name: getattr(args, name) for name in (*DRAWING, "seed")}
+    settings = prepared.check(_prompt(args.prompt, prepared.source), **options)
     if target is not None:
         media.check_target(target, settings.num_frames)
-    pipe = prepared.load(heard)
+    pipe = prepared.load(on_event)
     timeline.device_bytes = _device_bytes(pipe)
     if args.timeline is None:
-        return pipe, pipe.draw(settings, progress=heard), []
+        return pipe, pipe.draw(settings, progress=on_event), []
     with pipe.recording() as recorded:
-        result = pipe.draw(settings, progress=heard)
+        result = pipe.draw(settings, progress=on_event)
     return pipe, result, [one.chart() for one in recorded.values()]
 
 
@@ -175,7 +176,7 @@ def _device_bytes(pipe: Pipeline) -> Any:
 
 
 def _free_name(pipe: Pipeline, result: Result) -> Path:
-    """MODEL-SEED.png, with a number when that is there already."""
+    """MODEL-SEED.png, with a number if that exists."""
     name = Path(pipe.source.model).resolve().name.removesuffix(".safetensors")
     stem = f"{name}-{result.settings['seed']}"
     suffix = ".png" if len(result.frames) == 1 else ".gif"
@@ -186,7 +187,7 @@ def _free_name(pipe: Pipeline, result: Result) -> Path:
 
 
 def _weights(result: Result) -> Iterator[str]:
-    """What became of the weights of each denoiser under a budget."""
+    """For each denoiser: whether its weights were kept or streamed, and the predicted time."""
     for one in result.cost.residences:
         if one.stage != "denoise" or one.streamed_bytes is None or one.link_bytes is None:
             continue
@@ -213,7 +214,7 @@ def _report(pipe: Pipeline, result: Result, path: Path, page: Path | None) -> di
     }
 
 
-def _words(pipe: Pipeline, result: Result, path: Path, page: Path | None) -> str:
+def _text(pipe: Pipeline, result: Result, path: Path, page: Path | None) -> str:
     cost, settings = result.cost, result.settings
     frames, height, width, _ = result.frames.shape
     size = f"{width}x{height}" + (f", {frames} frames" if frames > 1 else "")

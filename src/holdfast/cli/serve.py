@@ -23,9 +23,9 @@ import threading
 import webbrowser
 
 from holdfast.base.errors import BadInput
-from holdfast.dashboard.attaching import Attached
-from holdfast.dashboard.watching import Watcher
-from holdfast.dashboard.web.guard import made_token
+from holdfast.dashboard.ipc.client import Attached
+from holdfast.dashboard.ipc.watching import Watcher
+from holdfast.dashboard.web.guard import make_token
 from holdfast.dashboard.web.server import INTERVAL_S, LOOPBACK, PORT, Server
 
 LEAST_S, MOST_S = 0.05, 60.0
@@ -55,20 +55,20 @@ def run(args: argparse.Namespace) -> int:
         server = Server(
             watcher,
             host=args.host,
-            port=_whole(args.port, "--port", 0, 65_535),
+            port=_integer(args.port, "--port", 0, 65_535),
             interval_s=_interval(args.interval),
-            token=made_token() if args.token == "auto" else args.token,
+            token=make_token() if args.token == "auto" else args.token,
         )
         _serve(server, args)
     return 0
 
 
 def _serve(server: Server, args: argparse.Namespace) -> None:
-    """Ctrl-C is how a server ends, and no error."""
+    """Serve; Ctrl-C is the normal end."""
     try:
         _end_on_sigterm(server)
         with server:
-            _tell(server, args.json)
+            _print_address(server, args.json)
             if args.open and not webbrowser.open(server.url_to_open):
                 print("holdfast: no browser was found; open the address yourself", file=sys.stderr)
             server.wait()
@@ -77,10 +77,10 @@ def _serve(server: Server, args: argparse.Namespace) -> None:
             print("\nholdfast: stopped", file=sys.stderr)
 
 
-def _tell(server: Server, as_json: bool) -> None:
+def _print_address(server: Server, as_json: bool) -> None:
     if as_json:
-        told = {"url": f"{server.url}/", "token": server.token, "pid": os.getpid()}
-        print(json.dumps(told), flush=True)
+        address = {"url": f"{server.url}/", "token": server.token, "pid": os.getpid()}
+        print(json.dumps(address), flush=True)
         return
     print(f"Holdfast is shown at {server.url_to_open}")
     print("Ctrl-C ends it", flush=True)
@@ -92,7 +92,7 @@ def _end_on_sigterm(server: Server) -> None:
 
 
 def _end(server: Server) -> None:
-    """From a signal handler, which must not wait."""
+    """Stop the server from a signal handler, which must not wait."""
     threading.Thread(target=server.stop, daemon=True).start()
 
 
@@ -100,20 +100,20 @@ def _end(server: Server) -> None:
 
 
 def _processes(texts: list[str] | None) -> list[int] | None:
-    """The processes to watch. Raises NotFound for one that cannot be looked at."""
+    """The processes to watch. Raises NotFound for one that cannot be inspected."""
     if texts is None:
         return None
-    pids = [_whole(text, "--pid", 1, 2**31 - 1) for text in texts]
+    pids = [_integer(text, "--pid", 1, 2**31 - 1) for text in texts]
     for pid in pids:
         Attached(pid).close()
     return pids
 
 
-def _whole(text: str, option: str, least: int, most: int) -> int:
+def _integer(text: str, option: str, least: int, most: int) -> int:
     if text.isascii() and text.isdigit() and len(text) <= 10 and least <= int(text) <= most:
         return int(text)
     raise BadInput(
-        f"cannot use {option} {text[:80]!r}", expected=f"a whole number from {least} to {most}"
+        f"cannot use {option} {text[:80]!r}", expected=f"an integer from {least} to {most}"
     )
 
 

@@ -29,11 +29,12 @@ from holdfast.base.codec import encode
 from holdfast.base.config import Config
 from holdfast.base.errors import BadInput
 from holdfast.base.units import format_bytes, parse_bytes
+from holdfast.cli.parsing import add_actions, run_action
+from holdfast.cli.progress import show_bar
 from holdfast.memory import svm
 from holdfast.memory.svm import describe, process
-from holdfast.memory.svm.interface import Progress, Stop
-from holdfast.memory.svm.model import MODES
-from holdfast.memory.svm.numa import SHARED
+from holdfast.memory.svm.model import MODES, Progress, Stop
+from holdfast.memory.svm.providers.numa import SHARED
 from holdfast.topology.probes.simulated import EXAMPLE
 
 SHOWN = 20  # mappings that `where` lists
@@ -41,13 +42,12 @@ DEMO_SIZE = "64MB"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `holdfast svm` and of what it can do."""
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
+    """Options of `holdfast svm` and of its actions."""
+    actions = add_actions(parser)
     _demo_arguments(actions.add_parser("demo", help="discover, allocate, measure, migrate, free"))
-    _alloc_arguments(actions.add_parser("alloc", help="allocate, and tell where it went and why"))
+    _alloc_arguments(actions.add_parser("alloc", help="allocate, and show where it went and why"))
     _where_arguments(actions.add_parser("where", help="pages of a process by NUMA node"))
     _migrate_arguments(actions.add_parser("migrate", help="move pages of a process"))
-    parser.set_defaults(svm_help=parser.format_help)
 
 
 def _provider_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +70,7 @@ def _demo_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _alloc_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Allocate memory by topology; tell where its pages are and why there."
+    parser.description = "Allocate memory by topology; show where its pages are and why there."
     add = parser.add_argument
     add("size", metavar="SIZE", help='how much, such as "256MB"')
     add("--domain", metavar="N", type=int, nargs="+", help="in these domains")
@@ -107,20 +107,17 @@ def _migrate_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what was asked for; without an action, tell what there is."""
-    if args.action is None:
-        print(args.svm_help(), end="")
-        return 0
+    """Run the action, or print the help."""
     actions = {"demo": _demo, "alloc": _alloc, "where": _where, "migrate": _migrate}
-    return actions[args.action](args)
+    return run_action(args, actions)
 
 
 def _config(args: argparse.Namespace) -> Config:
     name = args.provider
     if name is None and args.library is not None:
-        name = "retryix"  # it is a library for that one
+        name = "retryix"  # the only provider with a library
     if name is not None:
-        svm.PROVIDERS.entry(name)  # "" is a name too, and an unknown one
+        svm.PROVIDERS.entry(name)  # raises NotFound, also for ""
     if args.library is not None and name != "retryix":
         raise BadInput(
             f"cannot use --library with the provider {name!r}",
@@ -164,7 +161,7 @@ def _demo_migration(steps: _Steps, layout: svm.Layout, handle: svm.Allocation) -
 
 
 class _Steps:
-    """Steps of the demonstration: printed as they come, or all at the end as JSON."""
+    """Steps of the demo: printed one by one, or all at the end as JSON."""
 
     def __init__(self, as_json: bool) -> None:
         self._json = as_json
@@ -193,12 +190,12 @@ def _alloc(args: argparse.Namespace) -> int:
         if not args.hold:
             _show_allocation(handle, milliseconds, args.json)
             return 0
-        with _ctrl_c() as asked:  # the usual end here, from the first line on
+        with _ctrl_c() as pressed:  # the normal end, from the first line on
             _show_allocation(handle, milliseconds, args.json)
             if not args.json:
                 print(f"held by process {os.getpid()} until Ctrl-C; in another terminal:")
                 print("\n".join(_from_outside(handle)), flush=True)
-            while not asked():
+            while not pressed():
                 time.sleep(0.1)
     return 0
 
@@ -211,9 +208,9 @@ def _show_allocation(handle: svm.Allocation, milliseconds: float, as_json: bool)
 
 
 def _from_outside(handle: svm.Allocation) -> Iterator[str]:
-    """Commands that look at memory of this process, and move it."""
+    """Commands that show and move the memory of this process."""
     yield f"  holdfast svm where {os.getpid()}"
-    if handle.provider.name == "numa":  # the numbers of its domains are those of nodes
+    if handle.provider.name == "numa":  # its domain ids are node ids
         source = next(iter(handle.where().pages), 0)
         others = [d.id for d in handle.provider.discover().domains if d.id != source]
         target = others[0] if others else "NODE"
@@ -265,7 +262,7 @@ def _migrate(args: argparse.Namespace) -> int:
         print(describe.migration_text(done))
     if done.interrupted:
         return 130
-    # Pages of libraries are shared with other processes and stay; that is no problem found.
+    # Pages of libraries are shared with other processes and stay: that is no problem.
     return 1 if set(done.not_moved) - {SHARED} else 0
 
 
@@ -295,25 +292,21 @@ def _address(text: str) -> int:
 
 @contextlib.contextmanager
 def _ctrl_c() -> Iterator[Stop]:
-    """Within the block Ctrl-C is only noted, and the function given tells whether it was."""
-    noted = threading.Event()
-    before = signal.signal(signal.SIGINT, lambda *_: noted.set())
+    """Block Ctrl-C; yields a function that says whether it was pressed."""
+    pressed = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: pressed.set())
     try:
-        yield noted.is_set
+        yield pressed.is_set
     finally:
         signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager
 def _bar(label: str) -> Iterator[Progress]:
-    """A progress bar on standard error, where that is a terminal."""
-    from rich.console import Console
+    """A progress bar of bytes."""
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
-    from rich.progress import Progress as Bars
 
-    console = Console(stderr=True)
-    columns: list[Any] = [TextColumn("{task.description}"), BarColumn()]
-    columns += [DownloadColumn(), TransferSpeedColumn()]
-    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+    columns = (TextColumn("{task.description}"), BarColumn())
+    with show_bar(*columns, DownloadColumn(), TransferSpeedColumn()) as bars:
         task = bars.add_task(label, total=None)
-        yield lambda done, whole: bars.update(task, completed=done, total=whole)
+        yield lambda done, total: bars.update(task, completed=done, total=total)

@@ -22,15 +22,15 @@ from types import ModuleType
 
 from holdfast.base.errors import BadInput
 from holdfast.base.registry import Entry, Registry
-from holdfast.dashboard.attaching import Attached
+from holdfast.cli.tables import output_console
+from holdfast.dashboard.ipc.client import Attached
+from holdfast.dashboard.ipc.watching import Watcher
 from holdfast.dashboard.tui import once
 from holdfast.dashboard.tui.rows import COLUMNS
 from holdfast.dashboard.tui.session import Session
-from holdfast.dashboard.watching import Watcher
 
 INTERVAL_S = 0.5
 LEAST_S, MOST_S = 0.05, 3600.0
-PIPE_WIDTH = 160  # of the table where nobody knows how wide the reader is
 SCREENS: Registry[ModuleType] = Registry(
     "screen", {"top": Entry("holdfast.dashboard.tui.app", "the terminal dashboard", "dashboard")}
 )
@@ -62,16 +62,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _pid(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no number of a process; holdfast top --once lists them"
+            f"{text!r} is not a process ID; holdfast top --once lists them"
         )
     return int(text)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Watch, in the form that was asked for."""
+    """Watch in the terminal, as text or as JSON."""
     _check(args)
     if args.pid is not None:
-        Attached(args.pid).close()  # says why, where it cannot be watched
+        Attached(args.pid).close()  # raises with the reason if it cannot be watched
     with Watcher(None if args.pid is None else [args.pid]) as watcher:
         if args.json:
             return _lines(watcher, args)
@@ -110,12 +110,9 @@ def _lines(watcher: Watcher, args: argparse.Namespace) -> int:
 
 
 def _once(watcher: Watcher, args: argparse.Namespace) -> int:
-    from rich.console import Console
-
     session = Session()
     session.add(watcher.look())
-    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
-    once.print_once(session, args.sort, args.pid is not None, console)
+    once.print_once(session, args.sort, args.pid is not None, output_console())
     return 0
 
 

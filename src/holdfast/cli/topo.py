@@ -14,11 +14,11 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from holdfast.base.config import Config
 from holdfast.base.errors import BadInput
-from holdfast.cli.files import read_text, write_text
+from holdfast.cli.files import read_text, write_file
+from holdfast.cli.progress import show_bar
 from holdfast.topology import Topology, discover, measure, schema, svg, tree
 from holdfast.topology.probes import PROBES
 from holdfast.topology.probes.simulated import EXAMPLE
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show the machine that was asked for."""
+    """Show the machine, or write it."""
     if args.schema:
         print(json.dumps(schema(), indent=2))
         return 0
@@ -79,7 +79,7 @@ def _write_svg(topology: Topology, file: str) -> None:
     if file == "-":
         print(svg(topology))
         return
-    write_text(file, svg(topology))
+    write_file(file, svg(topology))
     print(f"picture: {Path(file)}", file=sys.stderr)
 
 
@@ -95,15 +95,10 @@ def _print_tree(topology: Topology) -> None:
 
 
 def _measure(topology: Topology, time_limit_s: float, config: Config) -> Topology:
-    """With a progress bar on standard error, where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    """Measure with a progress bar."""
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
-    columns: list[Any] = [TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()]
-    console = Console(stderr=True)
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
+    with show_bar(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()) as bar:
         task = bar.add_task("measuring", total=None)
 
         def show(label: str, done: int, total: int) -> None:

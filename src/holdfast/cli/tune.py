@@ -3,7 +3,7 @@
 Products of matrices are timed with several parameters, for results that are small, square, tall and
 wide, and the best are kept in the cache folder for this device and driver. CLBlast is among them
 where it is installed (HOLDFAST_CLBLAST=off leaves it out). Every candidate's result is checked; one
-that cannot be built or is wrong is passed over. Ctrl-C keeps what was found so far.
+that cannot be built or is wrong is skipped. Ctrl-C keeps what was found so far.
 
 examples:
 holdfast tune                        the first OpenCL device
@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from holdfast.base.errors import BadInput
+from holdfast.cli.progress import show_bar
+from holdfast.cli.tables import align
 from holdfast.compute.engine import ENGINES
 
 _HEADINGS = ("results", "m x n x k", "before", "after", "", "parameters")
@@ -41,18 +43,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, keep, tell."""
+    """Measure, store the best parameters, print them."""
     index = _index(args.device)
     engine: Any = ENGINES["opencl"].on(index)
-    from holdfast.compute.engines.opencl import searching, tuning
+    from holdfast.compute.engines.opencl.matrix import gemm_search
+    from holdfast.compute.engines.opencl.runtime import tuned_parameters
 
-    with shown(len(tuning.CLASSES)) as show:
-        found = list(searching.search(engine, args.quick, show))
+    with _show_search(len(tuned_parameters.CLASSES)) as show:
+        found = list(gemm_search.search(engine, args.quick, show))
     if args.json:
-        print(json.dumps(_record(engine, found, tuning.file_of(engine)), indent=2))
+        print(json.dumps(_record(engine, found, tuned_parameters.file_of(engine)), indent=2))
     else:
         print(_table(engine, found))
-        print(f"\nkept in {tuning.file_of(engine)}")
+        print(f"\nkept in {tuned_parameters.file_of(engine)}")
     return 0
 
 
@@ -86,13 +89,9 @@ def _record(engine: Any, found: list[Any], file: Any) -> dict[str, Any]:
 
 def _table(engine: Any, found: list[Any]) -> str:
     rows = [_HEADINGS, *map(_row, found)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADINGS))]
-    lines = [
-        "  ".join(w.ljust(n) for w, n in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
     name = engine.place.device.name.strip()
     return "\n".join(
-        [f"{engine.place.name} ({name}), kernels for {engine.mapping.upper()}s", *lines]
+        [f"{engine.place.name} ({name}), kernels for {engine.mapping.upper()}s", *align(rows)]
     )
 
 
@@ -104,16 +103,12 @@ def _row(one: Any) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def shown(classes: int) -> Iterator[Callable[[str, int, int], None]]:
-    """Shows how far it is, on standard error, where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+def _show_search(classes: int) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar of the search; yields a function for (class, candidates done, candidates)."""
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description:<8}"), BarColumn(bar_width=None), TimeElapsedColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
+    columns = TextColumn("{task.description:<8}"), BarColumn(bar_width=None), TimeElapsedColumn()
+    with show_bar(*columns) as bar:
         task, seen = bar.add_task("", total=classes), []
 
         def show(name: str, done: int, total: int) -> None:

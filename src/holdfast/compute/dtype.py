@@ -1,7 +1,6 @@
-"""Number formats, by the names torch uses, and how two of them meet.
+"""Dtypes by torch's names, and type promotion as torch does it.
 
-Covers: names, categories, promotion as torch does it.  Leaves to others: casting (engines).
-Promise: a format is always a `numpy.dtype`; bfloat16 and float8 are there where ml_dtypes is.
+A dtype is always a `numpy.dtype`; bfloat16 and float8 need ml_dtypes.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from holdfast.base.errors import BadInput
 
 try:
     import ml_dtypes
-except ImportError:  # without it there are no bfloat16 and float8, and that is all
+except ImportError:  # then there is no bfloat16 and float8
     ml_dtypes = None
 
 _EXTRA = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
@@ -50,14 +49,14 @@ _CATEGORIES: dict[numpy.dtype[Any], int] = {
 }
 BOOLEAN, INTEGER, FLOATING, COMPLEX = range(4)
 
-# Formats in which sums would lose too much: kernels compute in float32 and round once.
+# Sums in these dtypes would be too inexact: kernels compute in float32 and round once.
 NARROW = frozenset(DTYPES[name] for name in ("float16", *_EXTRA) if name in DTYPES)
 
 
 def dtype(of: Any) -> numpy.dtype[Any]:
-    """The format that a name, a NumPy or torch dtype, or a Python type stands for.
+    """The dtype for a name, a NumPy or torch dtype, or a Python type.
 
-    Raises BadInput with the names there are.
+    Raises BadInput that lists the names.
     """
     if isinstance(of, numpy.dtype) and of in _CATEGORIES:
         return of
@@ -70,7 +69,7 @@ def dtype(of: Any) -> numpy.dtype[Any]:
     if found is None:
         missing = name in _EXTRA
         raise BadInput(
-            f"{of!r} is no number format" if not missing else f"{name} needs ml_dtypes",
+            f"{of!r} is no dtype" if not missing else f"{name} needs ml_dtypes",
             expected=f"one of {', '.join(DTYPES)}",
             hint="pip install 'holdfast[compute]'" if missing else None,
         )
@@ -86,53 +85,51 @@ def _from_numpy(of: Any) -> numpy.dtype[Any] | None:
 
 
 def category(kind: numpy.dtype[Any]) -> int:
-    """BOOLEAN, INTEGER, FLOATING or COMPLEX, which are in that order."""
+    """BOOLEAN, INTEGER, FLOATING or COMPLEX, in that order."""
     return _CATEGORIES[kind]
 
 
 def is_floating(kind: numpy.dtype[Any]) -> bool:
-    """Real numbers with a fraction."""
     return _CATEGORIES[kind] == FLOATING
 
 
 def is_complex(kind: numpy.dtype[Any]) -> bool:
-    """Complex numbers."""
     return _CATEGORIES[kind] == COMPLEX
 
 
 def real_of(kind: numpy.dtype[Any]) -> numpy.dtype[Any]:
-    """The format of the parts of a complex number; any other format is its own."""
+    """The dtype of the real part of a complex dtype; any other dtype itself."""
     return {COMPLEX64: FLOAT32, COMPLEX128: FLOAT64}.get(kind, kind)
 
 
 def complex_of(kind: numpy.dtype[Any]) -> numpy.dtype[Any]:
-    """The complex format whose parts have this one."""
+    """The complex dtype whose parts have this dtype."""
     return {FLOAT64: COMPLEX128, COMPLEX128: COMPLEX128}.get(kind, COMPLEX64)
 
 
 def working(kind: numpy.dtype[Any]) -> numpy.dtype[Any]:
-    """What a kernel computes in for numbers of this format: float32 for the narrow ones."""
+    """The dtype a kernel computes in: float32 for narrow dtypes."""
     return FLOAT32 if kind in NARROW else kind
 
 
-def asked(kind: Any, otherwise: numpy.dtype[Any]) -> numpy.dtype[Any]:
-    """The format `kind` stands for, or the other where none is asked for."""
+def dtype_or(kind: Any, otherwise: numpy.dtype[Any]) -> numpy.dtype[Any]:
+    """The dtype of `kind`; `otherwise` if it is None."""
     return otherwise if kind is None else dtype(kind)
 
 
 def with_fractions(kind: numpy.dtype[Any]) -> numpy.dtype[Any]:
-    """float32 for whole numbers and truth values; every other format is its own."""
+    """float32 for integers and booleans; any other dtype itself."""
     return FLOAT32 if _CATEGORIES[kind] < FLOATING else kind
 
 
 def of_sums(kind: numpy.dtype[Any]) -> numpy.dtype[Any]:
-    """The format of sums and products: int64 for whole numbers and truth values."""
+    """The dtype of sums and products: int64 for integers and booleans."""
     return INT64 if _CATEGORIES[kind] < FLOATING else kind
 
 
 @functools.cache
 def promote(one: numpy.dtype[Any], other: numpy.dtype[Any]) -> numpy.dtype[Any]:
-    """The format that holds both, as torch decides it (int64 and float16 meet in float16)."""
+    """The dtype that holds both, as torch decides (int64 and float16 promote to float16)."""
     if one == other:
         return one
     low, high = sorted((one, other), key=category)
@@ -148,15 +145,15 @@ def promote(one: numpy.dtype[Any], other: numpy.dtype[Any]) -> numpy.dtype[Any]:
 
 
 def of_scalar(value: Any) -> numpy.dtype[Any]:
-    """The format a Python number has when nothing else decides."""
+    """The dtype of a Python scalar when no array decides."""
     return _PYTHON[type(value)] if type(value) in _PYTHON else dtype(numpy.asarray(value).dtype)
 
 
 def result_type(*operands: Any) -> numpy.dtype[Any]:
-    """The format of a result, as torch decides it.
+    """The dtype of a result, as torch decides it.
 
-    Arrays with dimensions count most, then arrays without, then Python numbers: one that counts
-    less decides only if its category is higher.
+    Arrays with dimensions take precedence over 0-d arrays, and those over Python scalars: one of
+    lower precedence decides only if its category is higher.
     """
     ranks: list[numpy.dtype[Any] | None] = [None, None, None]
     for operand in operands:
@@ -180,7 +177,7 @@ def result_type(*operands: Any) -> numpy.dtype[Any]:
 
 
 def _lift(kind: numpy.dtype[Any], by: numpy.dtype[Any]) -> numpy.dtype[Any]:
-    """`kind` raised into the category of `by`, where `by` itself counts less."""
+    """Raise `kind` to the category of `by`."""
     if category(by) == COMPLEX and category(kind) == FLOATING:
         return complex_of(kind)
     return by

@@ -1,9 +1,7 @@
-"""Engines: who computes.
+"""The engine protocol and registry, and running an op on an engine's arrays.
 
-Covers: the protocol, the registry, resolving an op to a kernel, counting what could not be.
-Leaves to others: kernels (`engines/`), tensors and gradients.
-Promise: an op runs as the engine's own kernel, else as its decomposition into other ops, else on
-the host's NumPy engine; the last is counted for each op, and `strict` refuses it.
+An op runs as the engine's own kernel, else as its decomposition into other ops, else on the host
+with NumPy. Host fallbacks are counted by op; `strict` forbids them.
 """
 
 from __future__ import annotations
@@ -20,51 +18,52 @@ import numpy
 from holdfast.base.config import Config
 from holdfast.base.errors import BadInput, HoldfastError, OutOfMemory, Unsupported
 from holdfast.base.registry import Entry, Registry
-from holdfast.compute import dtype as formats
+from holdfast.compute import dtype as dtypes
 from holdfast.compute.ops import rules
+from holdfast.compute.ops.schema import format_arguments
 from holdfast.compute.ops.table import Op
-from holdfast.compute.schema import described
+from holdfast.compute.tensor_calls import tensor_calls
 
 Array = Any  # an engine's own array: it has shape, dtype and ndim
 
 
 class Engine(Protocol):
-    """What an engine has: arrays of its own, and kernels by ATen name.
+    """An engine has arrays of its own, and kernels by ATen name.
 
-    A kernel takes the op's arguments in the order of its schema, with arrays where the schema says
-    Tensor, all of one format where the op is pointwise; it returns fresh arrays, or views where
-    the schema says so, and never changes its arguments.
+    A kernel takes the op's arguments in the order of its schema, with arrays for Tensor arguments
+    (all of one dtype if the op is pointwise). It returns new arrays, or views where the schema says
+    so, and never changes its arguments.
     """
 
     name: str
     kernels: Mapping[str, Callable[..., Any]]
 
     def on(self, index: int) -> Engine:
-        """The engine of another device of its kind; itself where there is one device."""
+        """The engine of another device of the same kind; itself if there is only one device."""
         ...
 
     def alloc(self, shape: tuple[int, ...], dtype: numpy.dtype[Any]) -> Array:
-        """An array whose content is whatever was there before."""
+        """An uninitialized array."""
         ...
 
     def upload(self, array: numpy.ndarray[Any, Any]) -> Array:
-        """A copy of an array of the host."""
+        """Copy a host array."""
         ...
 
     def download(self, array: Array) -> numpy.ndarray[Any, Any]:
-        """The numbers as an array of the host: itself if it is there already."""
+        """The elements as a host array; the array itself if it is on the host."""
         ...
 
     def cast(self, array: Array, dtype: numpy.dtype[Any]) -> Array:
-        """In another format; the same array if it has that already."""
+        """Cast to another dtype; returns the same array if it has that dtype."""
         ...
 
     def write(self, array: Array, value: Array) -> None:
-        """Copy numbers into an array, which may be a view; both are of this engine."""
+        """Copy elements into an array, which may be a view; both belong to this engine."""
         ...
 
     def call(self, kernel: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run a kernel of this engine: the place for memory pools, queues and streams."""
+        """Run a kernel of this engine; memory pools, queues and streams hook in here."""
         ...
 
 
@@ -87,11 +86,11 @@ ENGINES: Registry[Engine] = Registry(
 
 
 def engine_of(array: Array) -> Engine:
-    """The engine that an array belongs to: NumPy's for its arrays, else the one it names."""
+    """The engine that an array belongs to: NumPy for its arrays, else `array.engine`."""
     return ENGINES["numpy"] if isinstance(array, numpy.ndarray) else array.engine
 
 
-fallbacks: Counter[tuple[str, str]] = Counter()  # (engine, op) -> calls that ran on the host
+fallbacks: Counter[tuple[str, str]] = Counter()  # (engine, op) -> calls on the host
 
 
 @functools.cache
@@ -100,7 +99,7 @@ def _strict_by_setting() -> bool:
 
 
 class strict(contextlib.ContextDecorator):
-    """Within the block, in this thread, falling back to the host is refused, or allowed again."""
+    """Forbid host fallbacks inside the block, in this thread; `strict(False)` allows them again."""
 
     def __init__(self, on: bool = True) -> None:
         self.on = on
@@ -115,19 +114,19 @@ class strict(contextlib.ContextDecorator):
 
 
 class _Mode(threading.local):
-    strict: bool | None = None  # as HOLDFAST_STRICT says
+    strict: bool | None = None  # None: as HOLDFAST_STRICT says
 
 
 _mode: Any = _Mode()  # the torch device keeps it elsewhere: see `torch_device.strictness`
 
 
 def is_strict() -> bool:
-    """Whether falling back to the host is refused, here and now."""
+    """Whether host fallbacks are forbidden in this thread now."""
     return _strict_by_setting() if _mode.strict is None else _mode.strict
 
 
 def count_fallback(engine: Engine, name: str) -> None:
-    """An op goes to the host: counted. Raises Unsupported where that is refused."""
+    """Count an op that runs on the host. Raises Unsupported if that is forbidden."""
     if is_strict():
         raise Unsupported(
             f"engine {engine.name!r} has no kernel for {name}, and falling back is forbidden",
@@ -150,19 +149,21 @@ def run(op: Op, engine: Engine, args: Any, kwargs: Any) -> Any:
         raise
     except MemoryError as exc:
         raise OutOfMemory(
-            f"cannot compute {op.name}({shown(args, kwargs)}): no memory for the result",
+            f"cannot compute {op.name}({format_arguments(args, kwargs)}): no memory for the result",
             expected="a result that fits into the memory of this machine",
             hint="fewer rows at a time",
         ) from exc
     except (ValueError, TypeError, IndexError, ArithmeticError, AttributeError) as exc:
-        raise refused(op, args, kwargs, exc) from exc
+        raise make_error(op, args, kwargs, exc) from exc
 
 
-_READY = frozenset((formats.FLOAT32, formats.FLOAT64))
+_READY = frozenset((dtypes.FLOAT32, dtypes.FLOAT64))
 
 
 def _ready(op: Op, args: Any, kwargs: Any) -> numpy.dtype[Any] | None:
-    """The wide float format that all arrays have, where nothing needs promotion; else None."""
+    """The common dtype of all arrays if it is float32 or float64 and nothing needs promotion, else
+    None.
+    """
     kind = None
     for value, parameter in zip(args, op.schema.parameters, strict=False):
         if hasattr(value, "ndim"):
@@ -172,7 +173,7 @@ def _ready(op: Op, args: Any, kwargs: Any) -> numpy.dtype[Any] | None:
                 return None
         elif type(value) is complex or (parameter.type == "Tensor" and value is not None):
             return None
-    # A positional argument given by name has to be put into its place first.
+    # A positional argument passed by name must be bound first.
     keywords = {p.name for p in op.schema.parameters if p.keyword} if kwargs else ()
     fits = all(name in keywords and not hasattr(v, "ndim") for name, v in kwargs.items())
     return kind if fits and kind in _READY else None
@@ -180,17 +181,17 @@ def _ready(op: Op, args: Any, kwargs: Any) -> numpy.dtype[Any] | None:
 
 def _pointwise(op: Op, engine: Engine, kernel: Any, args: Any, kwargs: Any) -> Any:
     direct = getattr(engine, "pointwise", None)
-    if direct is not None:  # formats meet inside its kernels
+    if direct is not None:  # its kernels promote
         return direct(op, args, kwargs)
     kind = _ready(op, args, kwargs)
     if kind is not None:
         out = engine.call(kernel, args, kwargs)
-        # A number's logarithm is float64 to NumPy, and what is multiplied with it.
+        # NumPy makes float64 of a scalar's logarithm, and of its products.
         off = op.rule.kind != "bool" and hasattr(out, "dtype") and out.dtype != kind
         return engine.cast(out, kind) if off else out
     bound = op.schema.bind(args, kwargs)
-    among, computed = rules.promoted(op, bound)
-    working = formats.working(computed) if op.rule.widen else computed
+    among, computed = rules.find_promotion(op, bound)
+    working = dtypes.working(computed) if op.rule.widen else computed
     for name in among:
         value = bound[name]
         if value is None:
@@ -201,7 +202,7 @@ def _pointwise(op: Op, engine: Engine, kernel: Any, args: Any, kwargs: Any) -> A
             bound[name] = engine.upload(numpy.asarray(value).astype(working))
     positional = [bound.pop(p.name) for p in op.schema.parameters if not p.keyword]
     out = engine.call(kernel, positional, bound)
-    wanted = rules.result_format(op.rule.kind, computed)
+    wanted = rules.result_dtype(op.rule.kind, computed)
     return out if isinstance(out, tuple) else engine.cast(out, wanted)
 
 
@@ -211,18 +212,16 @@ def _is_tensor(op: Op, name: str) -> bool:
 
 def _without_kernel(op: Op, engine: Engine, args: Any, kwargs: Any) -> Any:
     if op.decomposition is not None:
-        from holdfast.compute import tensors
-
-        return tensors.decomposed(op, engine, args, kwargs)
+        return tensor_calls.decompose(op, engine, args, kwargs)
     return on_host(op, engine, args, kwargs)
 
 
-# What ATen's signature keeps to itself: running statistics that are changed.
-_UNSAID = {"native_batch_norm": ("running_mean", "running_var")}
+# Running statistics are changed although ATen's signature does not mark them.
+_CHANGED = {"native_batch_norm": ("running_mean", "running_var")}
 
 
 def on_host(op: Op, engine: Engine, args: Any, kwargs: Any) -> Any:
-    """Compute an op of another engine on the host: counted, refused where it is strict.
+    """Compute an op on the host for another engine; counted, and forbidden if strict.
 
     Arrays that the op changes are changed on the engine too.
     """
@@ -240,20 +239,20 @@ def on_host(op: Op, engine: Engine, args: Any, kwargs: Any) -> Any:
     names = [p.name for p in op.schema.parameters if not p.keyword]
     lowered.update(zip(names, positional, strict=True))
     for parameter in op.schema.parameters:
-        unsaid = parameter.name in _UNSAID.get(op.schema.base, ())
-        if (unsaid or "!" in (parameter.alias or "")) and bound[parameter.name] is not None:
+        changed = parameter.name in _CHANGED.get(op.schema.base, ())
+        if (changed or "!" in (parameter.alias or "")) and bound[parameter.name] is not None:
             engine.write(bound[parameter.name], lowered[parameter.name])
     return each(out, engine.upload)
 
 
 def _down(array: Array) -> Any:
-    """An array of any engine on the host, in memory that may be written to."""
+    """Copy an array of any engine to the host, into writable memory."""
     found = engine_of(array).download(array)
     return found if found.flags.writeable else found.copy()
 
 
 def each(value: Any, function: Callable[[Any], Any]) -> Any:
-    """`function` of every array in an argument or a result, which may be a list of them."""
+    """Apply `function` to every array in an argument or a result, which may be a list."""
     if hasattr(value, "ndim") and hasattr(value, "dtype"):
         return function(value)
     if isinstance(value, list | tuple):
@@ -261,15 +260,9 @@ def each(value: Any, function: Callable[[Any], Any]) -> Any:
     return value
 
 
-def shown(args: Any, kwargs: Any) -> str:
-    """Arguments as an error shows them."""
-    named = (f"{name}={described(value)}" for name, value in kwargs.items())
-    return ", ".join([*map(described, args), *named])
-
-
-def refused(op: Op, args: Any, kwargs: Any, exc: Exception) -> BadInput:
-    """The error of a call that an op could not make sense of."""
+def make_error(op: Op, args: Any, kwargs: Any, exc: Exception) -> BadInput:
+    """The error for a call that raised `exc`."""
     return BadInput(
-        f"cannot compute {op.name}({shown(args, kwargs)}): {exc}",
+        f"cannot compute {op.name}({format_arguments(args, kwargs)}): {exc}",
         expected=op.rule.expects or op.schema.text,
     )

@@ -1,7 +1,7 @@
-"""Every op of the table as a function of tensors: `functional.relu(x)`, `functional.add(x, y)`.
+"""Every op of the table as a function of tensors: `functional.relu(x)`, `functional.add_(x, y)`.
 
-Covers: choosing the overload by the arguments, `out=`, in-place names (`relu_`).
-Leaves to others: computing and noting (`tensors.apply`).
+A function picks the overload by its arguments and takes `out=`; a trailing underscore is the
+in-place form.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.base.errors import BadInput
+from holdfast.compute.ops.schema import format_arguments
 from holdfast.compute.ops.table import PACKETS, Op
-from holdfast.compute.schema import described
+from holdfast.compute.tensor_calls import tensor_calls
 
-# Named here: once it is used, the op `complex` hides the builtin in this module.
+# Named here because the op `complex`, once used, hides the builtin in this module.
 _NUMBERS = (int, float, complex)
 
 
-_REMEMBERED = 256  # ways to call one name
+_REMEMBERED = 256  # overload choices cached for one op
 
 
 class Packet:
-    """All overloads of one name."""
+    """All overloads of one op."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = name
@@ -31,15 +32,13 @@ class Packet:
         self._chosen: dict[Any, Op] = {}
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-        from holdfast.compute import tensors
-
         chosen = self._only or self.choose(args, kwargs)
         if out is None:
-            return tensors.apply(chosen, args, kwargs)
-        return tensors.into(out, chosen, args, kwargs)
+            return tensor_calls.apply(chosen, args, kwargs)
+        return tensor_calls.into(out, chosen, args, kwargs)
 
     def choose(self, args: Any, kwargs: Any) -> Op:
-        """The overload that the arguments mean. Raises BadInput with all there are."""
+        """The overload for these arguments. Raises BadInput that lists all overloads."""
         key = (*map(_kind, args), *[(k, _kind(v)) for k, v in kwargs.items()])
         found = self._chosen.get(key)
         if found is None:
@@ -55,9 +54,8 @@ class Packet:
         for op in self.overloads:
             if op.schema.fits([_numbers_as_tensors(a) for a in args], kwargs):
                 return op
-        shown = [described(a) for a in args] + [f"{k}={described(v)}" for k, v in kwargs.items()]
         raise BadInput(
-            f"cannot call {self.__name__}({', '.join(shown)})",
+            f"cannot call {self.__name__}({format_arguments(args, kwargs)})",
             expected=" or ".join(op.schema.text for op in self.overloads),
         )
 
@@ -66,13 +64,13 @@ class Packet:
 
 
 def _kind(value: Any) -> Any:
-    """What the choice depends on: an argument's type, and the types inside of a list."""
+    """What the choice depends on: an argument's type, and the element types of a list."""
     kind = type(value)
     return (kind, frozenset(map(type, value))) if kind is list or kind is tuple else kind
 
 
 class _Number:
-    """Stands for a number where an op takes a tensor."""
+    """Stands for a scalar where an op takes a tensor."""
 
     _array = None
 
@@ -83,7 +81,7 @@ def _numbers_as_tensors(value: Any) -> Any:
 
 @functools.cache
 def packet(name: str) -> Callable[..., Any]:
-    """The function of that name. Raises KeyError."""
+    """The function for the op `name`. Raises KeyError."""
     return Packet(name)
 
 
@@ -91,15 +89,8 @@ def __getattr__(name: str) -> Any:
     if name in PACKETS:
         return globals().setdefault(name, packet(name))
     if name.endswith("_") and name[:-1] in PACKETS:
-        return globals().setdefault(name, _in_place(name[:-1]))
+        return globals().setdefault(name, tensor_calls.in_place(name[:-1]))
     raise AttributeError(f"there is no op {name!r}")
-
-
-@functools.cache
-def _in_place(name: str) -> Callable[..., Any]:
-    from holdfast.compute import tensors
-
-    return tensors.in_place(name)
 
 
 def __dir__() -> list[str]:

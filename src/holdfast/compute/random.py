@@ -1,12 +1,8 @@
-"""Random numbers: the same ones for the same seed, and the same ones as torch's on a CPU.
+"""The random generator: for one seed, the same numbers as torch on a CPU.
 
-Covers: the generator, its seed and state, uniform and normal numbers.
-Leaves to others: the distributions that ops are named after (`engines/numpy/random`).
-Promise: one draw is whole, whatever other threads draw; a state that was kept brings back all
-numbers that followed it.
-
-The bits come from a Mersenne Twister (MT19937). 32 of them make a float32, 64 make a float64 or the
-uniform number behind most other distributions.
+The bits come from a Mersenne Twister (MT19937). 32 of them make a float32, 64 a float64 or the
+uniform number behind most other distributions (`engines/numpy/random`). A draw is not interleaved
+with draws of other threads; a saved state reproduces everything that followed it.
 """
 
 from __future__ import annotations
@@ -23,14 +19,14 @@ import numpy
 from holdfast.base.errors import BadInput
 
 Array = Any
-BLOCK = 16  # normal numbers are made in blocks of 8 cosines and 8 sines
-_DEFAULT_SEED = 67280421310721  # until somebody chooses one
+BLOCK = 16  # normals come in blocks of 8 cosines and 8 sines
+_DEFAULT_SEED = 67280421310721  # unless one is set
 _TWO_PI = 2 * numpy.pi
 _PIECE = 1 << 14
 
 
 class Generator:
-    """A stream of random numbers with a state of its own."""
+    """A stream of random numbers with its own state."""
 
     def __init__(self, seed: int = _DEFAULT_SEED) -> None:
         self._lock = threading.RLock()
@@ -43,9 +39,9 @@ class Generator:
     # ---- seed and state
 
     def manual_seed(self, seed: int) -> Generator:
-        """Begin again from `seed`; only its lower 32 bits count. Raises BadInput."""
+        """Restart from `seed`; only its lower 32 bits count. Raises BadInput."""
         if not isinstance(seed, Integral) or not -(1 << 63) <= seed < 1 << 64:
-            raise BadInput(f"{seed!r} is no seed", expected="a whole number of at most 64 bits")
+            raise BadInput(f"{seed!r} is no seed", expected="an integer of at most 64 bits")
         with self._lock:
             self._seed = int(seed) % (1 << 64)
             self._bits._legacy_seeding(self._seed & 0xFFFFFFFF)
@@ -53,13 +49,13 @@ class Generator:
         return self
 
     def seed(self) -> int:
-        """Begin again from a seed nobody knows, which is returned."""
+        """Restart from a random seed, and return it."""
         chosen = secrets.randbits(53)
         self.manual_seed(chosen)
         return chosen
 
     def initial_seed(self) -> int:
-        """The seed it last began from."""
+        """The seed of the last restart."""
         return self._seed
 
     def get_state(self) -> dict[str, Any]:
@@ -74,7 +70,7 @@ class Generator:
             }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from a state that `get_state` returned. Raises BadInput."""
+        """Continue from a state that `get_state` returned. Raises BadInput."""
         try:
             key = numpy.asarray(state["key"], numpy.uint32)
             place, normal, seed = state["position"], state["next_normal"], state["seed"]
@@ -88,37 +84,37 @@ class Generator:
             self._next_normal, self._seed = normal, seed
 
     def whole(self) -> contextlib.AbstractContextManager[Any]:
-        """A block within which no other thread draws from this generator."""
+        """A block in which no other thread draws from this generator."""
         return self._lock
 
     # ---- bits
 
     def bits32(self, count: int) -> Array:
-        """Words of 32 bits, as uint32."""
+        """Random uint32 numbers."""
         with self._lock:
             return self._words.integers(0, 1 << 32, count, numpy.uint32)
 
     def bits64(self, count: int) -> Array:
-        """Words of 64 bits, as uint64: of two words the first is the upper one."""
+        """Random uint64 numbers, each from two 32-bit draws, the upper half first."""
         pairs = self.bits32(2 * count).astype(numpy.uint64)
         return (pairs[0::2] << numpy.uint64(32)) | pairs[1::2]
 
     # ---- uniform and normal
 
     def uniform32(self, count: int) -> Array:
-        """From 0 up to 1, as float32 with 24 bits."""
+        """In [0, 1), float32 with 24 random bits."""
         found = (self.bits32(count) & numpy.uint32(0xFFFFFF)).astype(numpy.float32)
         found *= numpy.float32(2.0**-24)
         return found
 
     def uniform64(self, count: int) -> Array:
-        """From 0 up to 1, as float64 with 53 bits."""
+        """In [0, 1), float64 with 53 random bits."""
         found = (self.bits64(count) & numpy.uint64((1 << 53) - 1)).astype(numpy.float64)
         found *= 2.0**-53
         return found
 
     def normals(self, count: int) -> Array:
-        """Normal numbers, one after the other, as float64. They come in pairs: one may be kept."""
+        """Normal numbers as float64, made in pairs: an odd one is kept for the next call."""
         with self._lock:
             kept = self._next_normal is not None and count > 0
             found = numpy.empty(count, numpy.float64)
@@ -136,10 +132,10 @@ class Generator:
             return found
 
     def normal_blocks(self, count: int, kind: Any, whole: bool) -> Array:
-        """16 or more normal numbers in blocks, as float32 or float64.
+        """At least 16 normal numbers in blocks, as float32 or float64.
 
-        The last 16 are made anew where blocks do not fill the count. `whole`: uniform numbers are
-        drawn for all of them first; otherwise only for those that fill blocks.
+        If the blocks do not fill `count`, the last 16 are drawn again. `whole`: draw uniform
+        numbers for all of them first; otherwise only for full blocks.
         """
         draw = self.uniform32 if kind == numpy.float32 else self.uniform64
         full = count - count % BLOCK
@@ -153,9 +149,9 @@ class Generator:
 
 
 def _box_muller(uniform: Array) -> Array:
-    """Normal numbers from uniform ones, block by block: cosines of 8, then their sines."""
+    """Normal numbers from uniform ones, by blocks: 8 cosines, then their 8 sines."""
     made = numpy.empty_like(uniform)
-    # In pieces that stay in the processor's cache.
+    # In pieces that fit the cache.
     for begin in range(0, len(uniform), _PIECE):
         blocks = uniform[begin : begin + _PIECE].reshape(-1, 2, BLOCK // 2)
         out = made[begin : begin + _PIECE].reshape(blocks.shape)
@@ -185,7 +181,7 @@ def current() -> Generator:
 
 @contextlib.contextmanager
 def using(generator: Generator) -> Iterator[Generator]:
-    """Within the block, ops of this thread draw from `generator`."""
+    """Ops of this thread draw from `generator` inside the block."""
     before, _current.generator = _current.generator, generator
     try:
         yield generator
@@ -194,25 +190,25 @@ def using(generator: Generator) -> Iterator[Generator]:
 
 
 def manual_seed(seed: int) -> Generator:
-    """Let all that follows be the same each time. Raises BadInput."""
+    """Seed the default generator, so that results repeat. Raises BadInput."""
     return default_generator.manual_seed(seed)
 
 
 def seed() -> int:
-    """Begin again from a seed nobody knows, which is returned."""
+    """Restart from a random seed, and return it."""
     return default_generator.seed()
 
 
 def initial_seed() -> int:
-    """The seed that the numbers began from."""
+    """The seed of the last restart."""
     return default_generator.initial_seed()
 
 
 def get_state() -> dict[str, Any]:
-    """What the next numbers depend on."""
+    """The state of the default generator."""
     return default_generator.get_state()
 
 
 def set_state(state: dict[str, Any]) -> None:
-    """Go on from a state that `get_state` returned. Raises BadInput."""
+    """Continue from a state that `get_state` returned. Raises BadInput."""
     default_generator.set_state(state)

@@ -1,8 +1,24 @@
-"""The ComfyUI nodes. Each class can be used from plain Python as well, with no ComfyUI present.
+"""The ComfyUI nodes. Each class works from plain Python too, without ComfyUI.
 
-from holdfast.nodes.svm import SVMTopologyAwareAllocNode
+    from holdfast.nodes.svm import SVMTopologyAwareAllocNode
 
-pointer, text, statistics = SVMTopologyAwareAllocNode().alloc_memory(size_mb=64)
+    pointer, text, statistics = SVMTopologyAwareAllocNode().alloc_memory(size_mb=64)
+
+    node            base class of the nodes
+    svm             nodes for shared virtual memory
+    tensor          nodes that compute on tensors: linear, conv, activation, loss, ops
+    tensor_inputs   reads and checks the inputs of those
+    xla/            nodes for FLUX and Wan through XLA
+    residency/      Stream Model and Will It Fit
+    memory/         Memory Timeline, Memory Report, Topology Picture, Free Memory
+    host/           the only code that talks to ComfyUI
+    refusing        rejects values in place of links, and results larger than memory
+    live            memory now, for the panel in the sidebar
+    routes          HTTP routes for that panel
+    installing      installs the pack into a ComfyUI folder, or removes it
+    checking        asks a running ComfyUI whether the pack is complete
+
+Data: `web/` (JavaScript, help pages), `locales/` (translations), `example_workflows/`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Ask a running ComfyUI whether it has all of the pack.
+"""Check over HTTP whether a running ComfyUI has all of the pack, in this version.
 
-Covers: nodes with their sockets and texts, what the browser loads, translations, templates, routes.
-Leaves to others: putting the pack there (installing), words for the terminal (cli.comfy).
-Promise: only asks; nothing is queued, changed or written. What is compared is this version's, so a
-copy that has grown old is found too.
+Compares nodes, web files, translations, templates and routes. Only reads: nothing is queued or
+changed.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from holdfast.nodes import (
     routes,
 )
 
-SHOWN = 8  # problems of one part that are told one by one
+SHOWN = 8  # problems listed for one part
 AGAIN = "start ComfyUI again; then look at what it prints about custom_nodes/holdfast"
 RENEW = "holdfast comfy install DIR (ComfyUI's folder), then start ComfyUI again"
 RELOAD = "start ComfyUI again: it runs another version of Holdfast than this command"
@@ -37,7 +35,7 @@ _START = "python main.py --listen 127.0.0.1 --port 8188    (in ComfyUI's folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class PackPart:
     """One part of the pack, as ComfyUI has it."""
 
     name: str = about("nodes, web, translations, templates or routes")
@@ -48,38 +46,42 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """What a ComfyUI has of the pack."""
+class PackCheck:
+    """The result of a check."""
 
     url: str
     comfyui: str = about("its version, Python, torch and device")
-    parts: tuple[Part, ...]
+    parts: tuple[PackPart, ...]
 
     @property
     def ok(self) -> bool:
         return all(part.state == "ok" for part in self.parts)
 
 
-def check(url: str, timeout_s: float = 30.0) -> Checked:
-    """Ask the ComfyUI at `url`, waiting at most `timeout_s` for each answer.
+def check(url: str, timeout_s: float = 30.0) -> PackCheck:
+    """Check the ComfyUI at `url`, waiting at most `timeout_s` for each answer.
 
-    Raises BadInput for what is no URL, Unsupported where no ComfyUI answers, OutOfTime.
+    Raises BadInput for a bad URL, Unsupported if no ComfyUI answers, OutOfTime.
     """
     comfyui = ComfyUI(url, timeout_s)
     system = comfyui.json("/system_stats")
     info = comfyui.json("/object_info")
-    parts = [_nodes(info)]
+    parts = [_check_nodes(info)]
     pack = _pack(info)
-    if pack is not None:  # without any node there is no sense in looking for the rest
-        parts += [_web(comfyui, pack), _translations(comfyui), _templates(comfyui, pack)]
-        parts += [_routes(comfyui)]
-    return Checked(url=comfyui.url, comfyui=_described(system), parts=tuple(parts))
+    if pack is not None:  # without any node the rest is missing too
+        parts += [
+            _check_web(comfyui, pack),
+            _check_translations(comfyui),
+            _check_templates(comfyui, pack),
+        ]
+        parts += [_check_routes(comfyui)]
+    return PackCheck(url=comfyui.url, comfyui=_describe(system), parts=tuple(parts))
 
 
 # ---- nodes
 
 
-def _nodes(info: Mapping[str, Any]) -> Part:
+def _check_nodes(info: Mapping[str, Any]) -> PackPart:
     missing = [name for name in NODE_CLASS_MAPPINGS if name not in info]
     different = [
         f"{name}: {difference}"
@@ -91,12 +93,12 @@ def _nodes(info: Mapping[str, Any]) -> Part:
     good = len(NODE_CLASS_MAPPINGS) - len(missing) - len(wrong)
     advice = AGAIN if missing else RELOAD
     if len(missing) == len(NODE_CLASS_MAPPINGS):
-        return Part(name="nodes", state="missing", found="none of them", advice=RENEW)
-    return _part("nodes", good, [f"{name}: not there" for name in missing], different, advice)
+        return PackPart(name="nodes", state="missing", found="none of them", advice=RENEW)
+    return _make_part("nodes", good, [f"{name}: not there" for name in missing], different, advice)
 
 
 def differences(name: str, info: Mapping[str, Any]) -> list[str]:
-    """In what ComfyUI's description of a node differs from its class."""
+    """How ComfyUI's description of a node differs from its class."""
     wanted = expected(name)
     found = [key for key in wanted if key != "input" and info.get(key) != wanted[key]]
     texts = [f"{key} is {info.get(key)!r}, not {wanted[key]!r}" for key in found]
@@ -112,7 +114,7 @@ def differences(name: str, info: Mapping[str, Any]) -> list[str]:
 
 
 def expected(name: str) -> dict[str, Any]:
-    """What ComfyUI has to say of a node of ours, as it comes out of JSON."""
+    """The description of a node that ComfyUI should return, as decoded JSON."""
     node = NODE_CLASS_MAPPINGS[name]
     inputs = node.INPUT_TYPES()
     described = {
@@ -131,7 +133,7 @@ def expected(name: str) -> dict[str, Any]:
 
 
 def _sockets(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """By "required size_mb" and the like; hidden ones are no sockets."""
+    """Inputs by kind and name ("required size_mb"), without hidden ones."""
     return {
         f"{kind} {name}": spec
         for kind in ("required", "optional")
@@ -140,14 +142,14 @@ def _sockets(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _same(ours: Any, theirs: Any) -> bool:
-    """A list of choices may hold files, and those are ComfyUI's own."""
+    """Compare two inputs, but not lists of choices: those may be files of that ComfyUI."""
     if isinstance(ours[0], list) and isinstance(theirs[0], list):
         return ours[1:] == theirs[1:]
     return ours == theirs
 
 
 def _pack(info: Mapping[str, Any]) -> str | None:
-    """The name of the folder in custom_nodes that our nodes are in."""
+    """The name of our folder in custom_nodes."""
     modules = (info[name].get("python_module") for name in NODE_CLASS_MAPPINGS if name in info)
     return next((module.rpartition(".")[2] for module in modules if module), None)
 
@@ -155,9 +157,9 @@ def _pack(info: Mapping[str, Any]) -> str | None:
 # ---- files
 
 
-def _web(comfyui: ComfyUI, pack: str) -> Part:
-    """What the browser loads, and the help pages."""
-    names = _files(WEB)
+def _check_web(comfyui: ComfyUI, pack: str) -> PackPart:
+    """Check the files that the browser loads, and the help pages."""
+    names = _list_files(WEB)
     loaded = set(comfyui.json("/extensions"))
     at = {name: f"/extensions/{urllib.parse.quote(f'{pack}/{name}')}" for name in names}
     unloaded = [n for n in names if n.endswith(".js") and f"/extensions/{pack}/{n}" not in loaded]
@@ -165,13 +167,15 @@ def _web(comfyui: ComfyUI, pack: str) -> Part:
     missing = unloaded + [name for name, data in answers.items() if data is None]
     different = [n for n, data in answers.items() if data not in (None, (WEB / n).read_bytes())]
     good = len(names) - len(missing) - len(different)
-    return _part("web", good, [f"{name}: not there" for name in missing], _older(different), RELOAD)
+    return _make_part(
+        "web", good, [f"{name}: not there" for name in missing], _label_older(different), RELOAD
+    )
 
 
-def _translations(comfyui: ComfyUI) -> Part:
-    """Every file of texts has to be a part of what ComfyUI has put together."""
+def _check_translations(comfyui: ComfyUI) -> PackPart:
+    """Check that ComfyUI's merged translations contain ours."""
     texts = comfyui.json("/i18n")
-    names = [name for name in _files(LOCALES) if name.endswith(".json")]
+    names = [name for name in _list_files(LOCALES) if name.endswith(".json")]
     missing, different = [], []
     for name in names:
         language, _, file = name.partition("/")
@@ -181,15 +185,15 @@ def _translations(comfyui: ComfyUI) -> Part:
         ours = json.loads((LOCALES / name).read_text(encoding="utf-8"))
         if ours and not there:
             missing.append(f"{name}: not there")
-        elif ours and not _holds(there, ours):
+        elif ours and not _contains(there, ours):
             different.append(name)
     good = len(names) - len(missing) - len(different)
-    return _part("translations", good, missing, _older(different), RENEW)
+    return _make_part("translations", good, missing, _label_older(different), RENEW)
 
 
-def _templates(comfyui: ComfyUI, pack: str) -> Part:
-    """The example workflows, as ComfyUI's browser of templates finds them."""
-    names = [name for name in _files(EXAMPLE_WORKFLOWS) if name.endswith(".json")]
+def _check_templates(comfyui: ComfyUI, pack: str) -> PackPart:
+    """Check the example workflows in ComfyUI's template browser."""
+    names = [name for name in _list_files(EXAMPLE_WORKFLOWS) if name.endswith(".json")]
     listed = {f"{name}.json" for name in comfyui.json("/api/workflow_templates").get(pack, ())}
     missing = [f"{name}: not there" for name in names if name not in listed]
     different = []
@@ -198,39 +202,41 @@ def _templates(comfyui: ComfyUI, pack: str) -> Part:
         if data != (EXAMPLE_WORKFLOWS / name).read_bytes():
             different.append(name)
     good = len(names) - len(missing) - len(different)
-    return _part("templates", good, missing, _older(different), RENEW)
+    return _make_part("templates", good, missing, _label_older(different), RENEW)
 
 
-def _routes(comfyui: ComfyUI) -> Part:
-    """What the panel in the sidebar asks."""
+def _check_routes(comfyui: ComfyUI) -> PackPart:
+    """Check the routes of the panel in the sidebar."""
     paths = (routes.LIVE, routes.PEAKS)
     missing = [f"{path}: not there" for path in paths if comfyui.bytes(path) is None]
-    return _part("routes", len(paths) - len(missing), missing, [], AGAIN)
+    return _make_part("routes", len(paths) - len(missing), missing, [], AGAIN)
 
 
-def _files(folder: Path) -> list[str]:
+def _list_files(folder: Path) -> list[str]:
     files = (file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
     return sorted(files)
 
 
-def _older(names: list[str]) -> list[str]:
+def _label_older(names: list[str]) -> list[str]:
     return [f"{name}: not as in this version" for name in names]
 
 
-def _holds(there: Any, ours: Any) -> bool:
-    """Whether all of `ours` is in `there`, in which other packs have texts too."""
+def _contains(there: Any, ours: Any) -> bool:
+    """Whether `there` contains all of `ours`; it has texts of other packs too."""
     if isinstance(ours, dict):
-        return isinstance(there, dict) and all(_holds(there.get(k), v) for k, v in ours.items())
+        return isinstance(there, dict) and all(_contains(there.get(k), v) for k, v in ours.items())
     return there == ours
 
 
-def _part(name: str, good: int, missing: list[str], different: list[str], advice: str) -> Part:
+def _make_part(
+    name: str, good: int, missing: list[str], different: list[str], advice: str
+) -> PackPart:
     problems = missing + different
     if not problems:
-        return Part(name=name, state="ok", found=f"all {good}")
+        return PackPart(name=name, state="ok", found=f"all {good}")
     wrong = len({text.partition(":")[0] for text in problems})
     more = [f"and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
-    return Part(
+    return PackPart(
         name=name,
         state="missing" if missing else "different",
         found=f"{good} of {good + wrong}",
@@ -239,23 +245,23 @@ def _part(name: str, good: int, missing: list[str], different: list[str], advice
     )
 
 
-def _described(system: Any) -> str:
-    """ "ComfyUI 0.3.75, Python 3.11.2, torch 2.13.0, cpu"; what is not told is left out."""
-    told = system["system"]
+def _describe(system: Any) -> str:
+    """ "ComfyUI 0.3.75, Python 3.11.2, torch 2.13.0, cpu"; what is unknown is left out."""
+    about = system["system"]
     versions = {
-        "ComfyUI": told.get("comfyui_version"),
-        "Python": str(told.get("python_version", "")).partition(" ")[0],
-        "torch": told.get("pytorch_version"),
+        "ComfyUI": about.get("comfyui_version"),
+        "Python": str(about.get("python_version", "")).partition(" ")[0],
+        "torch": about.get("pytorch_version"),
     }
     devices = [device.get("name") for device in system.get("devices", ())]
     return ", ".join([*(f"{k} {v}" for k, v in versions.items() if v), *filter(None, devices)])
 
 
-# ---- asking
+# ---- HTTP
 
 
-def _address(url: str) -> urllib.parse.SplitResult:
-    """The parts of an address; http:// may be left out. Raises BadInput."""
+def _parse_url(url: str) -> urllib.parse.SplitResult:
+    """Parse a URL; http:// may be left out. Raises BadInput."""
     wrong = BadInput(
         f"cannot ask {url!r}: it is no address of a server",
         expected="a URL such as http://127.0.0.1:8188",
@@ -270,20 +276,20 @@ def _address(url: str) -> urllib.parse.SplitResult:
 
 
 class ComfyUI:
-    """Questions to a ComfyUI that runs."""
+    """HTTP client for a running ComfyUI."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
-        at = _address(url)
+        at = _parse_url(url)
         self.url = at.geturl().rstrip("/")
         self._timeout_s = timeout_s
-        # This machine is asked directly, whatever proxy is set for others.
+        # No proxy for this machine.
         host = at.hostname or ""
         local = host in ("localhost", "::1") or host.startswith("127.")
         handlers = [urllib.request.ProxyHandler({})] if local else []
         self._open: Callable[..., Any] = urllib.request.build_opener(*handlers).open
 
     def json(self, path: str) -> Any:
-        """An answer in JSON. Raises Unsupported where this is no ComfyUI."""
+        """Get JSON. Raises Unsupported if the server is not a ComfyUI."""
         data = self.bytes(path)
         try:
             document = None if data is None else json.loads(data)
@@ -297,7 +303,7 @@ class ComfyUI:
         )
 
     def bytes(self, path: str) -> bytes | None:
-        """An answer; None where there is no such thing. Raises Unsupported, OutOfTime."""
+        """Get a path; None if it does not exist. Raises Unsupported, OutOfTime."""
         try:
             with self._open(self.url + path, timeout=self._timeout_s) as answer:
                 return answer.read()
@@ -305,22 +311,24 @@ class ComfyUI:
             exc.close()
             return None
         except TimeoutError as exc:
-            raise self._late(path) from exc
+            raise self._timeout_error(path) from exc
         except urllib.error.URLError as exc:
             if isinstance(exc.reason, TimeoutError):
-                raise self._late(path) from exc
-            raise self._nobody(str(getattr(exc.reason, "strerror", None) or exc.reason)) from exc
+                raise self._timeout_error(path) from exc
+            raise self._no_answer_error(
+                str(getattr(exc.reason, "strerror", None) or exc.reason)
+            ) from exc
         except (OSError, http.client.HTTPException, ValueError) as exc:
-            raise self._nobody(str(exc) or type(exc).__name__) from exc
+            raise self._no_answer_error(str(exc) or type(exc).__name__) from exc
 
-    def _late(self, path: str) -> OutOfTime:
+    def _timeout_error(self, path: str) -> OutOfTime:
         return OutOfTime(
             f"ComfyUI at {self.url} has not answered {path} in {self._timeout_s:g} s",
             expected="an answer within --timeout",
             hint=f"--timeout {2 * self._timeout_s:g}, when it is not busy",
         )
 
-    def _nobody(self, reason: str) -> Unsupported:
+    def _no_answer_error(self, reason: str) -> Unsupported:
         return Unsupported(
             f"no ComfyUI answers at {self.url}: {reason}",
             expected="the address of a ComfyUI that runs",

@@ -1,10 +1,7 @@
-"""The pack in a ComfyUI: put it there, bring it up to date, take it away.
+"""Install, update and remove the pack in a ComfyUI folder, as a link or a copy.
 
-Covers: finding ComfyUI's folder and ours, a link or a whole copy, what is there already.
-Leaves to others: words for the terminal (cli.comfy), asking a running ComfyUI (checking).
-Promise: whole or not at all; nothing is deleted that was not made here. A copy knows its files by
-`.holdfast.json`: files of others in its folder stay, and files that somebody changed are left
-alone unless told to replace them.
+Writes are atomic, and nothing is deleted that was not made here. A copy lists its files with hashes
+in `.holdfast.json`: other files stay, and changed files stay unless `force` is given.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from typing import Any
 
 import holdfast
 from holdfast.base.errors import BadInput, Unsupported
-from holdfast.base.files import expanded, resolved, write_whole
+from holdfast.base.files import expand_path, resolve_path, write_whole
 from holdfast.nodes import EXAMPLE_WORKFLOWS, LOCALES
 
 NAME = "holdfast"  # of the folder in custom_nodes
@@ -43,13 +40,13 @@ class Installed:
     how: str  # "link" or "copy"
     state: str  # "new", "updated" or "up to date"
     version: str
-    note: str | None = None  # why it is not as it was asked for
-    python: Path | None = None  # of ComfyUI, where it has one of its own and that is not this one
+    note: str | None = None  # why it is a copy and not a link
+    python: Path | None = None  # ComfyUI's own, if it is not this one
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What was taken away, and what was left as it is not ours."""
+    """What was removed, and the files that were left."""
 
     folder: Path
     how: str
@@ -57,7 +54,7 @@ class Removed:
 
 
 def source() -> Path:
-    """Our folder for ComfyUI: in the package, or beside it in a checkout. Raises Unsupported."""
+    """Our folder for ComfyUI: in the package, or next to it in a checkout. Raises Unsupported."""
     package = Path(__file__).parent
     for folder in (package / "shim", package.parents[2] / "comfyui"):
         if all((folder / file).is_file() for file in FILES):
@@ -70,26 +67,26 @@ def source() -> Path:
 
 
 def install(folder: Path, *, copy: bool = False, force: bool = False) -> Installed:
-    """Put the pack into the ComfyUI of `folder`, or bring what is there up to date.
+    """Install or update the pack in the ComfyUI of `folder`.
 
-    A link where links work, else (or with `copy`) a copy; a copy that is there stays one. `force`
-    replaces files of the copy that somebody changed, and a link that leads elsewhere.
-    Raises BadInput, also where something else has the name, and Unsupported.
+    Makes a link, or a copy if links do not work or with `copy`; an existing copy stays a copy.
+    `force` replaces changed files of a copy, and a link to another place. Raises BadInput, also if
+    something else has the name, and Unsupported.
     """
     target = custom_nodes(folder) / NAME
     try:
         target.parent.mkdir(exist_ok=True)
-        how, state, note = _placed(source(), target, copy, force)
+        how, state, note = _place(source(), target, copy, force)
     except OSError as exc:
         raise BadInput(
             f"cannot write into {str(target.parent)!r}: {exc.strerror}",
             expected="a folder to write into",
         ) from exc
-    return Installed(target, how, state, holdfast.__version__, note, _own_python(folder))
+    return Installed(target, how, state, holdfast.__version__, note, _find_own_python(folder))
 
 
 def remove(folder: Path) -> Removed:
-    """Take the pack out of the ComfyUI of `folder`. Raises BadInput where it is not there."""
+    """Remove the pack from the ComfyUI of `folder`. Raises BadInput if it is not there."""
     target = custom_nodes(folder) / NAME
     if not target.is_symlink() and not target.exists():
         raise BadInput(
@@ -99,10 +96,10 @@ def remove(folder: Path) -> Removed:
     try:
         if target.is_symlink():
             if not _is_ours(target):
-                raise _elsewhere(target, "remove")
+                raise _other_link_error(target, "remove")
             target.unlink()
             return Removed(target, "link")
-        return Removed(target, "copy", tuple(_remove_copy(target, _record(target, "remove"))))
+        return Removed(target, "copy", tuple(_remove_copy(target, _read_record(target, "remove"))))
     except OSError as exc:
         raise BadInput(
             f"cannot remove {str(target)!r}: {exc.strerror}", expected="a folder to write into"
@@ -110,8 +107,8 @@ def remove(folder: Path) -> Removed:
 
 
 def custom_nodes(folder: Path) -> Path:
-    """Where the ComfyUI of `folder` looks for packs. Raises BadInput where that is none."""
-    folder = resolved(expanded(folder))
+    """The custom_nodes folder of the ComfyUI in `folder`. Raises BadInput."""
+    folder = resolve_path(expand_path(folder))
     if not folder.is_dir():
         what = "it is no folder" if folder.exists() else "there is no such folder"
         raise BadInput(f"cannot use {str(folder)!r}: {what}", expected=_EXPECTED)
@@ -119,7 +116,7 @@ def custom_nodes(folder: Path) -> Path:
         return folder
     if (folder / "custom_nodes").is_dir() or _is_program(folder):
         return folder / "custom_nodes"
-    inner = folder / "ComfyUI"  # as in the portable one for Windows
+    inner = folder / "ComfyUI"  # as in the portable version for Windows
     raise BadInput(
         f"cannot use {str(folder)!r}: it is no ComfyUI",
         expected=_EXPECTED,
@@ -131,22 +128,22 @@ def _is_program(folder: Path) -> bool:
     return (folder / "main.py").is_file() and (folder / "comfy").is_dir()
 
 
-# ---- putting it there
+# ---- install
 
 
-def _placed(ours: Path, target: Path, copy: bool, force: bool) -> tuple[str, str, str | None]:
-    """(how, state, note). Raises OSError, BadInput."""
+def _place(ours: Path, target: Path, copy: bool, force: bool) -> tuple[str, str, str | None]:
+    """Install; returns (how, state, note). Raises OSError, BadInput."""
     if target.is_symlink():
         if not _is_ours(target) and not force:
-            raise _elsewhere(target, "replace")
-        return ("copy", _copied(ours, target, force), None) if copy else _linked(ours, target)
+            raise _other_link_error(target, "replace")
+        return ("copy", _copy(ours, target, force), None) if copy else _link(ours, target)
     if target.exists():
-        return "copy", _copied(ours, target, force), None
-    return ("copy", _copied(ours, target, force), None) if copy else _linked(ours, target)
+        return "copy", _copy(ours, target, force), None
+    return ("copy", _copy(ours, target, force), None) if copy else _link(ours, target)
 
 
-def _linked(ours: Path, target: Path) -> tuple[str, str, str | None]:
-    """A link; a copy where there can be none."""
+def _link(ours: Path, target: Path) -> tuple[str, str, str | None]:
+    """Make a link, or a copy if that fails."""
     there = target.is_symlink()
     if there and target.resolve() == ours.resolve():
         return "link", "up to date", None
@@ -163,19 +160,19 @@ def _linked(ours: Path, target: Path) -> tuple[str, str, str | None]:
         reason = exc.strerror
     finally:
         draft.unlink(missing_ok=True)
-    return "copy", _copied(ours, target, False), f"a copy, as no link can be made here: {reason}"
+    return "copy", _copy(ours, target, False), f"a copy, as no link can be made here: {reason}"
 
 
-def _copied(ours: Path, target: Path, force: bool) -> str:
-    """A whole copy, or the one that is there brought up to date; what became of it."""
-    new = dict(_parts(ours))
-    sums = {name: _sum(file) for name, file in new.items()}
+def _copy(ours: Path, target: Path, force: bool) -> str:
+    """Make a copy or update it; returns the state."""
+    new = dict(_list_files(ours))
+    sums = {name: _hash(file) for name, file in new.items()}
     if target.is_symlink() or not target.exists():
         there = target.is_symlink()
-        _fresh(new, sums, target)
+        _write_new(new, sums, target)
         return "updated" if there else "new"
-    old: dict[str, str] = _record(target, "replace")
-    found = {name: _sum(target / name) for name in {*old, *new} if (target / name).is_file()}
+    old: dict[str, str] = _read_record(target, "replace")
+    found = {name: _hash(target / name) for name in {*old, *new} if (target / name).is_file()}
     changed = [n for n, s in found.items() if s not in (old.get(n), sums.get(n))]
     if changed and not force:
         raise BadInput(
@@ -189,8 +186,8 @@ def _copied(ours: Path, target: Path, force: bool) -> str:
     return "updated"
 
 
-def _fresh(new: dict[str, Path], sums: dict[str, str], target: Path) -> None:
-    """Into a folder beside the target, which then takes its place."""
+def _write_new(new: dict[str, Path], sums: dict[str, str], target: Path) -> None:
+    """Copy into a new folder, then rename that to the target."""
     draft = target.with_name(f".holdfast-{secrets.token_hex(8)}")
     try:
         for name, file in new.items():
@@ -205,7 +202,7 @@ def _fresh(new: dict[str, Path], sums: dict[str, str], target: Path) -> None:
 
 
 def _update(new: dict[str, Path], sums: dict[str, str], gone: set[str], target: Path) -> None:
-    """File by file, each whole; stopped in the middle, the next call goes on from there."""
+    """Update file by file, each atomically; after an interruption the next call continues."""
     for name, file in new.items():
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         write_whole(target / name, file.read_bytes())
@@ -215,8 +212,8 @@ def _update(new: dict[str, Path], sums: dict[str, str], gone: set[str], target: 
     _write_record(target, sums)
 
 
-def _parts(ours: Path) -> Iterator[tuple[str, Path]]:
-    """Every file of the pack: its name in the copy, and where it is now."""
+def _list_files(ours: Path) -> Iterator[tuple[str, Path]]:
+    """Every file of the pack: its name in the copy, and its path now."""
     for name in FILES:
         yield name, ours / name
     for name, folder in FOLDERS.items():
@@ -225,11 +222,11 @@ def _parts(ours: Path) -> Iterator[tuple[str, Path]]:
                 yield f"{name}/{file.relative_to(folder).as_posix()}", file
 
 
-def _sum(file: Path) -> str:
+def _hash(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-# ---- what is there
+# ---- existing copies and links
 
 
 def _write_record(target: Path, sums: dict[str, str]) -> None:
@@ -238,14 +235,14 @@ def _write_record(target: Path, sums: dict[str, str]) -> None:
     write_whole(target / RECORD, json.dumps(record, indent=1) + "\n")
 
 
-def _record(target: Path, verb: str) -> dict[str, str]:
-    """The files of a copy that is ours, with their sums. Raises BadInput for everything else."""
+def _read_record(target: Path, verb: str) -> dict[str, str]:
+    """The files of our copy with their hashes. Raises BadInput for any other folder."""
     try:
         files = json.loads((target / RECORD).read_text(encoding="utf-8"))["files"]
         if isinstance(files, dict) and all(_is_inside(n, s) for n, s in files.items()):
             return files
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # not there, or not as we write it
+        pass  # missing, or not written by us
     raise BadInput(
         f"cannot {verb} {str(target)!r}: something else has this name",
         expected="the folder that `holdfast comfy install` has made, or none",
@@ -254,13 +251,13 @@ def _record(target: Path, verb: str) -> dict[str, str]:
 
 
 def _is_inside(name: Any, its_sum: Any) -> bool:
-    """Whether a line of the record is a file below the folder: nobody has to have written it."""
+    """Whether an entry of the record is a path below the folder; the file may be forged."""
     parts = Path(name).parts if isinstance(name, str) else ("..",)
     return isinstance(its_sum, str) and ".." not in parts and not Path(name).is_absolute()
 
 
 def _is_ours(target: Path) -> bool:
-    """Whether a link leads to a pack of Holdfast, this one or another."""
+    """Whether a link points to a Holdfast pack, of any version."""
     try:
         with (target / "pyproject.toml").open("rb") as file:
             return tomllib.load(file)["tool"]["comfy"]["DisplayName"] == "Holdfast"
@@ -268,7 +265,7 @@ def _is_ours(target: Path) -> bool:
         return False
 
 
-def _elsewhere(target: Path, verb: str) -> BadInput:
+def _other_link_error(target: Path, verb: str) -> BadInput:
     return BadInput(
         f"cannot {verb} {str(target)!r}: it is a link to {str(target.readlink())!r}",
         expected="a link to a folder of Holdfast, or none",
@@ -276,9 +273,9 @@ def _elsewhere(target: Path, verb: str) -> BadInput:
     )
 
 
-def _own_python(folder: Path) -> Path | None:
-    """The Python that comes with this ComfyUI, unless it is the one that runs here."""
-    folder = resolved(expanded(folder))
+def _find_own_python(folder: Path) -> Path | None:
+    """The Python that belongs to this ComfyUI, unless it is the running one."""
+    folder = resolve_path(expand_path(folder))
     for place in (".venv", "venv", "../.venv", "../venv", "../python_embeded"):
         for program in ("bin/python", "Scripts/python.exe", "python.exe"):
             found = folder / place / program
@@ -288,12 +285,12 @@ def _own_python(folder: Path) -> Path | None:
     return None
 
 
-# ---- taking it away
+# ---- remove
 
 
 def _remove_copy(target: Path, files: dict[str, str]) -> list[str]:
-    """Remove what is as we wrote it; what is left, by name."""
-    ours = {n for n, s in files.items() if (target / n).is_file() and _sum(target / n) == s}
+    """Remove unchanged files of ours; returns the names of those left."""
+    ours = {n for n, s in files.items() if (target / n).is_file() and _hash(target / n) == s}
     compiled = [f"__pycache__/{f.name}" for f in target.glob("__pycache__/__init__.*.pyc")]
     for name in (*ours, *compiled, RECORD):
         (target / name).unlink()
@@ -305,7 +302,7 @@ def _remove_copy(target: Path, files: dict[str, str]) -> list[str]:
 
 
 def _remove_empty(target: Path, gone: set[str]) -> None:
-    """Folders below the target in which nothing is left after these files."""
+    """Remove folders that became empty without the files `gone`."""
     folders = {p for name in gone for p in (target / name).parents if target in p.parents}
     for folder in sorted(folders, key=lambda p: len(p.parts), reverse=True):
         if folder.is_dir() and not any(folder.iterdir()):

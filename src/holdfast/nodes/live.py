@@ -1,10 +1,7 @@
-"""Memory as it is now, for somebody who looks at it again and again.
+"""Memory now, for clients that poll it: RAM, devices, models, the running node, peaks of nodes.
 
-Covers: one look (RAM, devices, pinned memory, models, the running node, peaks of nodes), and the
-sampler that runs while somebody looks.  Leaves to others: reading memory (sampling), what is loaded
-(host.models), HTTP (routes).
-Promise: nothing runs while nobody looks: the sampler's thread ends by itself `LEASE_S` seconds
-after the last look. One look took 0.7 ms on two slow cores without a GPU.
+The sampler's thread ends by itself `LEASE_S` seconds after the last request. One snapshot took
+0.7 ms on two slow cores without a GPU.
 """
 
 from __future__ import annotations
@@ -24,12 +21,12 @@ from holdfast.nodes.memory.sampling import INTERVAL_S, Peak, Sample, Sampler
 from holdfast.topology.control_groups import memory_limit
 
 LEASE_S = 5.0
-MOST_RECENT = 60  # points of one answer
+MOST_RECENT = 60  # points in one snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Ram:
-    """Memory of the machine, or of the group of processes that may not take more."""
+    """Memory of the machine, or of the control group if that has a limit."""
 
     used_bytes: int
     total_bytes: int
@@ -41,16 +38,16 @@ class Device:
     """Memory of a device."""
 
     name: str
-    label: str | None  # what its maker calls it
-    used_bytes: int  # by anybody
+    label: str | None  # the vendor's name
+    used_bytes: int  # by all processes
     total_bytes: int
     allocated_bytes: int  # in tensors of this process
-    reserved_bytes: int  # taken by torch, with its cache
+    reserved_bytes: int  # by torch, its cache included
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model that is loaded."""
+    """A loaded model."""
 
     name: str
     device: str
@@ -61,7 +58,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Working:
-    """The prompt that runs, and its node."""
+    """The running prompt and its node."""
 
     prompt: str
     node: str | None
@@ -78,13 +75,13 @@ class NodePeak:
     kind: str | None
     ram_bytes: int
     device_bytes: int | None
-    above_bytes: int  # over the level when the node began
+    above_bytes: int  # above the level when the node began
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Peaks of the nodes of the last prompt, the highest first."""
+    """Peaks of the nodes of the last prompt, highest first."""
 
     prompt: str | None = None
     nodes: tuple[NodePeak, ...] = ()
@@ -92,27 +89,27 @@ class Peaks:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The most in a short stretch of time."""
+    """The peaks in a short stretch of time."""
 
     at_s: float
     ram_bytes: int  # of this process
-    device_bytes: int | None  # used by anybody, on all devices
+    device_bytes: int | None  # used by all processes, on all devices
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One look; `at_s` counts on as long as the process lives."""
+    """Memory at `at_s`, in seconds of `time.monotonic()`."""
 
     at_s: float
-    process: int  # the process; another one is another ComfyUI
+    process: int  # its id; another one is another ComfyUI
     ram: Ram
     devices: tuple[Device, ...]
     pinned_bytes: int
     models: tuple[Model, ...]
     working: Working | None
-    prompts: int  # that run or wait
+    prompts: int  # running or waiting
     peaks: Peaks
-    recent: tuple[Point, ...]  # since the time that was asked for
+    recent: tuple[Point, ...]  # since the requested time
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -120,10 +117,7 @@ class Snapshot:
 
 
 class Live:
-    """Looks at memory. Every look keeps a sampler running for `lease_s` seconds more.
-
-    Safe for threads.
-    """
+    """Takes snapshots. Each keeps a sampler running for `lease_s` seconds more. Thread-safe."""
 
     def __init__(self, lease_s: float = LEASE_S, interval_s: float = INTERVAL_S) -> None:
         self._lease_s = lease_s
@@ -134,7 +128,7 @@ class Live:
         self._lock = threading.Lock()
 
     def look(self, since_s: float | None = None) -> Snapshot:
-        """Memory now, and what there was since `since_s` (of an earlier look's `at_s`)."""
+        """Memory now, and samples since `since_s`, the `at_s` of an earlier snapshot."""
         sampler = self.begin()
         now = sampler.sample()
         return Snapshot(
@@ -143,7 +137,7 @@ class Live:
             ram=_ram(now),
             devices=_devices(now),
             pinned_bytes=now.pinned_bytes,
-            models=loaded(),
+            models=list_models(),
             working=_working(now),
             prompts=server.prompts(following.server()),
             peaks=self.peaks(),
@@ -151,7 +145,7 @@ class Live:
         )
 
     def begin(self) -> Sampler:
-        """The sampler, which runs now and for `lease_s` seconds more."""
+        """Start the sampler if needed; it runs for `lease_s` seconds more."""
         with self._lock:
             self._end_s = time.monotonic() + self._lease_s
             if self._sampler is None or not self._sampler.running:
@@ -160,7 +154,7 @@ class Live:
             return self._sampler
 
     def peaks(self) -> Peaks:
-        """The peaks of the last prompt that somebody looked at, also when nobody looks now."""
+        """The peaks of the last prompt that was sampled."""
         with self._lock:
             self._keep_peaks()
             return self._peaks
@@ -186,19 +180,19 @@ class Live:
         return sample.at_s > self._end_s
 
 
-def loaded() -> tuple[Model, ...]:
-    """ComfyUI's loaded models and Holdfast's own, the largest first."""
+def list_models() -> tuple[Model, ...]:
+    """The loaded models of ComfyUI and of the TPU nodes, largest first."""
     found = [
         Model(one.name, one.device, one.on_device_bytes, one.offloaded_bytes, "comfyui")
-        for one in models.loaded()
+        for one in models.list_loaded()
     ]
-    for name, held_bytes in xla.loaded():
+    for name, held_bytes in xla.list_loaded():
         found.append(Model(name, "xla", held_bytes, 0, "holdfast"))
     return tuple(sorted(found, key=lambda one: -(one.device_bytes + one.offloaded_bytes)))
 
 
 def recent(samples: list[Sample], since_s: float | None) -> tuple[Point, ...]:
-    """At most `MOST_RECENT` points for the samples after a time; the highest are among them."""
+    """At most `MOST_RECENT` points for the samples after `since_s`; peaks are kept."""
     first = len(samples) if since_s is None else 0
     while first < len(samples) and samples[first].at_s <= (since_s or 0.0):
         first += 1

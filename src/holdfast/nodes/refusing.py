@@ -1,9 +1,6 @@
-"""What ComfyUI itself lets through: values where a link is due, results larger than memory.
+"""Checks that ComfyUI does not make: values in place of links, results larger than memory.
 
-Covers: VALIDATE_INPUTS of nodes with sockets, free memory before something large is made.
-Leaves to others: ranges, choices and types of links (ComfyUI), what a value means (the nodes).
-Promise: nothing is allocated and no value of a workflow is followed; texts have three parts and
-are short, however long the value is.
+Values from a workflow file are quoted in error texts, but cut to 60 characters.
 """
 
 from __future__ import annotations
@@ -12,7 +9,7 @@ import inspect
 import reprlib
 from typing import Any
 
-from holdfast.base.errors import BadInput, HoldfastError, OutOfMemory
+from holdfast.base.errors import BadInput, OutOfMemory
 from holdfast.base.units import format_bytes
 from holdfast.topology.control_groups import memory_left
 
@@ -21,13 +18,13 @@ _short.maxstring = _short.maxother = 60
 
 
 def only_links(*names: str) -> Any:
-    """A VALIDATE_INPUTS by which these inputs have to be linked.
+    """Make a VALIDATE_INPUTS that rejects values in place of links for these inputs.
 
-    ComfyUI reads from the signature what it is to be given.
+    ComfyUI reads from its signature which inputs to pass.
     """
 
     def validate(cls: type[Any], **sockets: object) -> bool | str:
-        return unlinked(cls, **sockets)
+        return check_linked(cls, **sockets)
 
     keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [inspect.Parameter("cls", keyword)]
@@ -36,39 +33,36 @@ def only_links(*names: str) -> Any:
     return classmethod(validate)
 
 
-def unlinked(node: type[Any], **sockets: object) -> bool | str:
-    """For VALIDATE_INPUTS: True, or why not, where a workflow has a value in place of a link.
+def check_linked(node: type[Any], **sockets: object) -> bool | str:
+    """For VALIDATE_INPUTS: True, or the error text if a workflow has a value in place of a link.
 
-    ComfyUI gives None for what is linked. It checks the types of links and lets values through,
-    so that a number of a file would come to the node as if somebody had made it in this process.
+    ComfyUI passes None for a linked input. It checks the types of links but not of values, so a
+    number from a file would reach the node as if it were an object of this process.
     """
     for name, value in sockets.items():
         if value is not None:
-            return str(_not_linked(name, value, _kind(node, name)))
+            error = BadInput(
+                f"{name} is {format_value(value)}, a value of the workflow file",
+                expected=f"a link to an output of type {_type_of(node, name)}",
+                hint=f"connect the node that makes the {name}",
+            )
+            return str(error)
     return True
 
 
-def _kind(node: type[Any], name: str) -> str:
+def _type_of(node: type[Any], name: str) -> str:
     inputs = node.INPUT_TYPES()
     found = {**inputs.get("required", {}), **inputs.get("optional", {})}[name][0]
     return " or ".join(str(found).split(","))
 
 
-def _not_linked(name: str, value: object, kind: str) -> HoldfastError:
-    return BadInput(
-        f"{name} is {shown(value)}, a value of the workflow file",
-        expected=f"a link to an output of type {kind}",
-        hint=f"connect the node that makes the {name}",
-    )
-
-
-def shown(value: object) -> str:
-    """A value of a workflow for an error: of a long or deep one only the beginning."""
+def format_value(value: object) -> str:
+    """Quote a value of a workflow for an error text; a long or deep one is cut."""
     return _short.repr(value)
 
 
 def refuse_beyond_memory(doing: str, need_bytes: int, hint: str) -> None:
-    """Raise OutOfMemory where that needs more RAM than is free; nothing has been taken then."""
+    """Raise OutOfMemory if `doing` needs more RAM than is free, before anything is allocated."""
     free = free_bytes()
     if need_bytes > free:
         raise OutOfMemory(
@@ -79,7 +73,7 @@ def refuse_beyond_memory(doing: str, need_bytes: int, hint: str) -> None:
 
 
 def free_bytes() -> int:
-    """RAM that this process could still have."""
+    """RAM that this process can still get, control group included."""
     import psutil
 
     left = memory_left()

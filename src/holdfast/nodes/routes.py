@@ -1,17 +1,14 @@
-"""What the pack adds to ComfyUI's web server.
+"""HTTP routes that the pack adds to ComfyUI's web server.
 
-    GET  /holdfast/live    memory now: `Snapshot` of live as JSON; ?since=SECONDS adds what there
-                           was since an earlier answer's `at_s`
+    GET  /holdfast/live    memory now: `live.Snapshot` as JSON; ?since=SECONDS adds the samples
+                           since the `at_s` of an earlier answer
     GET  /holdfast/peaks   the peaks of the nodes of the last prompt
-    POST /holdfast/free    as the node Free Memory: {"models": true, "caches": true,
-                           "forget_outputs": false} or less of it
+    POST /holdfast/free    like the node Free Memory: {"models": true, "caches": true,
+                           "forget_outputs": false}, or some of these
     GET  /holdfast/page    ?name=… a page that Memory Timeline made in this session
 
-Covers: what may be asked and what is answered.  Leaves to others: HTTP (host.server), looking
-(live), freeing (memory).
-Promise: `register` works once, and starts nothing but the socket on which `holdfast top` looks;
-every value of a request is checked, and one that cannot be used is answered with status 400 and an
-error in three parts.
+`register` works once; besides the routes it opens the socket for `holdfast top`. A bad request gets
+status 400 with an error.
 """
 
 from __future__ import annotations
@@ -22,9 +19,9 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.base.announce import offer_once
 from holdfast.base.codec import encode
 from holdfast.base.errors import BadInput, NotFound, Unsupported
-from holdfast.base.offering import offer_once
 from holdfast.nodes import memory
 from holdfast.nodes.host import following, models
 from holdfast.nodes.host import server as host
@@ -38,8 +35,9 @@ _EXAMPLE = '{"models": true, "caches": true}'
 
 
 def register(server: Any = None) -> bool:
-    """Add the routes to ComfyUI's server, and follow its prompts; False where that is done or
-    there is no ComfyUI.
+    """Add the routes to ComfyUI's server and watch its prompts.
+
+    False without ComfyUI, or if it was done before.
     """
     server = following.server() if server is None else server
     if server is None or host.has_route(server, LIVE):
@@ -56,29 +54,29 @@ def register(server: Any = None) -> bool:
 
 
 def begin(live: Live, server: Any, prompt: Mapping[str, Any]) -> None:
-    """A window queues a prompt: begin to sample, so that its first nodes are seen too.
+    """Start sampling when an open window queues a prompt, so that its first nodes are included.
 
-    The window looks while its prompt runs; if it does not, the sampler ends after a few seconds.
+    The window then polls; if it does not, the sampler ends after a few seconds.
     """
     if host.is_open(server, prompt.get("client_id")):
         live.begin()
 
 
 def look(live: Live, request: Request) -> Answer:
-    """Memory now. Raises BadInput for a query that cannot be read."""
-    _only(request.query, ("since",), "?since=12.5, or nothing")
-    return Answer(live.look(_seconds(request.query.get("since"))).to_dict())
+    """Memory now. Raises BadInput for a bad query."""
+    _check_known(request.query, ("since",), "?since=12.5, or nothing")
+    return Answer(live.look(_parse_seconds(request.query.get("since"))).to_dict())
 
 
 def peaks(live: Live, request: Request) -> Answer:
     """The peaks of the nodes of the last prompt. Raises BadInput for any query."""
-    _only(request.query, (), "no query")
+    _check_known(request.query, (), "no query")
     return Answer(encode(live.peaks()))
 
 
 def page(request: Request) -> Answer:
-    """The page of a recording. Raises NotFound for any name that is not one of a page of ours."""
-    _only(request.query, ("name",), "the report_link of Memory Timeline")
+    """The page of a recording. Raises NotFound for any other name."""
+    _check_known(request.query, ("name",), "the report_link of Memory Timeline")
     name = request.query.get("name", "")
     found = models.page(name)
     if found is None:
@@ -91,34 +89,34 @@ def page(request: Request) -> Answer:
 
 
 def free(freeing: threading.Lock, request: Request) -> Answer:
-    """What was freed: the fields of `Freed`, all of it as `freed_bytes`, and a text.
+    """Free memory. The answer has the fields of `Freed`, the total as `freed_bytes`, and a text.
 
-    Raises BadInput for a body that cannot be read.
+    Raises BadInput for a bad body.
     """
-    _only(request.query, (), "no query")
-    asked = options(request.body)
+    _check_known(request.query, (), "no query")
+    chosen = parse_options(request.body)
     if not freeing.acquire(blocking=False):
         return host.error(Unsupported("memory is being freed already", hint="wait a little"), 409)
     try:
-        freed = memory.free(asked["models"], asked["caches"], asked["forget_outputs"])
+        freed = memory.free(chosen["models"], chosen["caches"], chosen["forget_outputs"])
     finally:
         freeing.release()
     return Answer(encode(freed) | {"freed_bytes": freed.freed_bytes, "text": freed_text(freed)})
 
 
-def options(body: bytes) -> dict[str, bool]:
-    """What to free, from a JSON object; models and caches where it is empty. Raises BadInput."""
-    asked = _object(body)
-    _only(asked, tuple(_DEFAULTS), _EXAMPLE)
-    for name, value in asked.items():
+def parse_options(body: bytes) -> dict[str, bool]:
+    """What to free, from a JSON object; by default models and caches. Raises BadInput."""
+    chosen = _parse_object(body)
+    _check_known(chosen, tuple(_DEFAULTS), _EXAMPLE)
+    for name, value in chosen.items():
         if not isinstance(value, bool):
             raise BadInput(
                 f"{name} is {json.dumps(value)[:40]}", expected="true or false", hint=_EXAMPLE
             )
-    return _DEFAULTS | asked
+    return _DEFAULTS | chosen
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def _parse_object(body: bytes) -> dict[str, Any]:
     try:
         found = json.loads(body or b"{}")
     except (ValueError, RecursionError) as exc:
@@ -129,15 +127,15 @@ def _object(body: bytes) -> dict[str, Any]:
     return found
 
 
-def _only(given: Any, known: tuple[str, ...], hint: str) -> None:
-    """Refuse what is not known, rather than leave it out."""
+def _check_known(given: Any, known: tuple[str, ...], hint: str) -> None:
+    """Raise BadInput for unknown options, rather than ignore them."""
     for name in given:
         if name not in known:
             expected = " or ".join(known) if known else "nothing"
             raise BadInput(f"unknown option {name[:40]!r}", expected=expected, hint=hint)
 
 
-def _seconds(text: str | None) -> float | None:
+def _parse_seconds(text: str | None) -> float | None:
     if text is None:
         return None
     try:

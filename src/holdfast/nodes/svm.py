@@ -1,17 +1,15 @@
 """Nodes for shared virtual memory: discover, allocate by topology, measure, migrate, free.
 
-Covers: the five node classes, their inputs, outputs and texts.
-Leaves to others: memory (memory.svm), sentences (describe), ComfyUI itself (host).
-Promise: a pointer is the handle of an allocation; a number, such as one from a workflow file, is
-never taken for an address. Migration and cleanup answer False and say why, what was expected and
-what to try; an allocation that cannot be had is an error, never a pointer to nothing.
+A pointer is the handle of an allocation; a number, from a workflow file for example, is never taken
+for an address. Migration and cleanup do not raise: they return False and the error text. A failed
+allocation raises.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import operator
-from typing import Any, ClassVar
+from typing import Any, cast
 
 from holdfast.base.codec import encode
 from holdfast.base.config import Config
@@ -29,11 +27,11 @@ from holdfast.memory import svm
 from holdfast.memory.svm import describe
 from holdfast.nodes import host
 from holdfast.nodes.host.sockets import ANYTHING
+from holdfast.nodes.node import Inputs, UncachedNode
 from holdfast.nodes.refusing import only_links
 
 CATEGORY = "RetryIX"
 MIB = 1 << 20
-Inputs = dict[str, dict[str, tuple[str, dict[str, Any]]]]
 
 _POINTER = ("POINTER", {"tooltip": "The memory_pointer of an SVM Topology-Aware Allocation."})
 _AFTER = (
@@ -45,23 +43,11 @@ _AFTER = (
 )
 
 
-class _Node:
-    """What the five have in common."""
-
+class _SvmNode(UncachedNode):  # a cached pointer may have been freed
     CATEGORY = CATEGORY
-    RETURN_TYPES: ClassVar[tuple[str, ...]]
-    RETURN_NAMES: ClassVar[tuple[str, ...]]
-    OUTPUT_TOOLTIPS: ClassVar[tuple[str, ...]]
-    FUNCTION: ClassVar[str]
-    DESCRIPTION: ClassVar[str]
-
-    @classmethod
-    def IS_CHANGED(cls, **_: Any) -> float:
-        """Never equal to the last one, so that ComfyUI uses no pointer that was cleaned up."""
-        return float("nan")
 
 
-class SVMTologyDiscoveryNode(_Node):
+class SVMTologyDiscoveryNode(_SvmNode):
     """The memory domains of this machine."""
 
     RETURN_TYPES = ("DICT", "STRING")
@@ -86,19 +72,19 @@ class SVMTologyDiscoveryNode(_Node):
         return {"required": {}, "optional": {"refresh_topology": ("BOOLEAN", refresh)}}
 
     def discover_topology(self, refresh_topology: bool = False) -> tuple[dict[str, Any], str]:
-        """(topology_data, topology_info). Where no provider works `topology_data` has the "error"
-        and no domains; nothing is raised.
+        """(topology_data, topology_info). Does not raise: if no provider works, `topology_data`
+        has the "error" and no domains.
         """
         try:
             layout = svm.provider().discover(refresh_topology)
             reports = svm.reports()
         except HoldfastError as exc:
-            return _undiscovered(exc)
+            return _describe_failure(exc)
         data = layout.to_dict() | {"providers": [encode(report) for report in reports]}
         return data, describe.layout_text(layout, reports)
 
 
-class SVMTopologyAwareAllocNode(_Node):
+class SVMTopologyAwareAllocNode(_SvmNode):
     """Memory in the domain where it belongs."""
 
     RETURN_TYPES = ("POINTER", "STRING", "DICT")
@@ -146,7 +132,7 @@ class SVMTopologyAwareAllocNode(_Node):
         topology_data: dict[str, Any] | None = None,
     ) -> tuple[svm.Allocation, str, dict[str, Any]]:
         """(memory_pointer, alloc_info, memory_stats). Raises BadInput, OutOfMemory, or Unsupported
-        where a provider that was named does not work here; nothing is allocated then.
+        if the named provider does not work here; nothing is allocated then.
         """
         size = _size(size_mb)
         provider = svm.provider(_provider_name(topology_data))
@@ -156,11 +142,11 @@ class SVMTopologyAwareAllocNode(_Node):
             text = describe.allocation_text(handle, threads=threads)
             return handle, text, provider.statistics().to_dict()
         except BaseException:
-            handle.free()  # the error may be kept, and the handle with it
+            handle.free()  # ComfyUI keeps the error, and with it this frame
             raise
 
 
-class SVMTopologyMetricsNode(_Node):
+class SVMTopologyMetricsNode(_SvmNode):
     """How memory lies at the moment."""
 
     RETURN_TYPES = ("DICT", "STRING")
@@ -186,19 +172,19 @@ class SVMTopologyMetricsNode(_Node):
     def get_metrics(
         self, memory_pointer: svm.Allocation | None = None, after: object = None
     ) -> tuple[dict[str, Any], str]:
-        """(topology_metrics, metrics_info). Where no provider works `topology_metrics` has the
-        "error". Raises ForeignPointer and UseAfterFree for a pointer that is none any more.
+        """(topology_metrics, metrics_info). If no provider works, `topology_metrics` has the
+        "error". Raises ForeignPointer, or UseAfterFree for a freed pointer.
         """
         try:
             metrics = svm.metrics(memory_pointer)
         except Misuse:
             raise
         except HoldfastError as exc:
-            return {"provider": None, "error": str(exc)}, _failed(exc, _OTHER_PROVIDER)
+            return {"provider": None, "error": str(exc)}, _format_error(exc, _OTHER_PROVIDER)
         return metrics.to_dict(), describe.metrics_text(metrics)
 
 
-class SVMMemoryMigrationNode(_Node):
+class SVMMemoryMigrationNode(_SvmNode):
     """Pages from one domain to another."""
 
     RETURN_TYPES = ("BOOLEAN", "STRING")
@@ -238,16 +224,16 @@ class SVMMemoryMigrationNode(_Node):
     def migrate_memory(
         self, memory_pointer: svm.Allocation, from_domain: int, to_domain: int, after: object = None
     ) -> tuple[bool, str]:
-        """(migration_success, migration_info). Raises only what ComfyUI raises to stop."""
+        """(migration_success, migration_info). Raises only ComfyUI's interrupt."""
         try:
             done = svm.migrate(memory_pointer, from_domain, to_domain, progress=host.progress())
         except HoldfastError as exc:
-            return False, _refused(exc, "use it where it is: every page is whole")
+            return False, _format_pointer_error(exc, "use it where it is: every page is intact")
         return done.complete, describe.migration_text(done)
 
 
-class SVMMemoryCleanupNode(_Node):
-    """Memory given back."""
+class SVMMemoryCleanupNode(_SvmNode):
+    """Frees an allocation."""
 
     RETURN_TYPES = ("BOOLEAN", "STRING")
     RETURN_NAMES = ("cleanup_success", "cleanup_info")
@@ -272,15 +258,15 @@ class SVMMemoryCleanupNode(_Node):
     def cleanup_memory(
         self, memory_pointer: svm.Allocation, after: object = None
     ) -> tuple[bool, str]:
-        """(cleanup_success, cleanup_info); nothing is raised."""
+        """(cleanup_success, cleanup_info). Does not raise."""
         try:
             svm.free(memory_pointer)
         except HoldfastError as exc:
-            return False, _refused(exc, "clean it up again: the memory is still there")
+            return False, _format_pointer_error(exc, "clean it up again: the memory is still there")
         return True, describe.freed_text(memory_pointer)
 
 
-NODE_CLASS_MAPPINGS: dict[str, type[_Node]] = {
+NODE_CLASS_MAPPINGS: dict[str, type[_SvmNode]] = {
     node.__name__: node
     for node in (
         SVMTologyDiscoveryNode,
@@ -303,22 +289,22 @@ _DOMAIN_ADVICE = "topology_info of SVM Topology Discovery lists the domains"
 _OTHER_PROVIDER = "HOLDFAST_SVM_PROVIDER=simulated, which works everywhere"
 
 
-def _failed(exc: HoldfastError, advice: str) -> str:
-    """The three parts of an error; `advice` where it has none of its own."""
+def _format_error(exc: HoldfastError, advice: str) -> str:
+    """The text of an error, with `advice` if it has no hint."""
     return str(exc) if exc.hint else f"{exc}\n  try: {advice}"
 
 
-def _refused(exc: HoldfastError, otherwise: str) -> str:
-    """The three parts of an error about a pointer, with advice for whoever draws workflows."""
+def _format_pointer_error(exc: HoldfastError, otherwise: str) -> str:
+    """The text of an error about a pointer, with advice in terms of the workflow."""
     if isinstance(exc, (ForeignPointer, DoubleFree, UseAfterFree)):
         return str(type(exc)(exc.what, expected=exc.expected, hint=_POINTER_ADVICE))
     if isinstance(exc, InUse):
-        return _failed(exc, "run it again when that is over")
-    return _failed(exc, _DOMAIN_ADVICE if isinstance(exc, BadInput) else otherwise)
+        return _format_error(exc, "run it again when that is over")
+    return _format_error(exc, _DOMAIN_ADVICE if isinstance(exc, BadInput) else otherwise)
 
 
-def _undiscovered(exc: HoldfastError) -> tuple[dict[str, Any], str]:
-    text = _failed(exc, _OTHER_PROVIDER)
+def _describe_failure(exc: HoldfastError) -> tuple[dict[str, Any], str]:
+    text = _format_error(exc, _OTHER_PROVIDER)
     reports = _reports_without_choice()
     working = ", ".join(report.name for report in reports if report.status != "unavailable")
     data = {
@@ -332,40 +318,35 @@ def _undiscovered(exc: HoldfastError) -> tuple[dict[str, Any], str]:
 
 
 def _reports_without_choice() -> tuple[svm.Report, ...]:
-    """How the providers answer, whichever the settings name."""
+    """Which providers work here, whatever provider the settings name."""
     try:
         config = dataclasses.replace(Config.load(), svm_provider=None)
         return svm.reports(config=config)
     except HoldfastError:
-        return ()  # the settings themselves cannot be read
+        return ()  # bad settings
 
 
 def _size(size_mb: object) -> int:
-    count = None if isinstance(size_mb, bool) else _whole_number(size_mb)
-    if count is None or count < 1:
+    try:
+        count = 0 if isinstance(size_mb, bool) else operator.index(cast("Any", size_mb))
+    except TypeError:
+        count = 0
+    if count < 1:
         raise BadInput(
             f"cannot allocate {size_mb!r} MiB",
-            expected="size_mb as a whole number of MiB (2**20 bytes), at least 1",
+            expected="size_mb as an integer of MiB (2**20 bytes), at least 1",
         )
     return count * MIB
 
 
-def _whole_number(value: Any) -> int | None:
-    """Any kind of whole number, such as NumPy's; None for what is none."""
-    try:
-        return operator.index(value)
-    except TypeError:
-        return None
-
-
 def _provider_name(topology_data: object) -> str | None:
-    """The provider that a discovery found; None for the automatic choice."""
+    """The provider in `topology_data`; None for the automatic choice."""
     if topology_data is None:
         return None
     name = topology_data.get("provider") if isinstance(topology_data, dict) else None
     if isinstance(name, str) and name in svm.PROVIDERS:
         return name
-    what = f"topology_data is no topology: {_shown(topology_data)}"
+    what = f"topology_data is no topology: {_describe_provider(topology_data)}"
     if isinstance(topology_data, dict) and isinstance(topology_data.get("error"), str):
         what = "topology_data has no provider: " + topology_data["error"].partition("\n")[0]
     raise BadInput(
@@ -376,19 +357,19 @@ def _provider_name(topology_data: object) -> str | None:
     )
 
 
-def _shown(value: object) -> str:
+def _describe_provider(value: object) -> str:
     if not isinstance(value, dict):
         return f"it is of type {type(value).__name__}"
     return f"its provider is {value['provider']!r}" if "provider" in value else "it has no provider"
 
 
 def _bind(handle: svm.Allocation) -> str | None:
-    """Bind the workload's threads; returns why not, where they could not be."""
+    """Bind the threads of this process; returns the reason if they could not be."""
     try:
         grant = handle.provider.set_affinity(handle)
     except Unsupported as exc:
         return f"not bound: {exc.what}"
     if handle.provider.simulated:
-        return "not bound: the CPUs beside this memory are made up"
+        return "not bound: the CPUs of this memory are made up"
     name = handle.provider.name
-    return None if grant else f"not bound: provider {name} knows no CPUs beside this memory"
+    return None if grant else f"not bound: provider {name} knows no CPUs next to this memory"

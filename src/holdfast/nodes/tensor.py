@@ -1,10 +1,8 @@
-"""Nodes that compute with no driver: linear layer, convolution, activation, loss, tensor ops.
+"""Nodes that compute without a driver: linear layer, convolution, activation, loss, tensor ops.
 
-Covers: the five node classes, their inputs and outputs, layers that keep their weights.
-Leaves to others: computing (compute), ComfyUI itself.
-Promise: a result is of the kind its input was: torch tensors come back as torch tensors on their
-device, latents as latents, everything else as `CustomTensor`. A node has the same weights from run
-to run until its settings change; with a seed they are the same in every process.
+A result has the kind of its input: torch tensors stay torch tensors on their device, latents stay
+latents, anything else becomes a `CustomTensor`. A node keeps its weights from run to run until its
+settings change; with a seed they are the same in every process.
 """
 
 from __future__ import annotations
@@ -18,24 +16,24 @@ from typing import Any, ClassVar
 
 from holdfast import compute
 from holdfast.base.errors import BadInput
+from holdfast.nodes.node import Inputs, Node
 from holdfast.nodes.refusing import only_links
 from holdfast.nodes.tensor_inputs import (
+    check_choice,
     check_convolution,
+    check_integer,
     check_linear,
     check_pair,
     check_pictures,
-    chosen,
-    floating,
-    given,
-    pictures,
-    shown,
-    whole,
+    format_shape,
+    read_tensor,
+    to_floating,
+    to_image_batch,
 )
 
 CATEGORY = "PyTorch Custom"
 TENSOR = "TENSOR,IMAGE,MASK,LATENT"  # ComfyUI links outputs to inputs that share one of the names
 KEPT_LAYERS, KEPT_BYTES = 64, 1 << 30  # the last one is kept whatever its size
-Inputs = dict[str, dict[str, Any]]
 
 _HIDDEN = {"unique_id": "UNIQUE_ID"}
 _SEED = {
@@ -55,34 +53,22 @@ def _size(
     return "INT", {"default": default, "min": least, "max": most, "tooltip": tooltip}
 
 
-class _Node:
-    """What the five have in common."""
-
+class _TensorNode(Node):
     CATEGORY = CATEGORY
-    RETURN_TYPES: ClassVar[tuple[str, ...]]
-    RETURN_NAMES: ClassVar[tuple[str, ...]]
-    OUTPUT_TOOLTIPS: ClassVar[tuple[str, ...]]
-    FUNCTION: ClassVar[str]
-    DESCRIPTION: ClassVar[str]
-
-    @classmethod
-    def INPUT_TYPES(cls) -> Inputs:
-        """Inputs by name, with what they are for."""
-        raise NotImplementedError
 
 
-class _Layer(_Node):
-    """A node with weights; from plain Python each object of the class is a node of its own."""
+class _Layer(_TensorNode):
+    """A node with weights. In plain Python each object is a node with its own weights."""
 
     def __init__(self) -> None:
         self._own = f"python:{next(_numbers)}"
 
-    def _kept(
+    def _find_layer(
         self, unique_id: object, make: Callable[..., Any], device: Any, seed: int, *settings: Any
     ) -> Any:
         node = self._own if unique_id is None else str(unique_id)
         key = type(self).__name__, node, str(device), seed, *settings
-        return _layers.find(key, lambda: _drawn(make, device, seed, settings))
+        return _layers.find(key, lambda: _draw_layer(make, device, seed, settings))
 
 
 class CustomPyTorchLinear(_Layer):
@@ -124,12 +110,15 @@ class CustomPyTorchLinear(_Layer):
         unique_id: object = None,
     ) -> tuple[Any]:
         """(tensor,). Raises BadInput for a tensor whose last size is another."""
-        ins, outs = whole("in_features", in_features), whole("out_features", out_features)
-        taken = given("tensor", tensor)
+        ins, outs = (
+            check_integer("in_features", in_features),
+            check_integer("out_features", out_features),
+        )
+        taken = read_tensor("tensor", tensor)
         last = taken.tensor.shape[-1] if taken.tensor.ndim else None
         if last != ins:
             raise BadInput(
-                f"the tensor {shown(taken)} "
+                f"the tensor {format_shape(taken)} "
                 + (f"has {last} as its last size" if last is not None else "has no dimensions")
                 + f", in_features is {ins}",
                 expected=f"a tensor of [..., {ins}]",
@@ -137,8 +126,10 @@ class CustomPyTorchLinear(_Layer):
             )
         check_linear(taken, ins, outs)
         place = taken.tensor.device
-        layer = self._kept(unique_id, compute.CustomLinear, place, seed, ins, outs, bool(use_bias))
-        return (taken.back(_through(layer, taken.tensor)),)
+        layer = self._find_layer(
+            unique_id, compute.CustomLinear, place, seed, ins, outs, bool(use_bias)
+        )
+        return (taken.restore(_apply(layer, taken.tensor)),)
 
 
 class CustomPyTorchConv2D(_Layer):
@@ -191,23 +182,25 @@ class CustomPyTorchConv2D(_Layer):
     ) -> tuple[Any]:
         """(image,). Raises BadInput for what is no picture, or has other channels."""
         sizes = (
-            whole("in_channels", in_channels),
-            whole("out_channels", out_channels),
-            whole("kernel_size", kernel_size),
-            whole("stride", stride),
-            whole("padding", padding, least=0),
+            check_integer("in_channels", in_channels),
+            check_integer("out_channels", out_channels),
+            check_integer("kernel_size", kernel_size),
+            check_integer("stride", stride),
+            check_integer("padding", padding, least=0),
         )
-        taken = given("image", image)
-        batch, single = pictures(taken), taken.tensor.ndim == 3
+        taken = read_tensor("image", image)
+        batch, single = to_image_batch(taken), taken.tensor.ndim == 3
         check_pictures(taken, batch, sizes)
         check_convolution(batch, sizes)
-        layer = self._kept(unique_id, _convolution, batch.device, seed, *sizes, bool(use_bias))
-        out = _through(layer, batch.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).contiguous()
+        layer = self._find_layer(
+            unique_id, _convolution, batch.device, seed, *sizes, bool(use_bias)
+        )
+        out = _apply(layer, batch.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).contiguous()
         out = out.clamp(0, 1) if clamp else out
-        return (taken.back(out[0] if single else out),)
+        return (taken.restore(out[0] if single else out),)
 
 
-class CustomPyTorchActivation(_Node):
+class CustomPyTorchActivation(_TensorNode):
     """A function of every number."""
 
     RETURN_TYPES = (TENSOR,)
@@ -233,12 +226,12 @@ class CustomPyTorchActivation(_Node):
 
     def activate(self, tensor: Any, activation_type: str = "relu") -> tuple[Any]:
         """(tensor,)"""
-        function = chosen("activation_type", activation_type, self.KINDS)
-        taken = given("tensor", tensor)
-        return (taken.back(getattr(compute.functional, function)(taken.tensor)),)
+        function = check_choice("activation_type", activation_type, self.KINDS)
+        taken = read_tensor("tensor", tensor)
+        return (taken.restore(getattr(compute.functional, function)(taken.tensor)),)
 
 
-class CustomPyTorchLoss(_Node):
+class CustomPyTorchLoss(_TensorNode):
     """How far a prediction is from its target."""
 
     RETURN_TYPES = ("FLOAT",)
@@ -269,20 +262,21 @@ class CustomPyTorchLoss(_Node):
 
     def compute_loss(self, prediction: Any, target: Any, loss_type: str = "mse") -> tuple[float]:
         """(loss,). Raises BadInput for two shapes."""
-        kind = chosen("loss_type", loss_type, self.KINDS)
-        one, other = given("prediction", prediction), given("target", target)
+        kind = check_choice("loss_type", loss_type, self.KINDS)
+        one, other = read_tensor("prediction", prediction), read_tensor("target", target)
         if one.tensor.shape != other.tensor.shape or not one.tensor.numel():
             raise BadInput(
-                f"cannot compare the prediction {shown(one)} with the target {shown(other)}",
+                f"cannot compare the prediction {format_shape(one)} "
+                f"with the target {format_shape(other)}",
                 expected="two tensors of one shape that hold numbers",
                 hint="make both the same size, for pictures with a node that scales them",
             )
-        wide = [floating(t.tensor.detach()).to("float64") for t in (one, other)]
+        wide = [to_floating(t.tensor.detach()).to("float64") for t in (one, other)]
         function = {"mse": compute.functional.mse_loss, "mae": compute.functional.l1_loss}[kind]
         return (float(function(*wide).item()),)
 
 
-class CustomPyTorchTensorOps(_Node):
+class CustomPyTorchTensorOps(_TensorNode):
     """Two tensors become one."""
 
     RETURN_TYPES = (TENSOR,)
@@ -313,8 +307,8 @@ class CustomPyTorchTensorOps(_Node):
 
     def compute(self, tensor_a: Any, tensor_b: Any, operation: str = "add") -> tuple[Any]:
         """(tensor,). Raises BadInput for shapes that do not meet."""
-        kind = chosen("operation", operation, self.KINDS)
-        one, other = given("tensor_a", tensor_a), given("tensor_b", tensor_b)
+        kind = check_choice("operation", operation, self.KINDS)
+        one, other = read_tensor("tensor_a", tensor_a), read_tensor("tensor_b", tensor_b)
         a, b = one.tensor, other.tensor
         check_pair(kind, a, b)
         if kind == "matmul" and a.dtype != b.dtype:
@@ -322,10 +316,10 @@ class CustomPyTorchTensorOps(_Node):
             a, b = a.to(common), b.to(common)
         function = {"add": operator.add, "multiply": operator.mul, "matmul": operator.matmul}[kind]
         answering = one if one.rank >= other.rank else other
-        return (answering.back(function(a, b)),)
+        return (answering.restore(function(a, b)),)
 
 
-NODE_CLASS_MAPPINGS: dict[str, type[_Node]] = {
+NODE_CLASS_MAPPINGS: dict[str, type[_TensorNode]] = {
     node.__name__: node
     for node in (
         CustomPyTorchLinear,
@@ -344,11 +338,11 @@ NODE_DISPLAY_NAME_MAPPINGS = {
 }
 
 
-# ---- layers that stay
+# ---- the cache of layers
 
 
 class _Layers:
-    """The layers that were used last, by node and settings."""
+    """The layers used last, by node and settings."""
 
     def __init__(self, limit: int, limit_bytes: int) -> None:
         self.limit, self.limit_bytes = limit, limit_bytes
@@ -356,7 +350,7 @@ class _Layers:
         self._found: OrderedDict[Any, Any] = OrderedDict()
 
     def find(self, key: Any, make: Callable[[], Any]) -> Any:
-        """The layer of that key, made where there is none."""
+        """The layer of `key`, made if there is none."""
         with self._lock:
             if key not in self._found:
                 self._found[key] = make()
@@ -387,7 +381,7 @@ _numbers = itertools.count()
 
 
 def forget_layers() -> None:
-    """Let every node draw new weights on its next run, where it has no seed."""
+    """Drop all layers: nodes without a seed draw new weights on their next run."""
     _layers.clear()
 
 
@@ -397,20 +391,20 @@ def _convolution(
     return compute.CustomConv2d(ins, outs, window, step, edge, bias=bias, device=device)
 
 
-def _drawn(make: Callable[..., Any], device: Any, seed: int, settings: tuple[Any, ...]) -> Any:
-    """A new layer; only its own numbers come from the seed, the program's go on as they were."""
+def _draw_layer(make: Callable[..., Any], device: Any, seed: int, settings: tuple[Any, ...]) -> Any:
+    """Make a layer with weights from its own generator; the global generator is not used."""
     generator = compute.random.Generator()
     if seed is None or seed == -1:
         generator.seed()
     else:
-        generator.manual_seed(whole("seed", seed, least=0))
+        generator.manual_seed(check_integer("seed", seed, least=0))
     with compute.random.using(generator):
         layer = make(*settings, device=device)
     layer.requires_grad_(False)
     return layer
 
 
-def _through(layer: Any, tensor: Any) -> Any:
-    """A layer's answer, in the format of what went in."""
-    wide = floating(tensor)
+def _apply(layer: Any, tensor: Any) -> Any:
+    """Run a layer in float32; the result has the dtype of the input, float32 for integers."""
+    wide = to_floating(tensor)
     return layer(wide.to("float32")).to(wide.dtype)

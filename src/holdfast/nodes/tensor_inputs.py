@@ -1,8 +1,7 @@
-"""What the tensor nodes are given: torch tensors, latents, arrays, lists, `CustomTensor`s.
+"""Inputs of the tensor nodes: torch tensors, latents, arrays, lists, `CustomTensor`s.
 
-Covers: an input as a tensor and the way back to its kind, settings and sizes checked.
-Promise: what is larger than free memory is refused before it is made. Torch is not imported; where
-a torch tensor comes in it is there already.
+Results larger than free memory raise OutOfMemory before they are made. Torch is not imported: an
+input that is a torch tensor has it loaded.
 """
 
 from __future__ import annotations
@@ -15,27 +14,28 @@ from typing import Any, NamedTuple
 
 from holdfast import compute
 from holdfast.base.errors import BadInput
-from holdfast.nodes.refusing import refuse_beyond_memory
-from holdfast.nodes.refusing import shown as brief
+from holdfast.nodes.refusing import format_value, refuse_beyond_memory
 
 
-class Given(NamedTuple):
-    """An input as a tensor, and the way back to its kind; a higher rank decides the result's."""
+class TensorInput(NamedTuple):
+    """An input as a tensor. `restore` turns a result into the kind of the input; of two inputs,
+    the one of higher `rank` decides the kind.
+    """
 
     tensor: Any
-    back: Callable[[Any], Any]
+    restore: Callable[[Any], Any]
     rank: int
 
 
-def given(name: str, value: Any) -> Given:
-    """The input `name` as a tensor. Raises BadInput for what is none."""
+def read_tensor(name: str, value: Any) -> TensorInput:
+    """Read the input `name` as a tensor. Raises BadInput for anything else."""
     if isinstance(value, dict) and not isinstance(value.get("samples", {}), dict):  # a latent
-        inner = given(name, value["samples"])
-        return Given(inner.tensor, lambda t: {**value, "samples": inner.back(t)}, 3)
+        inner = read_tensor(name, value["samples"])
+        return TensorInput(inner.tensor, lambda t: {**value, "samples": inner.restore(t)}, 3)
     if isinstance(value, compute.CustomTensor):
-        return Given(value, lambda t: t, 1)
-    if _of_torch(value):
-        return Given(
+        return TensorInput(value, lambda t: t, 1)
+    if _is_torch(value):
+        return TensorInput(
             compute.tensor(value, device=None), _to_torch(getattr(value, "device", None)), 2
         )
     if value is None or isinstance(value, str | dict):
@@ -43,16 +43,16 @@ def given(name: str, value: Any) -> Given:
             f"{name} is {'missing' if value is None else f'a {type(value).__name__}'}",
             expected="a tensor, an image, a mask or a latent; in Python also an array or a list",
         )
-    return Given(compute.tensor(value, device=None), lambda t: t, 0)
+    return TensorInput(compute.tensor(value, device=None), lambda t: t, 0)
 
 
-def _of_torch(value: Any) -> bool:
+def _is_torch(value: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def _to_torch(device: Any) -> Callable[[Any], Any]:
-    def back(tensor: Any) -> Any:
+    def restore(tensor: Any) -> Any:
         torch = sys.modules["torch"]
         array = tensor.detach().data
         if array.dtype.kind == "V" or array.dtype.name not in _OF_BOTH:  # bfloat16, float8
@@ -60,7 +60,7 @@ def _to_torch(device: Any) -> Callable[[Any], Any]:
         made = torch.from_numpy(array if array.flags.writeable else array.copy())
         return made.to(device=device, dtype=getattr(torch, tensor.dtype.name))
 
-    return back
+    return restore
 
 
 _OF_BOTH = (
@@ -69,30 +69,30 @@ _OF_BOTH = (
 )
 
 
-def floating(tensor: Any) -> Any:
-    """Whole numbers as float32; everything else as it is."""
+def to_floating(tensor: Any) -> Any:
+    """Integers and booleans as float32; anything else unchanged."""
     return tensor if tensor.is_floating_point() else tensor.to("float32")
 
 
-def pictures(taken: Given) -> Any:
-    """A batch of pictures. Raises BadInput for what is none."""
+def to_image_batch(taken: TensorInput) -> Any:
+    """The input as a batch of images. Raises BadInput for another number of dimensions."""
     tensor = taken.tensor
     if tensor.ndim not in (3, 4):
         raise BadInput(
-            f"the image {shown(taken)} has {tensor.ndim} dimensions",
+            f"the image {format_shape(taken)} has {tensor.ndim} dimensions",
             expected="pictures of [batch, height, width, channels], or one without batch",
             hint="connect an IMAGE",
         )
     return tensor if tensor.ndim == 4 else tensor.unsqueeze(0)
 
 
-def check_pictures(taken: Given, batch: Any, sizes: tuple[int, ...]) -> None:
-    """Raise BadInput where a convolution of these sizes cannot go over the pictures."""
+def check_pictures(taken: TensorInput, batch: Any, sizes: tuple[int, ...]) -> None:
+    """Raise BadInput if a convolution of these sizes does not fit the images."""
     ins, _, window, _, edge = sizes
     _, height, width, channels = batch.shape
     if channels != ins:
         raise BadInput(
-            f"the image {shown(taken)} has {channels} channels, in_channels is {ins}",
+            f"the image {format_shape(taken)} has {channels} channels, in_channels is {ins}",
             expected=f"pictures of [batch, height, width, {ins}]",
             hint=f"set in_channels to {channels}",
         )
@@ -107,26 +107,26 @@ def check_pictures(taken: Given, batch: Any, sizes: tuple[int, ...]) -> None:
         )
 
 
-# ---- what a result would take, before it is made
+# ---- memory for a result, checked before it is made
 
-_WIDE = 4  # bytes of a number while layers compute
-# By measuring: how often there is as much of something as it takes, at the worst moment.
-_WEIGHTS, _GIVEN, _MADE = 6, 3, 4  # weights while they are drawn, the input, the result
-_TAP = 100  # bytes to plan for each place of a window
+_WIDE = 4  # bytes of an element while layers compute
+# Copies that exist at the peak, as measured: of new weights, of the input, of the result.
+_WEIGHTS, _GIVEN, _MADE = 6, 3, 4
+_TAP = 100  # bytes to plan for each position of a kernel window
 
 
-def check_linear(taken: Given, ins: int, outs: int) -> None:
-    """Raise OutOfMemory where a layer and its result are larger than free memory."""
+def check_linear(taken: TensorInput, ins: int, outs: int) -> None:
+    """Raise OutOfMemory if a linear layer and its result exceed free memory."""
     rows = taken.tensor.numel() // ins
     refuse_beyond_memory(
-        f"put {shown(taken)} through a matrix of {ins} x {outs}",
+        f"put {format_shape(taken)} through a matrix of {ins} x {outs}",
         _WIDE * (_WEIGHTS * ins * outs + _GIVEN * rows * ins + _MADE * rows * outs),
         hint="fewer out_features, or a smaller tensor",
     )
 
 
 def check_convolution(batch: Any, sizes: tuple[int, ...]) -> None:
-    """Raise OutOfMemory where a window and its result are larger than free memory."""
+    """Raise OutOfMemory if a convolution and its result exceed free memory."""
     ins, outs, window, step, edge = sizes
     count, *sides, _ = batch.shape
     height, width = (side + 2 * edge for side in sides)
@@ -142,14 +142,14 @@ def check_convolution(batch: Any, sizes: tuple[int, ...]) -> None:
 
 
 def check_pair(kind: str, a: Any, b: Any) -> None:
-    """Raise OutOfMemory where the result of an operation is larger than free memory.
+    """Raise OutOfMemory if the result of an operation exceeds free memory.
 
-    Shapes that do not meet are left to the operation.
+    Shapes that do not broadcast are left to the operation.
     """
     ends, (first, second) = [], (a.shape, b.shape)
     if kind == "matmul":
         if min(a.ndim, b.ndim) < 2:
-            return  # the result is smaller than what goes in
+            return  # the result is smaller than the inputs
         ends, (first, second) = [a.shape[-2], b.shape[-1]], (a.shape[:-2], b.shape[:-2])
     longer, shorter = sorted((list(first), list(second)), key=len, reverse=True)
     padded = [1] * (len(longer) - len(shorter)) + shorter
@@ -161,26 +161,28 @@ def check_pair(kind: str, a: Any, b: Any) -> None:
     )
 
 
-def shown(taken: Given) -> str:
+def format_shape(taken: TensorInput) -> str:
     """The shape of an input, for an error."""
     return str(list(taken.tensor.shape))
 
 
-def whole(name: str, value: Any, least: int = 1) -> int:
-    """A setting that counts something. Raises BadInput."""
+def check_integer(name: str, value: Any, least: int = 1) -> int:
+    """Check an integer setting and return it. Raises BadInput."""
     try:
         number = -1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = -1
     if number < least:
         raise BadInput(
-            f"cannot use {name}={brief(value)}", expected=f"a whole number of at least {least}"
+            f"cannot use {name}={format_value(value)}", expected=f"an integer of at least {least}"
         )
     return number
 
 
-def chosen(name: str, value: Any, kinds: tuple[str, ...]) -> str:
-    """A setting that is one of several words. Raises BadInput."""
+def check_choice(name: str, value: Any, kinds: tuple[str, ...]) -> str:
+    """Check a setting that is one of `kinds` and return it. Raises BadInput."""
     if value not in kinds:
-        raise BadInput(f"there is no {name} {brief(value)}", expected=f"one of {', '.join(kinds)}")
+        raise BadInput(
+            f"there is no {name} {format_value(value)}", expected=f"one of {', '.join(kinds)}"
+        )
     return value

@@ -10,6 +10,17 @@
 
 Beside it stand the names of ComfyUI's model management: `load_models_gpu`, `free_memory`,
 `unet_dtype`, `VRAMState` and the others. Names load on first use; importing this is cheap.
+
+    plan/              decides which weights stay on the device and when the others pass through
+    managed/           a module under a budget: a call, its layers, its weights
+    stream/            moves weights by a plan: rings, slabs
+    carriers/          what moves bytes: CUDA streams, plain copies, a simulated device
+    packing/           packs weights without losing a bit
+    files/             weights in safetensors files
+    recording/         what weights did when, and its page
+    predict/           `fit`: whether and how fast a model will run
+    model_management/  ComfyUI's rules (specification 002)
+    interrupt          the flag that stops long work
 """
 
 from __future__ import annotations
@@ -18,26 +29,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.residency.group import Group
-    from holdfast.residency.in_step import together
-    from holdfast.residency.lora import add_lora, remove_lora
-    from holdfast.residency.managed import Managed
-    from holdfast.residency.managing import manage, unmanage
-    from holdfast.residency.prediction.fitting import Fit, fit
+    from holdfast.residency.managed.group import Group
+    from holdfast.residency.managed.lockstep import together
+    from holdfast.residency.managed.lora import add_lora, remove_lora
+    from holdfast.residency.managed.manage import manage, unmanage
+    from holdfast.residency.managed.managed import Managed
+    from holdfast.residency.predict.fit import Fit, fit
 
 _HOME: dict[str, tuple[str, ...]] = {
-    "managing": ("manage", "unmanage"),
-    "managed": ("Managed",),
-    "group": ("Group",),
-    "in_step": ("together",),
-    "lora": ("add_lora", "remove_lora"),
-    "prediction.fitting": ("Fit", "fit"),
-    "rules.states": ("CPUState", "VRAMState"),
-    "rules.machine": ("Machine",),
-    "rules.options": ("Options", "add_arguments", "from_args"),
-    "rules.attention": ("choose_attention",),
-    "rules.reserve": ("weight_budget",),
-    "rules.current": (
+    "managed.manage": ("manage", "unmanage"),
+    "managed.managed": ("Managed",),
+    "managed.group": ("Group",),
+    "managed.lockstep": ("together",),
+    "managed.lora": ("add_lora", "remove_lora"),
+    "predict.fit": ("Fit", "fit"),
+    "model_management.rules.states": ("CPUState", "VRAMState"),
+    "model_management.rules.machine": ("Machine",),
+    "model_management.rules.options": ("Options", "add_arguments", "from_args"),
+    "model_management.rules.attention": ("choose_attention",),
+    "model_management.rules.reserve": ("weight_budget",),
+    "model_management.rules.current": (
         *("get_torch_device", "get_torch_device_name", "get_total_memory", "get_free_memory"),
         *("machine_now", "extra_reserved_memory", "minimum_inference_memory"),
         *("maximum_vram_for_weights", "device_supports_non_blocking"),
@@ -55,21 +66,21 @@ _HOME: dict[str, tuple[str, ...]] = {
         *("is_device_mps", "is_device_xpu", "is_device_cuda"),
         *("set_options", "set_machine", "running_as"),
     ),
-    "models.loaded": (
+    "model_management.models.loaded": (
         *("LoadedModel", "current_loaded_models", "load_models_gpu", "load_model_gpu"),
         *("free_memory", "use_more_memory", "offloaded_memory", "loaded_models"),
         *("unload_all_models", "cleanup_models_gc", "cleanup_models"),
     ),
-    "models.patcher": ("Patcher",),
-    "models.cache": ("soft_empty_cache",),
+    "model_management.models.patcher": ("Patcher",),
+    "model_management.models.cache": ("soft_empty_cache",),
     "interrupt": (
         *("InterruptProcessingException", "interrupt_current_processing", "interrupting"),
         *("processing_interrupted", "throw_exception_if_processing_interrupted"),
     ),
-    "models.offload": (
+    "model_management.models.offload": (
         *("get_offload_stream", "current_stream", "sync_stream", "cast_to", "cast_to_device"),
     ),
-    "models.pinned": ("pin_memory", "unpin_memory", "total_pinned_bytes"),
+    "model_management.models.pinned": ("pin_memory", "unpin_memory", "total_pinned_bytes"),
     "packing.pack": ("Decoder", "Layout", "decoder", "unpack"),
     "files.loading": ("Loaded", "Loading", "kept_in_fp32", "load"),
     "files.reading": ("Reading", "read_into"),
@@ -78,8 +89,14 @@ _HOME: dict[str, tuple[str, ...]] = {
 }
 # These change with the options or the machine, so they are looked up each time.
 _LIVE = {
-    "rules.current": ("vram_state", "cpu_state", "lowvram_available", "total_vram", "total_ram"),
-    "models.offload": ("NUM_STREAMS",),
+    "model_management.rules.current": (
+        "vram_state",
+        "cpu_state",
+        "lowvram_available",
+        "total_vram",
+        "total_ram",
+    ),
+    "model_management.models.offload": ("NUM_STREAMS",),
 }
 _MODULE_OF = {
     name: module for homes in (_HOME, _LIVE) for module, names in homes.items() for name in names

@@ -1,10 +1,7 @@
-"""Breaking off long work: one flag that loads and steps look at.
+"""The flag that stops long work: checked before every layer and between the parts of a load.
 
-Covers: setting, reading and taking the flag; Ctrl-C that sets it.
-Leaves to others: where to look (before every layer, between the parts of a load) and how to leave
-things whole.
-Promise: looking costs one attribute read while nobody asked to stop; one request stops one piece
-of work, however many threads look.
+A check costs one attribute read while the flag is not set. One request stops one piece of work,
+however many threads check.
 """
 
 from __future__ import annotations
@@ -17,37 +14,37 @@ from types import FrameType
 
 
 class InterruptProcessingException(Exception):
-    """Somebody asked for the work under way to stop. No failure, so no HoldfastError."""
+    """A stop was requested. Not a failure, so not a HoldfastError."""
 
 
 class _Request:
-    """Whether to stop. `wanted` is read without the lock, and changed under it."""
+    """The stop flag. `wanted` is read without the lock and changed under it."""
 
     __slots__ = ("lock", "wanted")
 
     def __init__(self) -> None:
         self.wanted = False
-        self.lock = threading.RLock()  # a signal may set the flag while its own thread takes it
+        self.lock = threading.RLock()  # a signal handler may run while its own thread holds it
 
 
 _request = _Request()
 
 
 def interrupt_current_processing(value: bool = True) -> None:
-    """Ask the work under way to stop at its next look; False takes the request back."""
+    """Ask running work to stop at its next check; False withdraws the request."""
     with _request.lock:
         _request.wanted = bool(value)
 
 
 def processing_interrupted() -> bool:
-    """Whether a request to stop is waiting to be seen. Does not clear it."""
+    """Whether a stop request is pending. Does not clear it."""
     return _request.wanted
 
 
 def throw_exception_if_processing_interrupted() -> None:
-    """Raise InterruptProcessingException if a request is waiting, and clear it.
+    """Raise InterruptProcessingException if a stop request is pending, and clear it.
 
-    Of several threads that look at once, one gets the exception.
+    If several threads check at once, one of them raises.
     """
     if not _request.wanted:
         return
@@ -61,21 +58,20 @@ def throw_exception_if_processing_interrupted() -> None:
 def interrupting(
     on_signal: Callable[[], object] = interrupt_current_processing,
 ) -> Iterator[None]:
-    """In the block, the first Ctrl-C calls `on_signal` (sets the flag); a second one is Ctrl-C.
+    """In the block, the first Ctrl-C calls `on_signal` (sets the flag); a second one interrupts.
 
-    For a main thread that waits for work in other threads. Handlers belong to the main thread: in
-    any other this does nothing. The handler that was there is back afterwards, and so is the flag:
-    a request made by Ctrl-C that nobody saw does not stop later work.
+    For a main thread that waits for other threads; in any other thread this does nothing. The
+    previous handler is restored afterwards, and a request from Ctrl-C that was not seen is cleared.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.getsignal(signal.SIGINT)
-    asked = False
+    requested = False
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
+        nonlocal requested
+        requested = True
         signal.signal(signal.SIGINT, before if callable(before) else signal.default_int_handler)
         on_signal()
 
@@ -84,5 +80,5 @@ def interrupting(
         yield
     finally:
         signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
-        if asked and on_signal is interrupt_current_processing:
+        if requested and on_signal is interrupt_current_processing:
             interrupt_current_processing(False)

@@ -1,8 +1,24 @@
-"""What the machine is: NUMA nodes, CPUs, caches, GPUs of any vendor, and the links between them.
+"""The machine: NUMA nodes, CPUs, caches, GPUs of any vendor, and the links between them.
 
-from holdfast import topology
-machine = topology.discover()
-print(topology.tree(machine))
+    from holdfast import topology
+    machine = topology.discover()
+    print(topology.tree(machine))
+
+Modules:
+
+    model           the description of a machine, as frozen dataclasses
+    discover        ask all probes and merge their answers
+    probes          sources of facts: sysfs, PCI, NVML, OpenCL, torch; simulated machines
+    merge           one machine from the answers of several probes
+    measuring       time memory and GPU links (`measure`)
+    speed           the benchmarks behind `measure`, and their stored results
+    render          a machine as a tree or as SVG
+    numa            NUMA system calls: bind and move pages, bind threads
+    control_groups  memory limits of Linux control groups
+    sysfs           read small files of sysfs and procfs
+    isolate         call a function in a child process
+    amx             CPUs that claim AMX without having it
+    native          machine code as a Python function
 """
 
 from __future__ import annotations
@@ -33,8 +49,8 @@ if TYPE_CHECKING:
     from holdfast.topology.measuring import measure
     from holdfast.topology.render import svg, tree
 
-# Knowing the machine should not cost the time to load stop-watches and pictures. No sub-module
-# has the name of one of these functions, so importing one cannot take the function's place.
+# Imported on first use, to keep `discover` fast. No sub-module may have the name of one of these
+# functions: importing it would replace the function.
 _LATER = {"measure": "measuring", "svg": "render", "tree": "render"}
 
 __all__ = [

@@ -1,7 +1,7 @@
-"""AMX as it is: some virtual machines set the CPU's flag for it without giving its tiles.
+"""Detects virtual machines that set the CPU flag of AMX but have no AMX tiles.
 
-Libraries that believe the flag (oneDNN up to 3.12, and with it torch up to 2.13) then die of an
-illegal instruction in the first bf16 product (oneDNN issue 5689).
+Libraries that trust the flag (oneDNN up to 3.12, and so torch up to 2.13) crash there with an
+illegal instruction in the first bf16 matrix product (oneDNN issue 5689).
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from holdfast.topology import native
 _CPUID_EAX = "53 89f8 31c9 0fa2 5b c3"
 _TILE_INFORMATION = 0x1D
 
-# The most that oneDNN may use instead: everything up to AMX.
+# oneDNN may use everything below AMX.
 VARIABLE, WITHOUT_AMX = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16"
 
 
 @functools.cache
 def flag_without_tiles(root: Path = Path("/")) -> bool:
-    """Whether this machine claims AMX and has no tile palette. False where nobody can tell."""
+    """Whether this machine claims AMX and has no tile palette; False if that is unknown."""
     try:
         flags = (root / "proc/cpuinfo").read_text()
     except OSError:
         return False
     if " amx_tile" not in flags:
         return False
-    cpuid = native.function(_CPUID_EAX, ctypes.c_uint32, ctypes.c_uint32)
+    cpuid = native.make_function(_CPUID_EAX, ctypes.c_uint32, ctypes.c_uint32)
     return cpuid is not None and cpuid(_TILE_INFORMATION) == 0
 
 
-def keep_from_crashing() -> bool:
-    """Tell oneDNN not to use what is not there; True if that was needed.
+def disable_broken_amx() -> bool:
+    """Keep oneDNN from using AMX if it would crash; returns whether it would.
 
-    Has to come before the first product in this process. A value set by the user stays.
+    Call it before the first matrix product of the process. A value set by the user stays.
     """
     if not flag_without_tiles():
         return False

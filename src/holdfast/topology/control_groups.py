@@ -1,7 +1,4 @@
-"""Limits on memory that Linux control groups put on this process.
-
-Promise: reads files below `root` alone; where there is no limit there is None.
-"""
+"""Memory limits of this process by Linux control groups; None means no limit."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from pathlib import Path
 
 from holdfast.topology.sysfs import read, read_natural
 
-# Version 1 groups say "no limit" with the largest multiple of a page below 2**63.
+# Version 1 writes the largest multiple of a page below 2**63 for "no limit".
 _NO_LIMIT = 2**62
 _VERSIONS = {
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -21,17 +18,17 @@ _VERSIONS = {
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:
-    """The smallest limit on the way up from this process's group."""
+    """The smallest limit of this process's group and its parents."""
     return min((limit for limit, _ in _groups(root)), default=None)
 
 
 def memory_left(root: Path = Path("/")) -> int | None:
-    """What the groups of this process may still take; caches that can be dropped count as free."""
+    """The bytes this process may still allocate; caches that can be dropped count as free."""
     return min((max(0, limit - used) for limit, used in _groups(root)), default=None)
 
 
 def _groups(root: Path) -> Iterator[tuple[int, int]]:
-    """Limit and use of each group that limits this process."""
+    """Limit and used bytes of each group that limits this process."""
     for folder, version in _folders(root):
         limit = read_natural(folder / _VERSIONS[version][0])
         if limit is not None and limit < _NO_LIMIT:
@@ -40,7 +37,7 @@ def _groups(root: Path) -> Iterator[tuple[int, int]]:
 
 @functools.cache
 def _folders(root: Path) -> tuple[tuple[Path, int], ...]:
-    """Where a limit may stand: this process's group and those around it. They stay the same."""
+    """Folders with a limit: this process's group and its parents, which do not change."""
     found: list[tuple[Path, int]] = []
     for line in (read(root / "proc/self/cgroup") or "").splitlines():
         _, _, rest = line.partition(":")
@@ -52,8 +49,8 @@ def _folders(root: Path) -> tuple[tuple[Path, int], ...]:
         else:
             continue
         folder = base / group.strip("/")
-        places = (p for p in (folder, *folder.parents) if p.is_relative_to(base))
-        found += [(place, version) for place in places if (place / _VERSIONS[version][0]).exists()]
+        folders = (p for p in (folder, *folder.parents) if p.is_relative_to(base))
+        found += [(f, version) for f in folders if (f / _VERSIONS[version][0]).exists()]
     return tuple(found)
 
 

@@ -1,8 +1,6 @@
-"""Find out what the machine is: ask every probe, merge their answers.
+"""Discovers the machine: asks every probe and merges the answers.
 
-Covers: which probes to ask, in what process; what a failure means; the process-wide result.
-Leaves to others: the answers (probes), putting them together (merge), timing (measure).
-Promise: one probe failing never breaks discovery; its reason is kept in `Topology.probes`.
+A probe that fails does not break discovery; `Topology.probes` has the reason.
 """
 
 from __future__ import annotations
@@ -32,9 +30,8 @@ _found: dict[Config, Topology] = {}
 def discover(refresh: bool = False, *, config: Config | None = None) -> Topology:
     """This machine, or the one `config` names (simulated, or recorded below another root).
 
-    The first answer is kept for the process; `refresh` asks again.
-    Raises BadInput if the config names an unknown probe, a root that is no folder or a simulated
-    machine that cannot be read; never because a probe failed.
+    The result is cached for the process; `refresh` asks again. Raises BadInput for an unknown
+    probe, a root that is no folder or a malformed simulated machine; not for a failed probe.
     """
     config = config or Config.load()
     with _lock:
@@ -54,7 +51,7 @@ def _discover(config: Config) -> Topology:
         )
     wanted = config.probes or tuple(PROBES)
     for name in wanted:
-        PROBES.entry(name)  # refuses an unknown name before anything is asked
+        PROBES.entry(name)  # raises NotFound before any probe runs
     asked = [name for name in PROBES if name in wanted and (here or name in FROM_FILES)]
     answers = _ask_all(asked, config)
     reports = [
@@ -67,7 +64,7 @@ def _discover(config: Config) -> Topology:
 
 
 def utc_now() -> str:
-    """The time, to the second, as the documents write it."""
+    """The time in ISO 8601, to the second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
@@ -78,7 +75,7 @@ class _Answer:
 
 
 def _ask_all(names: list[str], config: Config) -> dict[str, _Answer]:
-    """Ask the slow probes in their processes while the others run here; answers in order."""
+    """Run the slow probes in child processes and the others here; answers in order."""
     slow = [n for n in names if n in IN_A_CHILD and importlib.util.find_spec(IN_A_CHILD[n])]
     answers: dict[str, _Answer] = {}
     if slow:
@@ -91,7 +88,7 @@ def _ask_all(names: list[str], config: Config) -> dict[str, _Answer]:
 def _ask_here(names: list[str], config: Config, answers: dict[str, _Answer]) -> None:
     for name in names:
         if name == "psutil" and "linux" in answers and answers["linux"].topology:
-            report = ProbeReport(name=name, status="skipped", reason="sysfs told it all")
+            report = ProbeReport(name=name, status="skipped", reason="sysfs has all of it")
             answers[name] = _Answer(report, None)
         else:
             answers[name] = _ask(name, lambda name=name: PROBES[name](config))
@@ -102,7 +99,7 @@ def _ask_in_children(
 ) -> None:
     from holdfast.topology import isolate  # not needed on a machine without extras
 
-    # Left early, the children are ended first, so that the team's threads are soon over.
+    # On an early exit the children are killed first, so that the threads end soon.
     with Team() as team, isolate.Children() as children:
 
         def call(name: str) -> Topology:
@@ -119,7 +116,7 @@ def _ask_in_children(
 
 
 def answer(name: str) -> dict[str, object]:
-    """The child's side of asking a probe."""
+    """Run a probe; called in the child process."""
     return encode(PROBES[name](Config.load()))
 
 
@@ -135,7 +132,7 @@ def _ask(name: str, question: Callable[[], Topology]) -> _Answer:
         status, reason = "absent", _sentence(exc)
     except HoldfastError as exc:
         status, reason = "failed", _sentence(exc)
-    except Exception as exc:  # noqa: BLE001  the promise above
+    except Exception as exc:  # noqa: BLE001  a probe must not break discovery
         status, reason = "failed", f"{type(exc).__name__}: {exc}"
     elapsed_ms = round((time.perf_counter() - start) * 1000, 2)
     report = ProbeReport(name=name, status=status, reason=reason, elapsed_ms=elapsed_ms)

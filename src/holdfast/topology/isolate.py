@@ -1,10 +1,9 @@
-"""Call a function in a process of its own, for code that drives vendor libraries.
+"""Calls a function in a child process, for code that uses vendor libraries.
 
-A driver that crashes takes that process with it, one that hangs is ended after the time limit,
-and no context is left behind in the caller's process. The answer comes back in a file, because
-drivers print to standard output as they like.
-Promise: a Holdfast error of the function is raised here with its class and its three parts; no
-process and no file outlives the call, also after Ctrl-C.
+A driver that crashes ends only the child, one that hangs is killed after the time limit, and no
+device context stays in the caller. The answer comes in a file, because drivers print to standard
+output. A HoldfastError is raised here with its class and parts. No process and no file outlives the
+call, also after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.base import errors
-from holdfast.base.offering import never_offer
+from holdfast.base.announce import never_offer
 
 
 class Children(contextlib.AbstractContextManager["Children"]):
-    """Calls in processes of their own; leaving the block ends those that still run."""
+    """Calls in child processes; leaving the block kills those that still run."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[bytes]] = set()
@@ -40,7 +39,7 @@ class Children(contextlib.AbstractContextManager["Children"]):
                 _, stderr = child.communicate(timeout=timeout_s)
             except subprocess.TimeoutExpired as exc:
                 raise errors.OutOfTime(
-                    f"no answer from a process of its own within {timeout_s:g} s",
+                    f"no answer from a child process within {timeout_s:g} s",
                     expected="a driver that answers",
                     hint="a longer HOLDFAST_PROBE_TIMEOUT_S, or look for a driver that hangs",
                 ) from exc
@@ -53,7 +52,7 @@ class Children(contextlib.AbstractContextManager["Children"]):
     def _start(self, arguments: list[str]) -> subprocess.Popen[bytes]:
         with self._lock:
             if self._closed:
-                raise errors.Unsupported("no more calls: the block that made them was left")
+                raise errors.Unsupported("cannot start a call: the block has ended")
             child = subprocess.Popen(
                 [sys.executable, "-m", __name__, *arguments],
                 stdin=subprocess.DEVNULL,
@@ -66,7 +65,7 @@ class Children(contextlib.AbstractContextManager["Children"]):
     def _end(self, child: subprocess.Popen[bytes]) -> None:
         with self._lock:
             self._running.discard(child)
-        child.kill()  # does nothing to one that has ended
+        child.kill()  # does nothing if it has ended
         child.wait()
         if child.stderr is not None:
             child.stderr.close()
@@ -79,7 +78,7 @@ class Children(contextlib.AbstractContextManager["Children"]):
 
 
 def call(target: str, arguments: list[Any], *, timeout_s: float) -> Any:
-    """The result of "package.module:function" on `arguments`; both must be plain JSON values.
+    """Call "package.module:function" with `arguments`; these and the result must be JSON values.
 
     Raises OutOfTime after `timeout_s`, Unsupported if the process crashed.
     """
@@ -103,7 +102,7 @@ def _unpack(answer: dict[str, Any]) -> Any:
 
 
 def _main(target: str, arguments: str, answer: str) -> None:
-    """The child: call, and write what came of it."""
+    """The child process: call the function, write its result or error."""
     never_offer()
     module, _, function = target.partition(":")
     try:

@@ -1,8 +1,6 @@
-"""Time the machine: memory of every node from the CPUs of every node, and host to GPU and back.
+"""Measures the machine: memory of every node from the CPUs of every node, and GPU links.
 
-Covers: what to time in which order, the time limit, progress, keeping the results.
-Leaves to others: the stop-watches (speed).
-Promise: nothing is left bound or allocated; a step that fails is left out and named.
+Nothing stays bound or allocated. The report names the steps that failed.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from holdfast.topology.speed import store
 from holdfast.topology.speed.chase import chase_method
 from holdfast.topology.speed.host import HostMemory, region_bytes
 
-# (what is being timed, steps done, steps in all)
+# (label of the step, steps done, number of steps)
 Progress = Callable[[str, int, int], None]
 NAME = "measure"
 
@@ -42,21 +40,21 @@ def measure(
 ) -> Topology:
     """`topology` (this machine by default) with its measurements.
 
-    Results are kept for the machine, each with its date, and returned next time unless `refresh`.
-    Stops after `time_limit_s`: what was not reached keeps its older figure if it has one, and the
-    report named "measure" among `probes` says so. Raises Unsupported for a machine that is not
-    this one.
+    Results are stored for the machine, each with its date, and returned next time unless
+    `refresh`. Stops after `time_limit_s`: the other steps keep their older results, and the report
+    "measure" in `probes` says so. Raises Unsupported for another machine.
     """
     config = config or Config.load()
-    if not time_limit_s > 0:  # so that NaN is refused too
+    if not time_limit_s > 0:  # refuses NaN too
         raise BadInput(f"the time limit is {time_limit_s:g} s", expected="more than 0 seconds")
     topology = topology or discover(config=config)
     _refuse_other_machines(topology, config)
     if topology.measurements and not refresh:
         return topology
-    measured, report = _run(_steps(topology), time_limit_s, progress or _silent)
+    steps = [*_host_steps(topology), *_gpu_steps(topology)]
+    measured, report = _run(steps, time_limit_s, progress or (lambda label, done, total: None))
     probes = tuple(p for p in topology.probes if p.name != NAME)
-    kept = _renewed(topology.measurements, measured)
+    kept = _update(topology.measurements, measured)
     topology = topology.replace(measurements=kept, probes=(*probes, report))
     store.save(topology, config)
     return topology
@@ -73,14 +71,10 @@ def _refuse_other_machines(topology: Topology, config: Config) -> None:
         )
 
 
-def _renewed(old: tuple[Measurement, ...], new: list[Measurement]) -> tuple[Measurement, ...]:
-    """The new figures, and the old ones that no new one replaces."""
-    ways = {(m.source, m.target, m.mode) for m in new}
-    return (*new, *(m for m in old if (m.source, m.target, m.mode) not in ways))
-
-
-def _silent(label: str, done: int, total: int) -> None:
-    pass
+def _update(old: tuple[Measurement, ...], new: list[Measurement]) -> tuple[Measurement, ...]:
+    """The new results, and the old ones that none replaces."""
+    replaced = {(m.source, m.target, m.mode) for m in new}
+    return (*new, *(m for m in old if (m.source, m.target, m.mode) not in replaced))
 
 
 def _run(
@@ -113,10 +107,6 @@ def _run(
     return measured, report
 
 
-def _steps(topology: Topology) -> list[_Step]:
-    return [*_host_steps(topology), *_gpu_steps(topology)]
-
-
 # ---- host memory
 
 
@@ -130,7 +120,7 @@ def _host_steps(topology: Topology) -> Iterator[_Step]:
 
 
 def _homes(topology: Topology) -> list[tuple[Node, list[int]]]:
-    """Nodes with CPUs this process may use, and those CPUs."""
+    """Nodes with CPUs that this process may use, and those CPUs."""
     allowed = topology.usable_cpus
     homes = [
         (node, [c for c in node.cpus if allowed is None or c in allowed]) for node in topology.nodes
@@ -140,8 +130,8 @@ def _homes(topology: Topology) -> list[tuple[Node, list[int]]]:
 
 def _time_host(topology: Topology, home: Node, cpus: list[int], memory: Node) -> list[Measurement]:
     caches = [c.size_bytes for c in topology.caches if c.size_bytes and set(c.cpus) & set(cpus)]
-    bound = numa.supported() and len(topology.nodes) > 1
-    # A single node may get its memory on demand, and then does not count what can still come.
+    bound = numa.is_supported() and len(topology.nodes) > 1
+    # A single node may get memory on demand; its free bytes then miss what it can still get.
     free = memory.free_bytes if bound else topology.available_bytes or memory.free_bytes
     length = region_bytes(max(caches, default=None), free)
     threads = f"{len(cpus)} threads" if len(cpus) > 1 else "1 thread"
@@ -178,18 +168,20 @@ _TORCH_BACKENDS = ("cuda", "rocm", "xpu", "npu", "mlu")
 
 def _gpu_steps(topology: Topology) -> Iterator[_Step]:
     for gpu in topology.gpus:
-        way = _way(topology, gpu)
-        if way is None:
+        copier = _copier(topology, gpu)
+        if copier is None:
             continue
         for home, cpus in _homes(topology):
             yield _Step(
                 f"memory of node {home.id} to and from gpu {gpu.id}",
-                lambda left, g=gpu, w=way, h=home, c=cpus: _time_gpu(topology, g, w, h, c, left),
+                lambda left, g=gpu, by=copier, h=home, c=cpus: _time_gpu(
+                    topology, g, by, h, c, left
+                ),
             )
 
 
-def _way(topology: Topology, gpu: Gpu) -> tuple[str, str] | None:
-    """The library to copy with and the device's name in it."""
+def _copier(topology: Topology, gpu: Gpu) -> tuple[str, str] | None:
+    """The library that can copy to a GPU, and its name of the device."""
     backends = {d.id: d.backend for d in topology.torch}
     if gpu.torch and backends.get(gpu.torch) in _TORCH_BACKENDS:
         return "torch", gpu.torch
@@ -197,10 +189,10 @@ def _way(topology: Topology, gpu: Gpu) -> tuple[str, str] | None:
 
 
 def _time_gpu(
-    topology: Topology, gpu: Gpu, way: tuple[str, str], home: Node, cpus: list[int], left: float
+    topology: Topology, gpu: Gpu, copier: tuple[str, str], home: Node, cpus: list[int], left: float
 ) -> list[Measurement]:
-    library, device = way
-    bind = numa.supported() and len(topology.nodes) > 1
+    library, device = copier
+    bind = numa.is_supported() and len(topology.nodes) > 1
     rows: list[dict[str, Any]] = isolate.call(
         f"holdfast.topology.speed.{library}:copies",
         [device, home.id if bind else None, cpus],

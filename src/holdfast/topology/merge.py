@@ -1,7 +1,6 @@
-"""Put the answers of several probes together into one machine.
+"""Merges the answers of several probes into one machine. For each fact the first answer wins.
 
-Covers: the same GPU seen by several probes, joined by its PCI address; links between all places.
-Promise: merge() only reads its arguments; where two answers know the same fact, the first wins.
+GPUs of several probes are joined by PCI address.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ def merge(answers: Sequence[Topology]) -> Topology:
     lists: dict[str, Any] = {
         name: next((getattr(a, name) for a in answers if getattr(a, name)), ()) for name in _LISTS
     }
-    whole = Topology(**(facts | lists), simulated=any(answer.simulated for answer in answers))
-    whole = whole.replace(gpus=tuple(_with_unified_gpu(gpus, whole)))
-    settled = (_settled(gpu, whole) for gpu in whole.gpus)
-    numbered = tuple(dataclasses.replace(gpu, id=i) for i, gpu in enumerate(settled))
-    whole = whole.replace(gpus=numbered)
+    machine = Topology(**(facts | lists), simulated=any(answer.simulated for answer in answers))
+    machine = machine.replace(gpus=tuple(_with_unified_gpu(gpus, machine)))
+    completed = (_complete(gpu, machine) for gpu in machine.gpus)
+    numbered = tuple(dataclasses.replace(gpu, id=i) for i, gpu in enumerate(completed))
+    machine = machine.replace(gpus=numbered)
     peers = [link for answer in answers for link in answer.links]
-    return whole.replace(links=tuple(_links(whole, peers)))
+    return machine.replace(links=tuple(_links(machine, peers)))
 
 
 def _first(values: Iterable[object]) -> object:
@@ -54,17 +53,17 @@ def _first(values: Iterable[object]) -> object:
 
 
 def _gpus(answers: Sequence[Topology]) -> list[Gpu]:
-    """One GPU for each PCI address, in order of the address; those that only show come last."""
+    """One GPU for each PCI address, in order of the address; display-only devices last."""
     groups: dict[str, list[Gpu]] = {}
     unplaced: list[Gpu] = []
     for gpu in (gpu for answer in answers for gpu in answer.gpus):
         same = unplaced if gpu.pci_address is None else groups.setdefault(gpu.pci_address, [])
         same.append(gpu)
-    placed = [_joined(group) for _, group in sorted(groups.items())]
+    placed = [_join(group) for _, group in sorted(groups.items())]
     return sorted(placed + unplaced, key=lambda gpu: gpu.kind in ("display", "virtual"))
 
 
-def _joined(seen: list[Gpu]) -> Gpu:
+def _join(seen: list[Gpu]) -> Gpu:
     facts: dict[str, Any] = {
         field.name: _first(getattr(gpu, field.name) for gpu in seen)
         for field in dataclasses.fields(Gpu)
@@ -72,9 +71,9 @@ def _joined(seen: list[Gpu]) -> Gpu:
     return Gpu(**facts)
 
 
-def _with_unified_gpu(gpus: list[Gpu], whole: Topology) -> list[Gpu]:
-    """Apple's GPU has no PCI address: torch alone sees it."""
-    apple = [device for device in whole.torch if device.backend == "mps"]
+def _with_unified_gpu(gpus: list[Gpu], machine: Topology) -> list[Gpu]:
+    """Add Apple's GPU, which has no PCI address: only torch sees it."""
+    apple = [device for device in machine.torch if device.backend == "mps"]
     if not apple or gpus:
         return gpus
     device = apple[0]
@@ -90,15 +89,15 @@ def _with_unified_gpu(gpus: list[Gpu], whole: Topology) -> list[Gpu]:
     ]
 
 
-def _settled(gpu: Gpu, whole: Topology) -> Gpu:
-    """Near node where only one is possible, and the same card among OpenCL and torch devices."""
-    homes = [node.id for node in whole.nodes if node.cpus]
-    opencl = _same_card(gpu, [d for d in whole.opencl if d.kind != "cpu"], whole)
-    torch = _same_card(gpu, [d for d in whole.torch if d.backend != "cpu"], whole)
+def _complete(gpu: Gpu, machine: Topology) -> Gpu:
+    """Fill in the nearest node if there is only one, and facts of the OpenCL and torch devices."""
+    homes = [node.id for node in machine.nodes if node.cpus]
+    opencl = _same_card(gpu, [d for d in machine.opencl if d.kind != "cpu"], machine)
+    torch = _same_card(gpu, [d for d in machine.torch if d.backend != "cpu"], machine)
     node = gpu.numa_node
     if node is None and len(homes) == 1:
         node = homes[0]
-    memory = whole.node(gpu.memory_node) if gpu.memory_node is not None else None
+    memory = machine.node(gpu.memory_node) if gpu.memory_node is not None else None
     return dataclasses.replace(
         gpu,
         numa_node=node,
@@ -111,13 +110,13 @@ def _settled(gpu: Gpu, whole: Topology) -> Gpu:
     )
 
 
-def _same_card(gpu: Gpu, devices: list[D], whole: Topology) -> D | None:
-    """By PCI address; a device without one is the same card if it can be no other."""
+def _same_card(gpu: Gpu, devices: list[D], machine: Topology) -> D | None:
+    """The device with the GPU's PCI address, else the only one without an address that fits."""
     exact = [d for d in devices if d.pci_address and d.pci_address == gpu.pci_address]
     if exact:
         return exact[0]
     unplaced = [d for d in devices if d.pci_address is None and _vendor_fits(gpu, d)]
-    rivals = [g for g in whole.gpus if g.vendor == gpu.vendor]
+    rivals = [g for g in machine.gpus if g.vendor == gpu.vendor]
     return unplaced[0] if len(unplaced) == 1 and len(rivals) <= 1 else None
 
 
@@ -132,23 +131,23 @@ def _vendor_fits(gpu: Gpu, device: OpenclDevice | TorchDevice) -> bool:
 # ---- links
 
 
-def _links(whole: Topology, peers: Iterable[Link]) -> list[Link]:
-    places = {f"pci:{gpu.pci_address}": f"gpu:{gpu.id}" for gpu in whole.gpus}
+def _links(machine: Topology, peers: Iterable[Link]) -> list[Link]:
+    endpoints = {f"pci:{gpu.pci_address}": f"gpu:{gpu.id}" for gpu in machine.gpus}
     renamed = [
         dataclasses.replace(
             link,
-            source=places.get(link.source, link.source),
-            target=places.get(link.target, link.target),
+            source=endpoints.get(link.source, link.source),
+            target=endpoints.get(link.target, link.target),
         )
         for link in peers
     ]
-    return [*_node_links(whole), *_host_links(whole), *_best_of_each_pair(renamed)]
+    return [*_node_links(machine), *_host_links(machine), *_best_of_each_pair(renamed)]
 
 
-def _node_links(whole: Topology) -> list[Link]:
-    """Every pair of nodes, with the firmware's figures where they hold for that pair."""
+def _node_links(machine: Topology) -> list[Link]:
+    """A link for each pair of nodes, with the firmware's figures for that pair."""
     links = []
-    for a, b in itertools.combinations(whole.nodes, 2):
+    for a, b in itertools.combinations(machine.nodes, 2):
         hmat = _hmat_between(a, b) or _hmat_between(b, a)
         bandwidth = hmat.read_bandwidth_mb_s if hmat else None
         links.append(
@@ -156,7 +155,7 @@ def _node_links(whole: Topology) -> list[Link]:
                 source=f"node:{a.id}",
                 target=f"node:{b.id}",
                 kind="numa",
-                distance=whole.distance(a.id, b.id),
+                distance=machine.distance(a.id, b.id),
                 bandwidth_gb_s=bandwidth / 1000 if bandwidth else None,
                 latency_ns=hmat.read_latency_ns if hmat else None,
             )
@@ -168,12 +167,12 @@ def _hmat_between(initiator: Node, target: Node) -> Performance | None:
     return target.hmat if target.hmat and initiator.id in target.hmat.initiators else None
 
 
-def _host_links(whole: Topology) -> list[Link]:
-    """From each GPU to the node it hangs on."""
+def _host_links(machine: Topology) -> list[Link]:
+    """A link from each GPU to its nearest node."""
     links = []
-    for gpu in whole.gpus:
-        only_shows = gpu.kind in ("display", "virtual") and gpu.link is None
-        if gpu.numa_node is None or only_shows:
+    for gpu in machine.gpus:
+        display_only = gpu.kind in ("display", "virtual") and gpu.link is None
+        if gpu.numa_node is None or display_only:
             continue
         kind: LinkKind = "c2c" if gpu.memory_node is not None else "pcie"
         if gpu.kind == "integrated" and gpu.link is None:
@@ -191,7 +190,7 @@ def _host_links(whole: Topology) -> list[Link]:
 
 
 def _best_of_each_pair(links: list[Link]) -> list[Link]:
-    """Where two GPUs are joined by NVLink or xGMI, the way over PCIe is of no interest."""
+    """Drop PCIe links between GPUs that have NVLink or xGMI."""
     pairs: dict[frozenset[str], Link] = {}
     for link in links:
         pair = frozenset((link.source, link.target))

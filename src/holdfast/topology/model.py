@@ -1,8 +1,6 @@
-"""What a machine is, as frozen values: nodes, CPUs, caches, GPUs, devices, links.
+"""The description of a machine as frozen dataclasses: nodes, CPUs, caches, GPUs, links.
 
-Covers: the words, and questions a description answers by itself (packages, cores, near node).
-Leaves to others: finding out (probes, discover), timing (measure), pictures (render).
-Promise: a description never changes; unknown is None, never 0; JSON and back loses nothing.
+Unknown is None, never 0. The descriptions of classes and fields are those of `schema.json`.
 """
 
 from __future__ import annotations
@@ -37,9 +35,9 @@ class HugePages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Performance:
-    """What the firmware's HMAT table says about reaching a node from its nearest initiators."""
+    """Speed of a node from its nearest initiators, from the firmware's HMAT table."""
 
-    initiators: tuple[int, ...] = about("nodes these figures hold for", default=())
+    initiators: tuple[int, ...] = about("nodes that access the memory", default=())
     read_latency_ns: int | None = about("latency of a read", default=None)
     write_latency_ns: int | None = about("latency of a write", default=None)
     read_bandwidth_mb_s: int | None = about("bandwidth of reads", default=None)
@@ -52,19 +50,19 @@ class Node:
 
     id: int = about("the kernel's number")
     total_bytes: int | None = about("memory of the node", default=None)
-    free_bytes: int | None = about("memory nobody uses at the moment", default=None)
+    free_bytes: int | None = about("memory that is free now", default=None)
     cpus: tuple[int, ...] = about("CPUs of the node; none on a memory-only node", default=())
     distances: tuple[int | None, ...] = about(
         "the kernel's relative distance to each node, in the order of the nodes (10 is local)",
         default=(),
     )
-    memory_kind: MemoryKind | None = about("what the memory is made of", default=None)
+    memory_kind: MemoryKind | None = about("kind of memory", default=None)
     hugepages: tuple[HugePages, ...] = about("huge page pools", default=())
-    hmat: Performance | None = about("figures from the firmware", default=None)
+    hmat: Performance | None = about("speed, from the firmware", default=None)
 
     @property
     def memory_only(self) -> bool:
-        """Memory without CPUs: CXL, GPU memory, persistent memory."""
+        """Whether the node has no CPUs: CXL, GPU memory, persistent memory."""
         return not self.cpus
 
 
@@ -93,7 +91,7 @@ class Cache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PcieLink:
-    """A PCI Express connection: as it runs now and as it could run."""
+    """A PCI Express link: its speed now and its highest speed."""
 
     speed_gt_s: float | None = about("speed now; idle GPUs clock it down", default=None)
     width: int | None = about("lanes now", default=None)
@@ -114,19 +112,19 @@ class PcieLink:
 class Gpu:
     """A GPU or accelerator card of any vendor."""
 
-    id: int = about("Holdfast's number: by PCI address, those that only show pictures last")
+    id: int = about("Holdfast's number: by PCI address, display-only devices last")
     pci_address: str | None = about("domain:bus:device.function", default=None)
-    vendor: str | None = about("who made it", default=None)
+    vendor: str | None = about("manufacturer", default=None)
     name: str | None = about("model name", default=None)
-    kind: GpuKind | None = about("what sort of device it is", default=None)
+    kind: GpuKind | None = about("kind of device", default=None)
     pci_id: str | None = about("vendor:device in hexadecimal", default=None)
-    uuid: str | None = about("the vendor's unique name for this card", default=None)
-    driver: str | None = about("kernel driver in charge", default=None)
+    uuid: str | None = about("the vendor's unique id of this card", default=None)
+    driver: str | None = about("kernel driver", default=None)
     memory_bytes: int | None = about("device memory", default=None)
-    free_bytes: int | None = about("device memory nobody uses at the moment", default=None)
-    numa_node: int | None = about("node whose memory and CPUs are nearest", default=None)
+    free_bytes: int | None = about("device memory that is free now", default=None)
+    numa_node: int | None = about("nearest node", default=None)
     memory_node: int | None = about(
-        "node that is this GPU's own memory, where the CPU shares its address space", default=None
+        "node that is this GPU's own memory, where CPU and GPU share an address space", default=None
     )
     link: PcieLink | None = about("connection to the host", default=None)
     opencl: str | None = about("id of the same card among the OpenCL devices", default=None)
@@ -140,7 +138,7 @@ class OpenclDevice:
     id: str = about("platform and device position: opencl:0:0")
     platform: str = about("name of the runtime")
     name: str = about("name of the device")
-    kind: OpenclKind | None = about("sort", default=None)
+    kind: OpenclKind | None = about("kind of device", default=None)
     version: str | None = about("OpenCL version of the device", default=None)
     compute_units: int | None = about("compute units", default=None)
     memory_bytes: int | None = about("global memory", default=None)
@@ -165,13 +163,14 @@ class TorchDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A way between two places ("node:0", "gpu:1"), as the machine describes it."""
+    """A link between two endpoints ("node:0", "gpu:1"), as the machine describes it."""
 
-    source: str = about("place the link starts from")
+    source: str = about("endpoint the link starts from")
     target: str = about("place it leads to")
     kind: LinkKind = about("what it is made of")
     via: str | None = about(
-        "where two PCIe devices meet: switch, host-bridge, node or system", default=None
+        "nearest common bridge of two PCIe devices: switch, host-bridge, node or system",
+        default=None,
     )
     distance: int | None = about("the kernel's relative distance, 10 is local", default=None)
     lanes: int | None = about("parallel links or lanes in use", default=None)
@@ -181,14 +180,14 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """A rate or latency that was timed, from the place data comes from to where it goes."""
+    """A measured bandwidth or latency, from the source of the data to its target."""
 
-    source: str = about("place the data comes from")
-    target: str = about("place the data goes to")
+    source: str = about("endpoint the data comes from")
+    target: str = about("endpoint the data goes to")
     mode: Literal["read", "write", "pinned", "pageable"] = about(
         "read, write: CPUs of a node on a node's memory; pinned, pageable: host to GPU and back"
     )
-    bandwidth_gb_s: float | None = about("rate", default=None)
+    bandwidth_gb_s: float | None = about("bandwidth", default=None)
     latency_ns: float | None = about("time of one dependent access", default=None)
     method: str = about("how it was measured", default="")
     measured_at: str = about("date and time, ISO 8601, UTC", default="")
@@ -196,11 +195,11 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeReport:
-    """How asking one source of facts went."""
+    """The result of one probe."""
 
     name: str = about("name of the probe")
-    status: ProbeStatus = about("ok, absent (not installed or nothing there), failed, skipped")
-    reason: str | None = about("why, when not ok; or remarks", default=None)
+    status: ProbeStatus = about("ok, absent (no package or no such hardware), failed, skipped")
+    reason: str | None = about("reason when not ok; or remarks", default=None)
     elapsed_ms: float | None = about("time it took", default=None)
 
 
@@ -208,8 +207,8 @@ class ProbeReport:
 class Topology:
     """A machine and its memory at one moment."""
 
-    schema_version: int = about("version of this document's form", default=SCHEMA_VERSION)
-    simulated: bool = about("whether the machine is made up", default=False)
+    schema_version: int = about("version of this document's schema", default=SCHEMA_VERSION)
+    simulated: bool = about("whether the machine is simulated", default=False)
     machine_id: str | None = about("hash that stays the same on one machine", default=None)
     hostname: str | None = about("network name", default=None)
     system: str | None = about("operating system", default=None)
@@ -218,15 +217,15 @@ class Topology:
     cpu_model: str | None = about("name of the CPU", default=None)
     page_bytes: int | None = about("size of a memory page", default=None)
     memory_bytes: int | None = about(
-        "memory of the machine by the system's own count; virtual machines that get memory on "
-        "demand count it all here, and in a node only what has arrived",
+        "memory of the machine as the system counts it; virtual machines that get memory on "
+        "demand count all of it here, but in a node only what they have got",
         default=None,
     )
     available_bytes: int | None = about(
         "memory that programs can still get, caches included", default=None
     )
     memory_limit_bytes: int | None = about(
-        "most this process may use by its control group; none when not limited", default=None
+        "limit of this process's control group; null without a limit", default=None
     )
     usable_cpus: tuple[int, ...] | None = about("CPUs this process may run on", default=None)
     discovered_at: str | None = about("date and time, ISO 8601, UTC", default=None)
@@ -236,9 +235,9 @@ class Topology:
     gpus: tuple[Gpu, ...] = about("GPUs and accelerators", default=())
     opencl: tuple[OpenclDevice, ...] = about("OpenCL devices", default=())
     torch: tuple[TorchDevice, ...] = about("torch devices", default=())
-    links: tuple[Link, ...] = about("ways between nodes and GPUs", default=())
-    measurements: tuple[Measurement, ...] = about("what was timed on this machine", default=())
-    probes: tuple[ProbeReport, ...] = about("how each source of facts answered", default=())
+    links: tuple[Link, ...] = about("links between nodes and GPUs", default=())
+    measurements: tuple[Measurement, ...] = about("measured bandwidths and latencies", default=())
+    probes: tuple[ProbeReport, ...] = about("result of each probe", default=())
 
     @property
     def packages(self) -> dict[int | None, tuple[Cpu, ...]]:
@@ -251,7 +250,7 @@ class Topology:
         """CPUs by core: each inner tuple holds the hardware threads of one core."""
         groups: dict[tuple[int | None, int | None, int], list[Cpu]] = {}
         for cpu in self.cpus:
-            # A CPU that does not tell its core is a core of its own.
+            # A CPU with an unknown core counts as a core.
             core = cpu.core if cpu.core is not None else -1 - cpu.id
             groups.setdefault((cpu.package, cpu.die, core), []).append(cpu)
         return tuple(tuple(group) for group in groups.values())
@@ -274,7 +273,7 @@ class Topology:
         return node.distances[order.index(target)]
 
     def probe(self, name: str) -> ProbeReport | None:
-        """How the probe of that name went."""
+        """The report of the probe with that name."""
         return next((p for p in self.probes if p.name == name), None)
 
     def replace(self, **changes: Any) -> Topology:
@@ -287,7 +286,7 @@ class Topology:
 
     @classmethod
     def from_json(cls, text: str) -> Topology:
-        """The description in `text`; raises BadInput naming the place that is wrong."""
+        """The description in `text`; raises BadInput with the path of a bad value."""
         hint = "write the file again with: holdfast topo --json"
         try:
             data = json.loads(text)

@@ -1,9 +1,7 @@
-"""NUMA on Linux by raw system calls: bind pages and threads, move pages, ask where they are.
+"""NUMA system calls of Linux: bind and move pages, bind threads, find the nodes of pages.
 
-Covers: mbind, set_mempolicy, get_mempolicy, move_pages, thread affinity, private memory.
-Leaves to others: deciding where things belong (measure, memory).
-Promise: a call the kernel refuses raises Unsupported with the kernel's reason; nothing is left
-bound by the context managers here, also when the body raises.
+A call that the kernel refuses raises Unsupported with its reason. The context managers restore the
+earlier binding, also when the body raises.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.base.errors import Unsupported
 
-# Numbers of the calls: (mbind, set_mempolicy, get_mempolicy, move_pages).
+# System call numbers: (mbind, set_mempolicy, get_mempolicy, move_pages).
 _CALLS = {
     "x86_64": (237, 238, 239, 279),
     "aarch64": (235, 237, 236, 239),
@@ -34,8 +32,8 @@ _MASK_BITS = _MASK_WORDS * 64
 PAGE_BYTES = mmap.PAGESIZE
 
 
-def supported() -> bool:
-    """Whether these calls exist on this system at all."""
+def is_supported() -> bool:
+    """Whether this system has these calls."""
     return platform.system() == "Linux" and platform.machine() in _CALLS
 
 
@@ -48,10 +46,10 @@ def bind(
     move: bool = True,
     strict: bool = True,
 ) -> None:
-    """Have the pages of a region come from `nodes`; with `move`, those that are there already too.
+    """Allocate the pages of a region on `nodes`; with `move`, also move existing pages.
 
-    Interleaved and preferred pages are moved where that works; that a bound one could not be is an
-    error where `strict`.
+    With `strict`, raises Unsupported if a page could not be moved for BIND; other modes move what
+    they can.
     """
     flags = 0 if mode == DEFAULT or not move else _MOVE | (_STRICT * (mode == BIND and strict))
     mask = _mask(nodes) if nodes else None
@@ -60,7 +58,7 @@ def bind(
 
 @contextlib.contextmanager
 def allocating_on(nodes: Sequence[int], mode: int = BIND) -> Iterator[None]:
-    """Within the block, new pages of this thread come from `nodes`."""
+    """In the block, new pages of this thread are allocated on `nodes`."""
     before, before_nodes = ctypes.c_int(), (ctypes.c_ulong * _MASK_WORDS)()
     _call(2, ctypes.byref(before), before_nodes, _MASK_BITS, 0, 0, what="get_mempolicy")
     _call(1, mode, _mask(nodes), _MASK_BITS, what="set_mempolicy")
@@ -73,7 +71,7 @@ def allocating_on(nodes: Sequence[int], mode: int = BIND) -> Iterator[None]:
 
 @contextlib.contextmanager
 def running_on(cpus: Sequence[int]) -> Iterator[None]:
-    """Within the block, this thread runs on `cpus`."""
+    """In the block, this thread runs on `cpus`."""
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, cpus)
@@ -89,9 +87,9 @@ def running_on(cpus: Sequence[int]) -> Iterator[None]:
 
 
 def nodes_of(address: int, length: int, *, pid: int = 0) -> list[int]:
-    """The node of every page; a negative number is the kernel's reason (-2: never touched).
+    """The node of each page, or a negative errno (-2: never touched).
 
-    `pid` names another process, whose memory this one may look at.
+    `pid` is another process whose memory this one may inspect.
     """
     count = -(-length // PAGE_BYTES)
     pages = array("Q", range(address, address + count * PAGE_BYTES, PAGE_BYTES))
@@ -101,16 +99,16 @@ def nodes_of(address: int, length: int, *, pid: int = 0) -> list[int]:
 
 
 def move(pages: Sequence[int], node: int, *, pid: int = 0) -> list[int]:
-    """Move the pages at these addresses to `node`: for each its node now, or the kernel's reason.
+    """Move the pages at these addresses to `node`; returns the node of each, or a negative errno.
 
-    A page that cannot be moved stays where it is, and its content with it. Raises Unsupported
-    where the kernel refuses the whole call (no such node, not allowed).
+    A page that cannot be moved stays as it is. Raises Unsupported if the kernel refuses the whole
+    call (no such node, not allowed).
     """
     count = len(pages)
     addresses, nodes = array("Q", pages), array("i", [node]) * count
-    status = array("i", [-errno.EAGAIN]) * count  # for what the kernel does not get to
+    status = array("i", [-errno.EAGAIN]) * count  # for pages that the kernel does not reach
     arguments = (pid, count, _at(addresses), _at(nodes), _at(status), _MOVE)
-    if _call(3, *arguments, what="move_pages", except_for=errno.ENOMEM) < 0:  # in the middle of it
+    if _call(3, *arguments, what="move_pages", except_for=errno.ENOMEM) < 0:  # partly done
         return [-errno.ENOMEM if code == -errno.EAGAIN else code for code in status]
     return status.tolist()
 
@@ -120,9 +118,9 @@ def _at(numbers: array[int]) -> ctypes.c_void_p:
 
 
 class Region(contextlib.AbstractContextManager["Region"]):
-    """Private, page-aligned memory outside the Python heap, given back on close.
+    """Private, page-aligned memory outside the Python heap, freed on close.
 
-    Close fails while something (a memoryview, an array) still looks at it: nothing dangles.
+    Closing raises BufferError while a memoryview or an array still refers to it.
     """
 
     def __init__(self, length: int, *, huge: bool = False) -> None:
@@ -140,7 +138,7 @@ class Region(contextlib.AbstractContextManager["Region"]):
         self.close()
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self.buffer.release()
         self._map.close()
 
@@ -162,7 +160,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def _call(index: int, *arguments: object, what: str, except_for: int | None = None) -> int:
-    if not supported():
+    if not is_supported():
         raise Unsupported(
             f"{what} is not available on {platform.system()} {platform.machine()}",
             expected="Linux on " + ", ".join(_CALLS),
@@ -171,11 +169,11 @@ def _call(index: int, *arguments: object, what: str, except_for: int | None = No
     typed = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
     result = _libc().syscall(ctypes.c_long(number), *typed)
     if result < 0 and ctypes.get_errno() != except_for:
-        raise _refused(what, ctypes.get_errno())
+        raise _refusal(what, ctypes.get_errno())
     return result
 
 
-def _refused(what: str, code: int) -> Unsupported:
+def _refusal(what: str, code: int) -> Unsupported:
     reasons = {
         errno.EINVAL: "a node that is not online, or has no memory, was named",
         errno.ENODEV: "a node that is not online was named",
@@ -184,6 +182,6 @@ def _refused(what: str, code: int) -> Unsupported:
         errno.ENOSYS: "this kernel was built without NUMA",
     }
     return Unsupported(
-        f"the kernel refused {what}: {os.strerror(code)} ({reasons.get(code, 'no more is known')})",
+        f"the kernel refused {what}: {os.strerror(code)} ({reasons.get(code, 'no known reason')})",
         expected="nodes that holdfast topo lists, and a process allowed to use them",
     )

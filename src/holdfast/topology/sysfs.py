@@ -1,7 +1,4 @@
-"""Reading sysfs and procfs: small files with one fact each, any of which may be missing.
-
-Promise: a file that is absent, unreadable or malformed gives None, never an exception.
-"""
+"""Reads small files of sysfs and procfs. A missing or malformed file gives None, never raises."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ def read(path: Path) -> str | None:
 
 
 def read_int(path: Path, base: int = 10) -> int | None:
-    """The number a file holds."""
+    """The integer in a file."""
     text = read(path)
     try:
         return int(text, base) if text is not None else None
@@ -27,19 +24,19 @@ def read_int(path: Path, base: int = 10) -> int | None:
 
 
 def read_natural(path: Path) -> int | None:
-    """The number a file holds, where the kernel writes a negative one for "unknown"."""
+    """The integer in a file; the kernel writes a negative one for "unknown"."""
     value = read_int(path)
     return value if value is not None and value >= 0 else None
 
 
 def read_list(path: Path) -> tuple[int, ...] | None:
-    """The numbers in a list such as "0-3,8"."""
+    """The integers in a file with a list such as "0-3,8"."""
     text = read(path)
     return parse_list(text) if text is not None else None
 
 
 def parse_list(text: str) -> tuple[int, ...] | None:
-    """The numbers in "0-3,8"; None if the text is no such list."""
+    """The integers in "0-3,8"; None if the text is no such list."""
     numbers: list[int] = []
     for part in filter(None, text.split(",")):
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
@@ -64,13 +61,13 @@ def read_table(path: Path) -> dict[str, str]:
 
 
 def read_memory(path: Path) -> dict[str, int]:
-    """The sizes in a meminfo file, in bytes: that of the machine and those of nodes alike."""
+    """The sizes in a meminfo file of the machine or of a node, in bytes."""
     lines = re.findall(r"([\w()]+):\s+(\d+) kB", read(path) or "")
     return {name: int(number) * 1024 for name, number in lines}
 
 
 def children(folder: Path, pattern: str) -> list[tuple[int, Path]]:
-    """(number, path) of the entries whose whole name matches `pattern`, in order of its group 1."""
+    """(number, path) of the entries whose name matches `pattern`; the number is group 1."""
     try:
         names = [entry.name for entry in folder.iterdir()]
     except OSError:

@@ -5,9 +5,26 @@
     placed = xla.PORTS["flux"].load("FLUX.1-dev/transformer")   # weights straight into their shards
     noise = placed(hidden_states=x, timestep=t, ...)            # tensors of the CPU in and out
 
-Beside it stand the names of the specification for nodes that use torchax themselves:
-`TorchaxContext`, `TorchaxEnvManager`, `shard_weight_dict`, `move_module_to_xla`, and `torchax`
-itself, which a plain import does not give. Names load on first use; importing this is cheap.
+Nodes that use torchax themselves find the names of the specification here: `TorchaxContext`,
+`TorchaxEnvManager`, `shard_weight_dict`, `move_module_to_xla`, and `torchax` itself, which a plain
+import does not give. Names load on first use; importing this is cheap.
+
+    arrays          CPU tensors as NumPy and JAX arrays, and back
+    attention       attention with torch's arguments: Splash, cuDNN or plain XLA
+    check           `holdfast port check`: a class on torch and on XLA, compared
+    cluster         devices: meshes, several hosts, processes that hold a device
+    compat          corrections of torchax for the installed torch
+    env             torchax's environment by the specification's names
+    errors          errors of JAX, XLA and torchax as Holdfast's
+    module          one module on XLA: its methods as functions, compiled and cached
+    ops             torch operators as functions over JAX arrays
+    port            `Port` and the registry `PORTS`
+    ports           the models that have a port
+    sampling        schedulers, denoising steps and the loop
+    scaffold        what `holdfast port new` writes
+    sharding        which weight is split how; placing and loading weights
+    stages          text encoder, sampler and decoder of a model on XLA
+    tiny            tiny models of many classes, as data
 """
 
 from __future__ import annotations
@@ -20,24 +37,24 @@ from holdfast.base.registry import Entry, Registry
 if TYPE_CHECKING:
     from torchax.ops import ops_registry
 
-    from holdfast.xla.cache import Programs, use_compile_cache
-    from holdfast.xla.calls import Call
+    from holdfast.xla.cluster.mesh import make_mesh
     from holdfast.xla.env import TorchaxContext, TorchaxEnvManager
-    from holdfast.xla.mesh import make_mesh
+    from holdfast.xla.module.cache import Programs, use_compile_cache
+    from holdfast.xla.module.calls import ModuleCall
+    from holdfast.xla.module.placed import Placed
     from holdfast.xla.ops import Override
-    from holdfast.xla.placed import Placed
     from holdfast.xla.port import PORTS, Port
-    from holdfast.xla.sharding import move_module_to_xla, shard_weight_dict
+    from holdfast.xla.sharding.shards import move_module_to_xla, shard_weight_dict
 
 _HOME: dict[str, tuple[str, ...]] = {
-    "cache": ("Programs", "use_compile_cache"),
-    "calls": ("Call",),
+    "module.cache": ("Programs", "use_compile_cache"),
+    "module.calls": ("ModuleCall",),
     "env": ("TorchaxContext", "TorchaxEnvManager"),
-    "mesh": ("make_mesh",),
+    "cluster.mesh": ("make_mesh",),
     "ops": ("Override",),
-    "placed": ("Placed",),
+    "module.placed": ("Placed",),
     "port": ("PORTS", "Port"),
-    "sharding": ("move_module_to_xla", "shard_weight_dict"),
+    "sharding.shards": ("move_module_to_xla", "shard_weight_dict"),
 }
 _NAMES: Registry[Any] = Registry(
     "name",
@@ -52,7 +69,7 @@ _OF_TORCHAX = {"torchax": "torchax", "ops_registry": "torchax.ops.ops_registry"}
 
 __all__ = [
     "PORTS",
-    "Call",
+    "ModuleCall",
     "Override",
     "Placed",
     "Port",

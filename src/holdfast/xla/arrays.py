@@ -1,7 +1,7 @@
-"""Tensors of torch's CPU as NumPy and JAX arrays, and back.
+"""CPU tensors as NumPy and JAX arrays, and back.
 
-Promise: bit for bit, bfloat16 and float8 included; 64-bit integers and floats become 32-bit ones in
-JAX, which has no others by default.
+Bit for bit, bfloat16 and float8 included; 64-bit integers and floats become 32-bit ones in JAX,
+which has no others by default.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-# Formats that NumPy knows through ml_dtypes only, and the whole numbers of the same width.
+# Dtypes that NumPy has only through ml_dtypes, with the integer dtype of the same width.
 _EXTRA = {
     torch.bfloat16: (torch.int16, ml_dtypes.bfloat16),
     torch.float8_e4m3fn: (torch.int8, ml_dtypes.float8_e4m3fn),
@@ -23,7 +23,7 @@ _BACK = {np.dtype(numpy): (whole, torch_) for torch_, (whole, numpy) in _EXTRA.i
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """The numbers of a tensor; of the same memory where that can be."""
+    """A tensor as a NumPy array; shares memory where possible."""
     tensor = tensor.detach().cpu().contiguous()
     if tensor.dtype not in _EXTRA:
         return tensor.numpy()
@@ -46,7 +46,7 @@ def to_torch(array: Any) -> torch.Tensor:
 
 
 def dtype_of(wanted: torch.dtype) -> np.dtype:
-    """The NumPy format for one of torch."""
+    """The NumPy dtype of a torch dtype."""
     if wanted in _EXTRA:
         return np.dtype(_EXTRA[wanted][1])
     return to_numpy(torch.empty(0, dtype=wanted)).dtype

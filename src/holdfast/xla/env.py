@@ -4,16 +4,14 @@
         move_module_to_xla(ctx.env, model)
         model = torchax.compile(model)
 
-Covers: one environment for the process, enabling it in this thread, pausing it to read files.
-Leaves to others: operators (ops), what the environment does (compat.environment), sharding.
-Promise: outside of a TorchaxContext nothing is enabled, in no thread, and torch is as fast as ever;
-whatever happens inside, it leaves the modes of its thread as it found them. Tensors that come out
-of it can be used like others: the next node may save them. Ports need none of this: a `Call` has an
-environment of its own.
+Outside of a TorchaxContext nothing is enabled in any thread, and torch is as fast as ever; on exit
+the modes of the thread are restored, whatever happened inside. Tensors that come out of it can be
+used like others: the next node may save them. Ports need none of this: a `ModuleCall` has its
+own environment.
 
 torch keeps its modes (function and dispatch) on a stack in each thread, and torchax pushes onto
-them blindly. Here they are taken off wherever they lie, so that `with torch.device(...)` may come
-between.
+them blindly. Here they are removed wherever they are on the stack, so that
+`with torch.device(...)` may come between.
 """
 
 from __future__ import annotations
@@ -39,14 +37,14 @@ from torchax import tensor as _tensor  # noqa: E402  (imports only with the mend
 from torchax import view as _view  # noqa: E402
 
 
-class Shared(Environment):
+class SharedEnvironment(Environment):
     """The environment of nodes, whose code may run inside `torch.inference_mode`."""
 
     _on = threading.local()
 
     @property
     def enabled(self) -> bool:
-        """Whether it is in this thread: torchax asks where a tensor without a device is made."""
+        """Whether it is enabled in this thread; torchax reads it for tensors without a device."""
         return getattr(self._on, "enabled", False)
 
     @enabled.setter
@@ -67,21 +65,21 @@ class _Stack(NamedTuple):
     push: Callable[[Any], None]
 
     def take(self, mode: Any) -> int | None:
-        """Take the uppermost of this mode off; how many were below it, None if it was not there."""
+        """Remove the topmost occurrence of a mode; return its index, or None if it is absent."""
         places = [place for place, one in enumerate(self.modes()) if one is mode]
         if not places:
             return None
-        with self._lifted(places[-1] + 1):
+        with self._lift(places[-1] + 1):
             mode.__exit__(None, None, None)
         return places[-1]
 
     def put(self, mode: Any, place: int) -> None:
-        """Put it back where it was, below what came after it."""
-        with self._lifted(place):
+        """Insert a mode at an index of the stack."""
+        with self._lift(place):
             mode.__enter__()
 
     @contextlib.contextmanager
-    def _lifted(self, place: int) -> Iterator[None]:
+    def _lift(self, place: int) -> Iterator[None]:
         above = [self.pop() for _ in range(len(self.modes()) - place)]
         yield
         for one in reversed(above):
@@ -99,8 +97,8 @@ _DISPATCH = _Stack(
 _Places = tuple[int, int | None]  # of the function mode, of the dispatch mode
 
 
-class _Here(threading.local):
-    """What is open in this thread."""
+class _ThreadState(threading.local):
+    """The pauses that are open in this thread."""
 
     def __init__(self) -> None:
         self.pauses: list[list[_Places]] = []  # what each of them took off
@@ -110,23 +108,23 @@ class _Here(threading.local):
 class TorchaxEnvManager:
     """The environment that the nodes of a process share. Making it enables nothing."""
 
-    _env: Shared | None = None
+    _env: SharedEnvironment | None = None
     _mesh: Mesh | None = None
     _initialized = False
     _lock = threading.RLock()
-    _here = _Here()
+    _here = _ThreadState()
 
     @classmethod
-    def get_env(cls, mesh_obj: Mesh | None = None) -> Shared:
+    def get_env(cls, mesh_obj: Mesh | None = None) -> SharedEnvironment:
         """The environment, made at the first call; torchax.default_env() is the same.
 
-        A mesh is remembered for contexts that are given none.
+        A mesh is remembered for contexts without one.
         """
         with cls._lock:
             if mesh_obj is not None:
                 cls._mesh = mesh_obj
             if cls._env is None:
-                cls._env = _made_default()
+                cls._env = _install_default()
                 cls._initialized = True
             return cls._env
 
@@ -161,7 +159,7 @@ class TorchaxEnvManager:
 
     @classmethod
     @contextlib.contextmanager
-    def _enabled(cls) -> Iterator[Shared]:
+    def _enabled(cls) -> Iterator[SharedEnvironment]:
         """Inside, it is enabled in this thread, once; pauses that were left open end with it."""
         env, here = cls.get_env(), cls._here
         floor, here.floor = here.floor, len(here.pauses)
@@ -185,7 +183,7 @@ class TorchaxContext:
     gradients are off instead: torchax lacks operators there. With a mesh, it is JAX's current one.
     """
 
-    env: Shared
+    env: SharedEnvironment
 
     def __init__(self, mesh_obj: Mesh | None = None) -> None:
         self.mesh = mesh_obj
@@ -217,10 +215,10 @@ def ready() -> Any:
     return torchax()
 
 
-def _made_default() -> Shared:
-    """A new environment as torchax's default; what a user had put into the old one stays."""
+def _install_default() -> SharedEnvironment:
+    """Make a new environment torchax's default; operators that a user registered stay."""
     module = torchax()
-    env = Shared()
+    env = SharedEnvironment()
     if module._env is not None:
         env._ops |= {key: op for key, op in module._env._ops.items() if op.is_user_defined}
     module._env = env
@@ -246,7 +244,7 @@ def _make_usable(cls: Any) -> None:
     def dispatch(_: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         leaves = tree.tree_leaves((args, kwargs))
         found = (getattr(one, "_env", None) for one in leaves if isinstance(one, torch.Tensor))
-        env = next((one for one in found if isinstance(one, Shared)), None)
+        env = next((one for one in found if isinstance(one, SharedEnvironment)), None)
         if env is None:
             return refuse(func, types, args, kwargs)
         return env.dispatch(func, types, args, kwargs)
@@ -255,7 +253,7 @@ def _make_usable(cls: Any) -> None:
 
 
 def _take(env: Environment) -> _Places | None:
-    """Disable it once; where its modes were, None if it was not on."""
+    """Disable an environment once; return where its modes were, or None if it was off."""
     function, dispatch = _FUNCTIONS.take(env._function_mode), _DISPATCH.take(env._dispatch_mode)
     env.enabled = False
     return None if function is None else (function, dispatch)

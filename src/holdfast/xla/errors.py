@@ -1,11 +1,10 @@
-"""What JAX, XLA and torchax raise, in Holdfast's words.
+"""Errors of JAX, XLA and torchax as Holdfast's.
 
-    with translated("drawing with flux", report):
+    with translate_errors("drawing with flux", report):
         step(weights, latents)
 
-Covers: a device that another process uses, memory that ran out, operators that nobody has written,
-values that only the running program has. Leaves to others: who has a device open (holders).
-Promise: everything else passes as it is, and the original is the cause of what is raised.
+Translates a device that another process uses, memory that ran out, missing operators and values
+that are known only at run time. Everything else passes unchanged; the original is the cause.
 """
 
 from __future__ import annotations
@@ -19,7 +18,14 @@ import jax
 
 from holdfast.base.errors import HoldfastError, OutOfMemory, Unsupported
 from holdfast.base.units import format_bytes, parse_bytes
-from holdfast.xla.holders import GPU_FILES, LOCK_FILE, TPU_FILES, Holder, holder, holders
+from holdfast.xla.cluster.device_holders import (
+    GPU_FILES,
+    LOCK_FILE,
+    TPU_FILES,
+    Holder,
+    holder,
+    holders,
+)
 from holdfast.xla.ops import arguments_of
 
 ROOM = 0.8  # of a device for weights; the rest is for what is computed
@@ -57,7 +63,7 @@ _TRACED_TEXTS = (
 
 
 class Weights(Protocol):
-    """What a report of `sharding` says: bytes of all weights, and over how many devices."""
+    """The part of a `ShardReport` that is needed here: bytes of weights, number of devices."""
 
     @property
     def total_bytes(self) -> int: ...
@@ -67,28 +73,28 @@ class Weights(Protocol):
 
 
 @contextmanager
-def translated(
+def translate_errors(
     doing: str, report: Weights | None = None, *, dtype: str | None = None
 ) -> Iterator[None]:
-    """Raise in Holdfast's words what goes wrong in the block. `doing` comes after "while".
+    """Raise Holdfast's errors for those of JAX, XLA and torchax. `doing` comes after "while".
 
-    `report` and `dtype` are about the weights; with them, out of memory says what would fit.
+    `report` and `dtype` describe the weights; with them, out of memory says what would fit.
     """
     try:
         yield
     except HoldfastError:
         raise
     except Exception as exc:
-        error = explained(exc, doing, report, dtype=dtype)
+        error = explain(exc, doing, report, dtype=dtype)
         if error is None:
             raise
         raise error from exc
 
 
-def explained(
+def explain(
     exc: Exception, doing: str, report: Weights | None = None, *, dtype: str | None = None
 ) -> HoldfastError | None:
-    """The error for an exception; None for one that is not known here."""
+    """Return Holdfast's error for an exception, or None for an unknown one."""
     text = str(exc)
     if isinstance(exc, RuntimeError) and (_IN_USE.search(text) or _FULL_AT_START.search(text)):
         return in_use(text, doing)
@@ -104,7 +110,7 @@ def explained(
 
 
 def needs_a_value(exc: Exception) -> bool:
-    """Whether Python asked for a value that only the running program has."""
+    """Whether the model's Python read a value that is known only at run time."""
     text = str(exc)
     return isinstance(exc, _TRACED) or any(
         isinstance(exc, kind) and words in text for kind, words in _TRACED_TEXTS
@@ -112,12 +118,15 @@ def needs_a_value(exc: Exception) -> bool:
 
 
 def in_use(text: str, doing: str, files: Sequence[str] | None = None) -> Unsupported:
-    """Another process has the device. `files` are looked for in /proc when no pid is told."""
+    """Make the error for a device that another process uses.
+
+    Without a pid in `text`, /proc is searched for processes that have `files` open.
+    """
     is_tpu = re.search(r"tpu|/dev/accel|/dev/vfio", text, re.IGNORECASE) is not None
     kind = "TPU" if is_tpu else "GPU"
-    told = _PID.search(text)
-    if told is not None:
-        found: tuple[Holder, ...] = (holder(int(told[1])),)
+    pid = _PID.search(text)
+    if pid is not None:
+        found: tuple[Holder, ...] = (holder(int(pid[1])),)
     else:
         found = holders(files or (TPU_FILES if is_tpu else GPU_FILES))
     uses = "use" if len(found) > 1 else "uses"
@@ -168,7 +177,7 @@ _ANYWAY = "a mesh with more devices (tp), bfloat16 weights, or a smaller picture
 
 
 def _sizes(text: str) -> dict[str, int]:
-    """Bytes asked for, there and free, as far as the text has them."""
+    """Bytes requested, present and free, as far as the text gives them."""
     for pattern in _ASKED:
         found = re.search(pattern, text, re.DOTALL | re.IGNORECASE)
         if found is not None:
@@ -180,16 +189,16 @@ def _sizes(text: str) -> dict[str, int]:
 
 
 def _capacity_bytes() -> int | None:
-    """Of one device, where the back end says so."""
+    """Memory of one device, or None if the back end does not report it."""
     with suppress(RuntimeError, NotImplementedError):
         return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
     return None
 
 
 def advice(weights_bytes: int, capacity_bytes: int, devices: int, dtype: str | None = None) -> str:
-    """What would make weights fit that are split over `devices` of `capacity_bytes` each.
+    """Suggest how weights would fit that are split over `devices` of `capacity_bytes` each.
 
-    A device is full with a fifth left for what is computed. `dtype` is that of the weights.
+    A fifth of each device is left for activations. `dtype` is that of the weights.
     """
     ways = []
     parts = _fitting(weights_bytes, capacity_bytes, devices)
@@ -206,7 +215,7 @@ def advice(weights_bytes: int, capacity_bytes: int, devices: int, dtype: str | N
 
 
 def _narrow(weights: int, capacity: int, devices: int, dtype: str | None) -> list[str]:
-    """bfloat16, with more devices where it is not enough."""
+    """Suggest bfloat16, with more devices if that alone is not enough."""
     parts = _fitting(weights // 2, capacity, devices)
     if dtype is None:
         return ["bfloat16 if the weights are float32"]
@@ -224,7 +233,7 @@ def _split(parts: int, weights: int) -> str:
 
 
 def _fitting(weights: int, capacity: int, devices: int) -> int | None:
-    """The smallest number of devices, doubled from those there are, that holds the weights."""
+    """The smallest number of devices that holds the weights, doubling the present number."""
     while weights > devices * capacity * ROOM:
         devices *= 2
         if devices > _MOST_DEVICES:

@@ -2,8 +2,8 @@
 
     overrides({"aten.rms_norm": my_rms_norm, "torch.nn.functional.gelu": my_gelu})
 
-gives what a `Call` takes: the overrides of one port, undone with it. `builtin()` are ours, for all
-environments; `decomposed()` is asked for an operator that nobody has written.
+makes the overrides of one port for a `ModuleCall`. `builtin()` are ours, for all environments;
+`decompose()` is tried for an operator without an implementation.
 
 Of the operators that the specification lists, torchax 0.0.13 has these (measured against torch; the
 middle column is `torch.inference_mode`, under which ComfyUI runs nodes):
@@ -20,10 +20,8 @@ middle column is `torch.inference_mode`, under which ComfyUI runs nodes):
 
 Beyond its list, inside inference mode: min and max of two tensors were read as those along an axis,
 and `to` forgot the device, so that `cpu()` gave torchax's tensor back.
-Covers: names, built-in operators, decomposing, the line to write for a missing one.
-Leaves to others: when they apply (compat.environment), attention, errors.
-Promise: nothing here changes torch or another environment. Norms are computed in float32 at least
-and rounded once; statistics are the true ones.
+Nothing here changes torch or another environment. Norms are computed in float32 at least and
+rounded once.
 """
 
 from __future__ import annotations
@@ -52,10 +50,10 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 @dataclass(frozen=True)
 class Override:
-    """A function that stands for an operator.
+    """A function that replaces an operator.
 
-    `in_jax`: it takes and gives JAX arrays; else torchax's tensors. `is_view`: it gets views as
-    they are, so that what it gives can be written through; only with tensors.
+    `in_jax`: it takes and returns JAX arrays, else torchax's tensors. `is_view`: it receives views
+    unchanged, so that its result can be written through; only with tensors.
     """
 
     function: Callable[..., Any]
@@ -64,10 +62,10 @@ class Override:
 
 
 def overrides(by_name: Mapping[str, Callable[..., Any] | Override]) -> Mapping[Any, Operator]:
-    """Functions by the names of operators, as `Call` and `Environment` take them.
+    """Make the table of overrides that `ModuleCall` and `Environment` take.
 
     A plain function is one over JAX arrays, with the operator's own arguments. Raises NotFound for
-    an operator that torch does not have, BadInput for what is no function.
+    an operator that torch does not have, BadInput for a value that is not callable.
     """
     return {operator(name): _entry(name, given) for name, given in by_name.items()}
 
@@ -94,7 +92,7 @@ def _operator(key: Any, one: Override, is_users: bool = False) -> Operator:
 
 
 def operator(name: str) -> Any:
-    """What torch calls by this name: "aten.rms_norm", "aten::unflatten.int", "torch.cat".
+    """Find an operator by name: "aten.rms_norm", "aten::unflatten.int", "torch.cat".
 
     A name without an overload stands for all of its overloads. Raises NotFound.
     """
@@ -112,13 +110,13 @@ def operator(name: str) -> Any:
 
 
 def line_for(name: str) -> str:
-    """What to write for an operator that is missing, with its own arguments; over JAX arrays."""
+    """The line of a port that adds a missing operator, with the operator's arguments."""
     plain = name.replace("::", ".")
     return f'Port(..., ops={{"{plain}": lambda {arguments_of(plain)}: ...}})'
 
 
 def arguments_of(name: str) -> str:
-    """Those of an operator, as torch names them."""
+    """The arguments of an operator as text, with torch's names and defaults."""
     try:
         found = operator(name)
     except NotFound:
@@ -137,15 +135,15 @@ def arguments_of(name: str) -> str:
     return ", ".join(texts)
 
 
-def described(entries: Mapping[Any, Operator]) -> list[str]:
-    """Overrides as text for the name of a program: another function gives another one."""
+def describe_overrides(entries: Mapping[Any, Operator]) -> list[str]:
+    """Overrides as text for a program's cache key; another function gives another text."""
     return sorted(f"{key} {code_of(one.func)}" for key, one in entries.items())
 
 
 def code_of(function: Any) -> str:
     """A function as text: its code, its defaults, what it closes over or is a partial of.
 
-    What it calls is not looked at; objects count by their class, functions by their name.
+    Functions that it calls are not included; objects count by class, functions by name.
     """
     if isinstance(function, functools.partial):
         given = _values_of((*function.args, *sorted(function.keywords.items())))
@@ -178,10 +176,10 @@ def _values_of(values: Any) -> str:
 
 
 @functools.cache
-def decomposed(func: Any) -> Operator | None:
-    """An operator through those that torch itself puts it together from; None where it is not.
+def decompose(func: Any) -> Operator | None:
+    """Torch's own decomposition of an operator; None if it has none.
 
-    Outside of inference mode torch does that before anybody is asked.
+    Outside of inference mode torch decomposes before it dispatches.
     """
     if not isinstance(func, torch._ops.OpOverload):
         return None
@@ -192,7 +190,7 @@ def decomposed(func: Any) -> Operator | None:
 
 @functools.cache
 def builtin() -> Mapping[Any, Operator]:
-    """Operators that torchax does badly, for every environment; a port's own come after."""
+    """Replacements for operators that torchax gets wrong; a port's overrides come after them."""
     aten: Any = torch.ops.aten
     found = {
         getattr(aten, name): _operator(getattr(aten, name), Override(function))
@@ -200,7 +198,7 @@ def builtin() -> Mapping[Any, Operator]:
     }
     wrong = (aten.conv2d.default, aten.conv2d.padding, aten.min.other, aten.max.other)
     for func in (*wrong, aten.to.device, aten.to.dtype, aten.to.dtype_layout):
-        through = decomposed(func)
+        through = decompose(func)
         if through is not None:
             found[func] = through
     return found
@@ -215,8 +213,8 @@ def native_layer_norm(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The result, the mean and 1 / standard deviation."""
     wide, mean, rstd = _moments(input, _last_axes(input, normalized_shape), eps)
-    out = _scaled((wide - mean) * rstd, weight, bias)
-    kept = _format_of_statistics(input, weight)
+    out = _scale((wide - mean) * rstd, weight, bias)
+    kept = _statistics_dtype(input, weight)
     return out.astype(input.dtype), mean.astype(kept), rstd.astype(kept)
 
 
@@ -233,12 +231,12 @@ def native_group_norm(
     """The result, the mean and 1 / standard deviation of each group."""
     wide, mean, rstd = _moments(input.reshape(N, group, C // group * HxW), (2,), eps)
     by_channel = (C, *(1 for _ in input.shape[2:]))
-    out = _scaled(
+    out = _scale(
         ((wide - mean) * rstd).reshape(input.shape),
         None if weight is None else weight.reshape(by_channel),
         None if bias is None else bias.reshape(by_channel),
     )
-    kept = _format_of_statistics(input, weight)
+    kept = _statistics_dtype(input, weight)
     return out.astype(input.dtype), mean[..., 0].astype(kept), rstd[..., 0].astype(kept)
 
 
@@ -248,7 +246,7 @@ def rms_norm(
     weight: jax.Array | None = None,
     eps: float | None = None,
 ) -> jax.Array:
-    """The result alone."""
+    """RMS norm, computed in float32 at least."""
     return fused_rms_norm(input, normalized_shape, weight, eps)[0]
 
 
@@ -263,7 +261,7 @@ def fused_rms_norm(
     eps = float(jnp.finfo(wide.dtype).eps) if eps is None else eps
     mean_square = jnp.mean(wide * wide, axis=_last_axes(input, normalized_shape), keepdims=True)
     rstd = jax.lax.rsqrt(mean_square + eps)
-    return _scaled(wide * rstd, weight, None).astype(input.dtype), rstd
+    return _scale(wide * rstd, weight, None).astype(input.dtype), rstd
 
 
 _IN_JAX: Mapping[str, Callable[..., Any]] = {
@@ -283,7 +281,7 @@ def _moments(
     return wide, mean, jax.lax.rsqrt(variance + eps)
 
 
-def _scaled(wide: jax.Array, weight: jax.Array | None, bias: jax.Array | None) -> jax.Array:
+def _scale(wide: jax.Array, weight: jax.Array | None, bias: jax.Array | None) -> jax.Array:
     if weight is not None:
         wide = wide * weight.astype(wide.dtype)
     return wide if bias is None else wide + bias.astype(wide.dtype)
@@ -297,6 +295,6 @@ def _wide(array: jax.Array) -> Any:
     return jnp.promote_types(array.dtype, jnp.float32)
 
 
-def _format_of_statistics(array: jax.Array, weight: jax.Array | None) -> Any:
-    """As torch's CPU: that of the input, or of a weight that is wider."""
+def _statistics_dtype(array: jax.Array, weight: jax.Array | None) -> Any:
+    """As on torch's CPU: the dtype of the input, or of a wider weight."""
     return array.dtype if weight is None else jnp.promote_types(array.dtype, weight.dtype)

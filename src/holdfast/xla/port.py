@@ -1,11 +1,10 @@
-"""A port: what has to be said about a diffusers model so that it runs on XLA.
+"""A port: what a diffusers model needs to run on XLA.
 
     placed = PORTS["flux"].load("models/FLUX.1-dev/transformer")
     answer = placed(hidden_states=..., timestep=..., return_dict=False)
 
-Covers: `Port`, `PORTS`. Leaves to others: running it (placed), files (loading), a whole model from
-prompt to picture (holdfast.pipeline with device "xla").
-Promise: reading a port imports its class only when it is built or loaded.
+A port imports the model's class only when it is built or loaded. A whole model, from prompt to
+picture, is `holdfast.pipeline` with the device "xla".
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh
     from torch import nn
 
-    from holdfast.xla.placed import Placed, Progress
+    from holdfast.xla.module.placed import Placed, Progress
 
 
 @dataclass(frozen=True, kw_only=True)
 class Port:
-    """One network of a model. Only `name` and `network` have to be said.
+    """One network of a model. Only `name` and `network` are required.
 
-    `rules` split weights where the derived ones are not right. `scan` has lists of equal blocks,
-    each with the arguments that go from one block to the next. `static` are inputs whose values
-    shapes depend on. `ops` replace operators (see `holdfast.xla.ops`). `precision` is the format
-    that `load` gives the weights. `output` is which part of its answer is the prediction: a number
-    or a name. `parts` are the model's other networks, by the names of their
-    folders. How a sampler calls it is known to its family (`holdfast.pipeline.families`).
+    `rules` shard weights where the derived rules are wrong. `scan` names lists of equal blocks,
+    each with the arguments that one block passes to the next. `static` are inputs whose values
+    determine shapes. `ops` replace operators (see `holdfast.xla.ops`). `precision` is the dtype
+    that `load` casts weights to. `output` is the index or name of the prediction in the network's
+    output. `parts` are the model's other networks, by the names of their folders. How a sampler
+    calls it is known to its family (`holdfast.pipeline.run.families`).
     """
 
     name: str
@@ -47,12 +46,12 @@ class Port:
     parts: Mapping[str, Port] = field(default_factory=dict)
 
     def build(self, **config: Any) -> nn.Module:
-        """The network without memory, for shapes alone."""
-        from holdfast.residency.prediction.shadow import built
+        """Build the network without memory, for its shapes."""
+        from holdfast.residency.predict.shadow import build_on_meta
         from holdfast.xla.tiny import class_of
 
         cls = class_of(self.network)
-        return built(lambda: cls(**config))
+        return build_on_meta(lambda: cls(**config))
 
     def load(
         self,
@@ -66,22 +65,25 @@ class Port:
 
         Raises BadInput, NotFound, OutOfMemory, and whatever `progress` raises.
         """
-        from holdfast.xla.loading import load
+        from holdfast.xla.sharding.loading import open_network
 
-        return load(self, Path(folder), mesh, precision or self.precision, progress)
+        precision = precision or self.precision
+        module, read = open_network(self.name, self.network, Path(folder), precision)
+        return self.place(module, mesh=mesh, read=read, progress=progress)
 
     def place(self, module: nn.Module, **options: Any) -> Placed:
-        """A module that is in memory already; the options are those of `Placed`."""
+        """Place a module that is in memory already; the options are those of `Placed`."""
+        from holdfast.xla.module.placed import Placed
         from holdfast.xla.ops import overrides
-        from holdfast.xla.placed import Placed
 
-        said = {
+        options = {
             "rules": self.rules,
             "scan": self.scan,
             "static": self.static,
             "overrides": overrides(self.ops),
+            **options,
         }
-        return Placed(module, **(said | options))
+        return Placed(module, **options)
 
 
 PORTS: Registry[Port] = Registry(

@@ -1,11 +1,8 @@
 """The stages of a model on XLA: text encoder -> sampler -> decoder of the autoencoder.
 
-Covers: networks as the code around them calls them (`OnXla`), the whole denoise loop (`sample`).
-Leaves to others: one network (placed), schedulers as numbers (sampling), what a family of models is
-(holdfast.pipeline).
-Promise: tensors of the CPU at every boundary. A step is one compiled program with model, guidance
-and scheduler inside and its latents donated; `step_done` hears of each, and what it raises ends the
-loop.
+Every boundary is CPU tensors. A denoising step is one compiled program with model, guidance and
+scheduler inside and its latents donated; `step_done` is called after each, and an exception that it
+raises ends the loop.
 """
 
 from __future__ import annotations
@@ -21,21 +18,21 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from holdfast.base.errors import Unsupported
 from holdfast.xla.arrays import dtype_of, to_torch
-from holdfast.xla.errors import translated
-from holdfast.xla.hosts import whole
+from holdfast.xla.cluster.hosts import whole
+from holdfast.xla.errors import translate_errors
+from holdfast.xla.module.placed import Placed, digest_of
 from holdfast.xla.ops import code_of
-from holdfast.xla.placed import Placed, digest_of
 from holdfast.xla.sampling import Conditioning, Sampler, make_step, per_sample, table_of
 
-# Methods that run the network; everything else is asked of the module.
+# Methods that run the network; all other attributes are the module's own.
 _COMPILED = ("decode", "encode", "get_text_features")
 
 
 class OnXla:
-    """Stands for a module in code that was written for torch: called, it runs on XLA.
+    """Replaces a module in code that was written for torch; calls run on XLA.
 
-    Answers can be asked by name and by number, as those of diffusers and transformers. `output` is
-    the part of them that a sampler takes.
+    Outputs can be indexed by name and by number, as those of diffusers and transformers. `output`
+    is the index or name of the part that a sampler takes.
     """
 
     def __init__(self, placed: Placed, output: int | str = 0) -> None:
@@ -51,16 +48,16 @@ class OnXla:
 
     @property
     def device(self) -> torch.device:
-        """Where its inputs and answers are."""
+        """The device of inputs and outputs."""
         return torch.device("cpu")
 
     def _run(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        answer = self.placed.run(method, self.placed.named(method, *args, **kwargs))
-        return Answer(answer) if isinstance(answer, dict) else answer
+        answer = self.placed.run(method, self.placed.bind(method, *args, **kwargs))
+        return NamedOutput(answer) if isinstance(answer, dict) else answer
 
 
-class Answer(dict[str, Any]):
-    """Several tensors with names; by number, those that are there."""
+class NamedOutput(dict[str, Any]):
+    """Named outputs; an integer indexes those that are not None."""
 
     def __getattr__(self, name: str) -> Any:
         if name in self:
@@ -79,8 +76,8 @@ class Denoising:
 
     `steps` and `options` are for the scheduler's `set_timesteps`. `texts` are the inputs of the
     prompt and, where there is guidance, those of the negative one; `fixed` is the same for both and
-    in every step. `moment` makes what the model is told of the time; `weak` takes over below the
-    timestep `boundary`.
+    in every step. `moment` makes the model's time input; `weak` takes over below the timestep
+    `boundary`.
     """
 
     latents: torch.Tensor
@@ -100,32 +97,32 @@ class Denoising:
 
 
 def per_token(moment: jax.Array, latents: jax.Array) -> jax.Array:
-    """A moment for each token of a video, as Wan 2.2 TI2V takes it."""
+    """One timestep for each token of a video, as Wan 2.2 TI2V takes it."""
     tokens = latents[0, 0, :, ::2, ::2].size
     return jnp.full((1, tokens), moment, jnp.float32)
 
 
-class Told:
-    """Passes steps on, and latents to who has an ear for them, as `turned` makes them."""
+class StepCallback:
+    """Forwards step callbacks; sends `convert(latents)` to listeners that accept latents."""
 
-    def __init__(self, step_done: Callable[[int], None], turned: Callable[[Any], Any]) -> None:
-        self._step_done, self._turned = step_done, turned
+    def __init__(self, step_done: Callable[[int], None], convert: Callable[[Any], Any]) -> None:
+        self._step_done, self._convert = step_done, convert
 
     def __call__(self, done: int) -> None:
         self._step_done(done)
 
     def latents(self, get: Callable[[], Any]) -> None:
-        """Before the step is told; nothing is fetched unless somebody wants it."""
+        """Runs before the step's callback; latents are fetched only if the listener wants them."""
         listen = getattr(self._step_done, "latents", None)
         if listen is not None:
-            listen(lambda: self._turned(get()))
+            listen(lambda: self._convert(get()))
 
 
 def sample(network: OnXla, work: Denoising, step_done: Callable[[int], None]) -> torch.Tensor:
-    """Latents without noise.
+    """Run all denoising steps and return the latents.
 
-    Raises Unsupported for a scheduler that is random or not linear, and for prompts that differ in
-    what is no tensor, before anything is computed.
+    Raises Unsupported, before anything is computed, for a scheduler that is random or not linear
+    and for prompts that differ in inputs that are not tensors.
     """
     table = table_of(work.scheduler, work.steps, **work.options)
     switch = table.index_below(work.boundary)
@@ -133,21 +130,23 @@ def sample(network: OnXla, work: Denoising, step_done: Callable[[int], None]) ->
     if switch < len(table):
         networks.append((work.weak or network, switch, len(table)))
     state: Any = None
-    told = Told(step_done, lambda latents: to_torch(whole(latents)).to(work.latents.dtype))
+    callback = StepCallback(
+        step_done, lambda latents: to_torch(whole(latents)).to(work.latents.dtype)
+    )
     for one, begin, end in networks:
         placed = one.placed
-        with translated(f"sampling with {type(placed.module).__name__}", placed.report):
+        with translate_errors(f"sampling with {type(placed.module).__name__}", placed.report):
             state = state or table.start(placed.put(work.latents))
             arguments, constants = _split(placed, work)
             step = _step(one, work, constants, (state, table.row(0), arguments))
             state = Sampler(step).advance(
-                placed.weights, state, table, arguments, told, begin=begin, end=end
+                placed.weights, state, table, arguments, callback, begin=begin, end=end
             )
     return to_torch(whole(state[0])).to(work.latents.dtype)
 
 
 def _split(placed: Placed, work: Denoising) -> tuple[Conditioning, dict[str, Any]]:
-    """Tensors are arguments of the compiled step; everything else is part of it."""
+    """Split the inputs: tensors are arguments of the compiled step, the rest its constants."""
     cond, *away = ({**work.fixed, **text} for text in work.texts)
     is_argument = {name: _has_tensors(value) for name, value in cond.items()}
     is_argument |= dict.fromkeys(placed.static, False)
@@ -157,14 +156,16 @@ def _split(placed: Placed, work: Denoising) -> tuple[Conditioning, dict[str, Any
     ]
     constants = {name: value for name, value in cond.items() if not is_argument[name]}
     for one in away:
-        _refuse_others(placed, constants, one)
+        _refuse_differing(placed, constants, one)
     guidance = jnp.float32(work.guidance)
     found = Conditioning(arguments[0], arguments[1] if away else None, guidance if away else None)
     return found, constants
 
 
-def _refuse_others(placed: Placed, constants: Mapping[str, Any], away: Mapping[str, Any]) -> None:
-    """One program computes both prompts."""
+def _refuse_differing(
+    placed: Placed, constants: Mapping[str, Any], away: Mapping[str, Any]
+) -> None:
+    """Raise Unsupported if a constant differs: one program computes both prompts."""
     for name, value in constants.items():
         if digest_of([value]) != digest_of([away[name]]):
             raise Unsupported(
@@ -181,7 +182,7 @@ def _step(network: OnXla, work: Denoising, constants: Mapping[str, Any], argumen
 
     def model(weights: Any, inputs: Mapping[str, Any]) -> jax.Array:
         answer = call(weights, {**inputs, **constants})
-        return (Answer(answer) if isinstance(answer, dict) else answer)[network.output]
+        return (NamedOutput(answer) if isinstance(answer, dict) else answer)[network.output]
 
     made = make_step(
         model,

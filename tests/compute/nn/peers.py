@@ -9,7 +9,7 @@ import numpy
 import torch
 
 from holdfast.compute import nn
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
 @dataclass(frozen=True)

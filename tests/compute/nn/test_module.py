@@ -14,7 +14,7 @@ import torch
 
 from holdfast.base.errors import BadInput
 from holdfast.compute import nn
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
 class Net(nn.Module):

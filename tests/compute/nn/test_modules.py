@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from holdfast.compute import nn, random
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 from tests.compute.nn.cases import CASES
 from tests.compute.nn.peers import Case, compare, given, ids, pair, results
 from tests.tolerance import bound

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.base.errors import BadInput, Misuse
 from holdfast.compute import is_grad_enabled, nn, no_grad
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 _TAKERS = [
     *(nn.Linear(2, 2), nn.Conv2d(1, 1, 1), nn.BatchNorm1d(2), nn.InstanceNorm1d(2)),
@@ -23,13 +23,15 @@ _TAKERS = [
 @pytest.mark.parametrize("module", _TAKERS, ids=lambda m: type(m).__name__)
 @pytest.mark.parametrize("given", [[1.0, 2.0], None, "text", numpy.ones(2)], ids=str)
 def test_what_is_no_tensor_is_refused_by_name(module: Any, given: Any) -> None:
-    with pytest.raises(BadInput, match=f"(?s){type(module).__name__}.* it is no tensor.*expected"):
+    with pytest.raises(
+        BadInput, match=f"(?s){type(module).__name__}.* it is not a tensor.*expected"
+    ):
         module(given)
 
 
 @pytest.mark.parametrize("loss", [nn.MSELoss(), nn.CrossEntropyLoss(), nn.NLLLoss(), nn.BCELoss()])
 def test_a_target_that_is_no_tensor_is_refused(loss: Any) -> None:
-    with pytest.raises(BadInput, match="it is no tensor"):
+    with pytest.raises(BadInput, match="it is not a tensor"):
         loss(CustomTensor([[0.5, 0.5]]), [0])
 
 
@@ -38,38 +40,36 @@ def test_a_target_that_is_no_tensor_is_refused(loss: Any) -> None:
     [
         (
             lambda: nn.Linear(-1, 3),
-            "a weight cannot have the sizes [3, -1]\n  expected: whole numbers from 0 up",
+            "a weight cannot have the sizes [3, -1]\n  expected: integers from 0 up",
         ),
         (
             lambda: nn.LayerNorm("a"),
-            "a weight cannot have the sizes ['a']\n  expected: whole numbers from 0 up",
+            "a weight cannot have the sizes ['a']\n  expected: integers from 0 up",
         ),
         (
             lambda: nn.Conv2d(1, 1, 0),
-            "Conv2d cannot have kernel_size=(0, 0)\n"
-            "  expected: a whole number from 1 up, or 2 of them",
+            "Conv2d cannot have kernel_size=(0, 0)\n  expected: an integer from 1 up, or 2 of them",
         ),
         (
             lambda: nn.Conv2d(1, 1, 3, stride=0),
-            "Conv2d cannot have stride=(0, 0)\n  expected: a whole number from 1 up, or 2 of them",
+            "Conv2d cannot have stride=(0, 0)\n  expected: an integer from 1 up, or 2 of them",
         ),
         (
             lambda: nn.Conv2d(1, 1, (3, 3, 3)),
             "Conv2d cannot have kernel_size=(3, 3, 3)\n"
-            "  expected: a whole number from 1 up, or 2 of them",
+            "  expected: an integer from 1 up, or 2 of them",
         ),
         (
             lambda: nn.Conv2d(1, 1, 3, padding=(1, 1, 1)),
-            "Conv2d cannot have padding=(1, 1, 1)\n"
-            "  expected: a whole number from 0 up, or 2 of them",
+            "Conv2d cannot have padding=(1, 1, 1)\n  expected: an integer from 0 up, or 2 of them",
         ),
         (
             lambda: nn.ConvTranspose2d(1, 1, 3, padding="same"),
-            "ConvTranspose2d has no padding 'same'\n  expected: a number, one for each dimension",
+            "ConvTranspose2d has no padding 'same'\n  expected: an integer, one for each dimension",
         ),
         (
             lambda: nn.MaxPool2d((2, 2, 2))(CustomTensor(numpy.ones((1, 1, 4, 4)))),
-            "a window cannot be had from (2, 2, 2)\n  expected: a whole number, or 2 of them",
+            "(2, 2, 2) is no window size\n  expected: an integer, or 2 of them",
         ),
         (
             lambda: nn.LSTM("a", 2),
@@ -112,22 +112,22 @@ def test_a_target_that_is_no_tensor_is_refused(loss: Any) -> None:
         ),
         (
             lambda: nn.ModuleList([nn.ReLU()])["a"],
-            "ModuleList has no module 'a'\n  expected: a whole number, or a slice",
+            "ModuleList has no module 'a'\n  expected: an integer or a slice",
         ),
         (
             lambda: nn.Linear(1, 1).to("int64"),
-            "Linear cannot be turned into int64\n  expected: a format with fractions\n"
+            "Linear cannot be turned into int64\n  expected: a floating-point dtype\n"
             "  try: quant.quantize_weights(model)",
         ),
         (
             lambda: nn.CrossEntropyLoss()(CustomTensor([[1, 2, 3]]), CustomTensor([1.0])),
-            "CrossEntropyLoss cannot take the classes float32[1]\n  expected: whole numbers\n"
+            "CrossEntropyLoss cannot take the classes float32[1]\n  expected: integers\n"
             "  try: target.to('int64')",
         ),
         (
             lambda: nn.CrossEntropyLoss()(CustomTensor([[1, 2]]), CustomTensor([[0, 1]]).long()),
             "CrossEntropyLoss cannot compare float32[1, 2] with int64[1, 2]\n"
-            "  expected: probabilities with fractions, or whole numbers for the classes alone",
+            "  expected: probabilities with fractions, or integers for class indices",
         ),
         (
             lambda: nn.utils.clip_grad_norm_(nn.Linear(1, 1), 1.0),
@@ -136,7 +136,7 @@ def test_a_target_that_is_no_tensor_is_refused(loss: Any) -> None:
         ),
         (
             lambda: nn.utils.clip_grad_norm_([], "a"),
-            "max_norm='a' is no number\n  expected: a number",
+            "max_norm='a' is not a number\n  expected: a number",
         ),
         (
             lambda: nn.utils.clip_grad_norm_([], 1.0, 0),

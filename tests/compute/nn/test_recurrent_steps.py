@@ -8,11 +8,12 @@ import numpy
 import pytest
 
 from holdfast.base.errors import Unsupported
-from holdfast.compute import autograd, nn
+from holdfast.compute import nn
+from holdfast.compute.autograd import tape
 from holdfast.compute.engine import run
 from holdfast.compute.engines.numpy import engine
 from holdfast.compute.ops import find
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 _STEPS, _BATCH, _HIDDEN = 4, 3, 5
 
@@ -41,7 +42,7 @@ _FORWARD: dict[str, list[Any]] = {
 def _apart(name: str, args: list[Any]) -> list[Any]:
     tensors = [CustomTensor(a) if isinstance(a, numpy.ndarray) else a for a in args]
     apart: Any = find(name).decomposition
-    with autograd.no_grad():
+    with tape.no_grad():
         out = apart(*tensors)
     return [one.data for one in (out if isinstance(out, tuple) else (out,))]
 
@@ -78,7 +79,7 @@ def test_steps_one_by_one_compute_what_the_kernel_does(
 def test_a_recurrent_layers_gradient_says_that_it_has_none(kind: Any, frozen: bool) -> None:
     x = CustomTensor(numpy.ones((3, 2, 4)), requires_grad=True)
     layer = kind(4, 5).requires_grad_(not frozen)
-    (first,) = autograd.grad(layer(x)[0].sum(), x, create_graph=True)
+    (first,) = tape.grad(layer(x)[0].sum(), x, create_graph=True)
     assert first is not None
     with pytest.raises(Unsupported) as caught:
         (first * first).sum().backward()

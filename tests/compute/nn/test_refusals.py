@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.base.errors import BadInput
 from holdfast.compute import nn
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
 def _of(*shape: int, kind: str = "float32") -> CustomTensor:
@@ -80,13 +80,13 @@ _INPUTS: list[tuple[Any, Any, str]] = [
     (
         lambda: nn.Embedding(5, 3),
         _of(2),
-        "Embedding(5, 3) cannot take float32[2]: its numbers are not whole\n"
+        "Embedding(5, 3) cannot take float32[2]: its elements are not integers\n"
         "  expected: int64\n  try: tensor.to('int64')",
     ),
     (
         lambda: nn.Embedding(5, 3),
         CustomTensor([1, 5], dtype="int64"),
-        "Embedding(5, 3) cannot take int64[2]: its numbers go from 1 to 5\n  expected: 0 to 4",
+        "Embedding(5, 3) cannot take int64[2]: its elements range from 1 to 5\n  expected: 0 to 4",
     ),
     (
         lambda: nn.MaxPool2d(4),
@@ -169,14 +169,14 @@ _INPUTS += [
     (
         lambda: nn.Linear(3, 2),
         [1.0, 2.0, 3.0],
-        "Linear(in_features=3, out_features=2, bias=True) cannot take list: it is no tensor\n"
+        "Linear(in_features=3, out_features=2, bias=True) cannot take list: it is not a tensor\n"
         "  expected: a tensor\n  try: CustomTensor(data)",
     ),
     (
         lambda: nn.Conv2d(1, 2, 3),
         numpy.ones((1, 1, 4, 4)),
-        "Conv2d(1, 2, kernel_size=(3, 3), stride=(1, 1)) cannot take float64[1, 1, 4, 4]: it is no "
-        "tensor\n  expected: a tensor\n  try: CustomTensor(data)",
+        "Conv2d(1, 2, kernel_size=(3, 3), stride=(1, 1)) cannot take float64[1, 1, 4, 4]: it is "
+        "not a tensor\n  expected: a tensor\n  try: CustomTensor(data)",
     ),
     (
         lambda: nn.GRU(3, 4),
@@ -200,7 +200,7 @@ _ARGUMENTS: list[tuple[Any, str]] = [
     (
         lambda: nn.Conv2d(3, 8, 3, padding="full"),
         "Conv2d has no padding 'full'\n"
-        '  expected: a number, one for each dimension, "same" or "valid"',
+        '  expected: an integer, one for each dimension, "same" or "valid"',
     ),
     (
         lambda: nn.Conv2d(3, 8, 3, stride=2, padding="same"),
@@ -290,11 +290,11 @@ _ARGUMENTS: list[tuple[Any, str]] = [
     (
         lambda: nn.CrossEntropyLoss()(_of(4, 3), _of(5, kind="int64")),
         "CrossEntropyLoss cannot compare float32[4, 3] with int64[5]\n"
-        "  expected: class numbers of [4], or probabilities of [4, 3]",
+        "  expected: class indices of [4], or probabilities of [4, 3]",
     ),
     (
         lambda: nn.NLLLoss()(_of(4, 3), _of(5, kind="int64")),
-        "NLLLoss cannot compare float32[4, 3] with int64[5]\n  expected: class numbers of [4]",
+        "NLLLoss cannot compare float32[4, 3] with int64[5]\n  expected: class indices of [4]",
     ),
     (
         lambda: nn.init.calculate_gain("step"),

@@ -13,7 +13,7 @@ import torch
 
 from holdfast.base.errors import BadInput, MissingDependency
 from holdfast.compute import nn, random
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 from tests.tolerance import assert_near, bound
 
 
@@ -60,7 +60,7 @@ def test_a_norm_that_is_no_number_is_refused_if_asked() -> None:
     with pytest.raises(BadInput) as caught:
         nn.utils.clip_grad_norm_(ours, 1.0, error_if_nonfinite=True)
     assert str(caught.value) == (
-        "the norm of the gradients is inf\n  expected: gradients that are numbers\n"
+        "the norm of the gradients is inf\n  expected: finite gradients\n"
         "  try: error_if_nonfinite=False, or a smaller learning rate"
     )
 

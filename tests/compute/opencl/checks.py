@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy
 
-from holdfast.compute import dtype as formats
+from holdfast.compute import dtype as dtypes
 from holdfast.compute import random
 from holdfast.compute.engine import ENGINES, each, run, strict
 from holdfast.compute.engines.opencl import OpenCLEngine
@@ -37,12 +37,12 @@ def _uploaded(there: OpenCLEngine, array: Any) -> Any:
     if not array.size or array.flags.c_contiguous:
         return there.upload(array)
     low, high = numpy.lib.array_utils.byte_bounds(array)
-    # The numbers between the strides are not the array's: whatever is there must not matter.
+    # The elements between the strides do not belong to the array and must not matter.
     whole = numpy.full(high - low, 0xAB, numpy.uint8)
     start = array.__array_interface__["data"][0] - low
     numpy.ndarray(array.shape, array.dtype, whole, start, array.strides)[...] = array
     made = there.upload(whole)
-    return made.viewed(formats.dtype(array.dtype), array.shape, array.strides, made.offset + start)
+    return made.view(dtypes.dtype(array.dtype), array.shape, array.strides, made.offset + start)
 
 
 def on(mapping: str, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -86,7 +86,7 @@ def _choose(name: str, args: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 def close(found: Any, expected: Any, where: str, rtol: float = 1e-5, atol: float = 1e-6) -> None:
-    """Raises AssertionError unless shapes, formats and values are the same."""
+    """Raises AssertionError unless shapes, dtypes and values are the same."""
     if isinstance(expected, list | tuple):
         assert len(found) == len(expected), where
         for place, (one, other) in enumerate(zip(found, expected, strict=True)):
@@ -96,7 +96,7 @@ def close(found: Any, expected: Any, where: str, rtol: float = 1e-5, atol: float
         assert found == expected, where
         return
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape), where
-    if not formats.is_floating(expected.dtype) and expected.dtype.kind != "c":
+    if not dtypes.is_floating(expected.dtype) and expected.dtype.kind != "c":
         numpy.testing.assert_array_equal(found, expected, where)
         return
     if expected.dtype.itemsize < 4:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.compute.engines.opencl.programs import Programs
+from holdfast.compute.engines.opencl.runtime.programs import Programs
 from tests.needs import needs
 from tests.topology.test_probes import _no_opencl
 

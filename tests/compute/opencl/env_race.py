@@ -51,7 +51,7 @@ def main(seconds: float, threads: int = 0, builds: int = 10**9) -> None:
         thread.start()
     end, built = time.monotonic() + seconds, 0
     while time.monotonic() < end and built < builds:
-        kernel = engine.generated(_TEXT.format(first=built, second=random.random()), "k")
+        kernel = engine.kernel_from(_TEXT.format(first=built, second=random.random()), "k")
         for size, group in (((64,), (8,)), ((64,), (16,)), ((64,), None), ((64,), (8,))):
             engine.launch(kernel, size, group, array)
             change(None, draw, 200)

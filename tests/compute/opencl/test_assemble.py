@@ -1,4 +1,4 @@
-"""Arrays joined, turned round, and images taken apart, as the NumPy engine has them."""
+"""Joining, flipping, rolling and im2col, against the NumPy engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS = ["float32", "float16", "bool", "int64", "complex64"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_arrays_of_every_format_are_joined(kind: str) -> None:
+def test_arrays_of_every_dtype_are_joined(kind: str) -> None:
     array = X.astype(kind)
     same("cat", [array, array[:, 1:3], array[:, :0]], 1)
     same("stack", [array, array], -1)
@@ -24,7 +24,7 @@ def test_arrays_of_every_format_are_joined(kind: str) -> None:
     same("roll", array, [2, -1], [0, 2])
 
 
-def test_formats_meet_in_the_one_that_holds_all() -> None:
+def test_dtypes_are_promoted() -> None:
     same("cat", [X, X.astype("float16"), X.astype("int64")])
     same("cat", [numpy.zeros(0, "float32"), X], 2)
     same("stack", [X > 0, X.astype("int32")])

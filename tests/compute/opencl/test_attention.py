@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.base.errors import BadInput
 from holdfast.compute.engine import ENGINES, run
-from holdfast.compute.engines.opencl import attention
+from holdfast.compute.engines.opencl.layers import attention
 from holdfast.compute.ops import OPS
 from tests.compute.opencl import checks
 from tests.compute.opencl.test_matrix import numbers
@@ -50,7 +50,7 @@ def test_a_mask_is_added_to_the_scores():
         same(args, attn_mask=numbers(*shape, seed=5))
 
 
-def test_a_mask_of_truth_values_hides_keys():
+def test_a_boolean_mask_hides_keys():
     args = heads(1, 2, 20, 24, 16)
     same(args, attn_mask=numbers(20, 24, kind="bool"))
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 import pytest
 
-from holdfast.compute import dtype as formats
+from holdfast.compute import dtype as dtypes
 from tests.compute.opencl.checks import same
 
 pytestmark = pytest.mark.opencl
@@ -33,14 +33,14 @@ def test_lines_longer_than_a_work_group(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["int8", "int32", "bool", "float64", "float16"])
-def test_formats_are_those_of_torch(kind: str) -> None:
-    values = (floats(4, 300) * 2).astype(formats.DTYPES[kind])
+def test_dtypes_are_those_of_torch(kind: str) -> None:
+    values = (floats(4, 300) * 2).astype(dtypes.DTYPES[kind])
     for name in ("cumsum", "cummax", "cummin"):
         same(name, values, 1, atol=1e-2)
     same("cumprod", values, 0)
 
 
-def test_a_format_may_be_asked_for() -> None:
+def test_a_dtype_may_be_named() -> None:
     same("cumsum", floats(4, 30), 1, dtype="float64")
     same("cumsum", numpy.arange(30), 0, dtype="float32")
     same("cumsum", floats(30) * 5, 0, dtype="int64")

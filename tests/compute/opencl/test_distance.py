@@ -1,4 +1,4 @@
-"""Distances between rows, forward and back, as the NumPy engine has them."""
+"""Distances between rows and their gradients, against the NumPy engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels made from an expression: layouts, formats, remembered calls, fused chains."""
+"""Kernels made from an expression: layouts, dtypes, remembered calls, fused chains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.base.errors import BadInput
 from holdfast.compute import CustomDevice, CustomTensor, fuse
 from holdfast.compute import functional as F
 from holdfast.compute.engine import run, strict
-from holdfast.compute.engines.opencl import elementwise, texts
+from holdfast.compute.engines.opencl.elementwise import codegen, expressions, strided_kernels
 from holdfast.compute.engines.opencl.engine import MAPPINGS
 from holdfast.compute.ops import OPS
 from tests.compute.opencl.checks import engine, on, same
@@ -57,7 +57,7 @@ def test_rows_longer_than_a_vector_with_a_rest_come_out_right() -> None:
 
 @pytest.mark.parametrize("one", ["float32", "int32", "bool", "float16", "uint8", "float64"])
 @pytest.mark.parametrize("other", ["float32", "int64", "bool", "bfloat16"])
-def test_formats_meet_as_the_table_says(one: str, other: str) -> None:
+def test_dtypes_are_promoted_as_the_table_says(one: str, other: str) -> None:
     import ml_dtypes
 
     formats = {"bfloat16": ml_dtypes.bfloat16}
@@ -108,7 +108,7 @@ def test_a_call_that_was_made_before_is_not_worked_out_again(
     there = engine("cpu")
     x = there.upload(X)
     first = run(OPS["add.Scalar"], there, (x, 1.5), {})
-    monkeypatch.setattr(elementwise, "_plan", None)
+    monkeypatch.setattr(expressions, "_prepare_plan", None)
     second = run(OPS["add.Scalar"], there, (x, 2.5), {})
     assert numpy.array_equal(there.download(second), X + numpy.float32(2.5))
     assert numpy.array_equal(there.download(first), X + numpy.float32(1.5))
@@ -122,7 +122,7 @@ def test_a_number_may_come_by_name_or_by_place() -> None:
 
 
 def test_calls_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elementwise, "_PLANS", 3)
+    monkeypatch.setattr(strided_kernels, "_PLANS", 3)
     there = engine("cpu")
     for size in range(1, 8):
         run(OPS["neg"], there, (there.upload(X.reshape(-1)[:size]),), {})
@@ -130,13 +130,13 @@ def test_calls_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyP
 
 
 def test_the_same_form_has_one_text() -> None:
-    read = texts.Read("self", "float32", "float")
-    form = texts.Form(
-        *("cpu", "float", 16, (read,), (), (texts.Step("out", "-$self"),), ("out",)),
+    read = codegen.Read("self", "float32", "float")
+    form = codegen.Form(
+        *("cpu", "float", 16, (read,), (), (codegen.Step("out", "-$self"),), ("out",)),
         *(("float32",), (1, 1), 1, False),
     )
-    assert texts.text_of(form) is texts.text_of(form._replace(helpers=""))
-    assert "vload" in texts.text_of(form)
+    assert codegen.text_of(form) is codegen.text_of(form._replace(helpers=""))
+    assert "vload" in codegen.text_of(form)
 
 
 # ---- fused chains
@@ -165,7 +165,7 @@ CHAINS = {
     "one result": lambda x, y: x * (1 + y).sigmoid() + 0.5,
     "three results": lambda x, y: (x - y, x > 0.25, (x - y).exp()),
     "a choice": lambda x, y: F.where(x > y, F.gelu(x), -y),
-    "a truth value as a number": lambda x, y: (x > y) * x,
+    "a booleans as a number": lambda x, y: (x > y) * x,
 }
 
 
@@ -187,7 +187,7 @@ def test_a_chain_is_one_kernel_and_gives_what_its_ops_give(
         numpy.testing.assert_allclose(one.data, other.data, 1e-6, 1e-7)
 
 
-def test_a_chain_reads_whole_numbers_and_narrow_floats_as_float32() -> None:
+def test_a_chain_reads_integers_and_narrow_floats_as_float32() -> None:
     x, whole = _on("cpu", X), _on("cpu", numpy.arange(7))
     function = lambda x, n: x * n + 1  # noqa: E731
     numpy.testing.assert_array_equal(fuse(function)(x, whole).data, function(x, whole).data)

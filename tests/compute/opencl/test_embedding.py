@@ -1,4 +1,4 @@
-"""Rows of a table, alone or in bags, and their gradients, as the NumPy engine has them."""
+"""Embeddings, embedding bags and their gradients, against the NumPy engine."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import numpy
 import pytest
 
 from holdfast.base.errors import BadInput, Unsupported
-from holdfast.compute import dtype as formats
+from holdfast.compute import dtype as dtypes
 from holdfast.compute.engine import ENGINES, run, strict
 from holdfast.compute.engines.opencl import Array, OpenCLEngine
 from holdfast.compute.engines.opencl.engine import engine_at
@@ -37,18 +37,18 @@ def test_it_is_one_of_the_engines():
     )
 
 
-@pytest.mark.parametrize("kind", formats.DTYPES.values(), ids=str)
-def test_numbers_of_every_format_come_back_as_they_were(engine: OpenCLEngine, kind: Any):
+@pytest.mark.parametrize("kind", dtypes.DTYPES.values(), ids=str)
+def test_numbers_of_every_dtype_come_back_as_they_were(engine: OpenCLEngine, kind: Any):
     plain = numpy.arange(-6, 6).reshape(3, 4).astype(kind)
     found = engine.download(engine.upload(plain))
     assert (found.dtype, found.shape, found.tobytes()) == (kind, (3, 4), plain.tobytes())
 
 
-@pytest.mark.parametrize("kind", formats.DTYPES.values(), ids=str)
-def test_views_of_every_format_come_back_in_order(engine: OpenCLEngine, kind: Any):
+@pytest.mark.parametrize("kind", dtypes.DTYPES.values(), ids=str)
+def test_views_of_every_dtype_come_back_in_order(engine: OpenCLEngine, kind: Any):
     plain = numpy.arange(24).reshape(4, 6).astype(kind)
     size = plain.itemsize
-    view = engine.upload(plain).viewed(kind, (3, 2), (2 * size, 12 * size), size)
+    view = engine.upload(plain).view(kind, (3, 2), (2 * size, 12 * size), size)
     wanted = numpy.ndarray((3, 2), kind, plain, size, (2 * size, 12 * size))
     assert engine.download(view).tobytes() == wanted.tobytes()
 
@@ -67,7 +67,7 @@ def test_what_was_downloaded_is_ones_own(engine: OpenCLEngine):
     assert engine.download(array).tolist() == [0.0] * 4
 
 
-KINDS = [kind for kind in formats.DTYPES.values() if kind.kind != "c"]
+KINDS = [kind for kind in dtypes.DTYPES.values() if kind.kind != "c"]
 USUAL = [kind for kind in KINDS if kind.name in ("float32", "int64", "bool", "bfloat16")]
 
 
@@ -85,7 +85,7 @@ def test_casts_are_those_of_numpy(engine: OpenCLEngine, into: Any):
 
 def test_writing_into_a_view_leaves_the_rest(engine: OpenCLEngine):
     array = engine.upload(numpy.zeros((3, 4), FLOAT))
-    column = array.viewed(FLOAT, (3,), (16,), 4)
+    column = array.view(FLOAT, (3,), (16,), 4)
     engine.write(column, engine.upload(numpy.array([1, 2, 3], numpy.int64)))
     assert engine.download(array).tolist() == [[0, 1, 0, 0], [0, 2, 0, 0], [0, 3, 0, 0]]
     engine.write(column, numpy.float32(7).reshape(()))
@@ -94,7 +94,7 @@ def test_writing_into_a_view_leaves_the_rest(engine: OpenCLEngine):
 
 def test_an_array_is_written_over_a_view_of_itself(engine: OpenCLEngine):
     array = engine.upload(numpy.arange(6, dtype=FLOAT))
-    backwards = array.viewed(FLOAT, (6,), (-4,), 20)
+    backwards = array.view(FLOAT, (6,), (-4,), 20)
     engine.write(array, backwards)
     assert engine.download(array).tolist() == [5, 4, 3, 2, 1, 0]
 

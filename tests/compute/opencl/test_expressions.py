@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.base.errors import BadInput
 from holdfast.compute.engine import ENGINES, run
-from holdfast.compute.engines.opencl.expressions import EXPRESSIONS
+from holdfast.compute.engines.opencl.elementwise.expressions import EXPRESSIONS
 from holdfast.compute.ops import OPS
 from tests.compute.opencl.checks import close, on, same
 
@@ -44,7 +44,7 @@ NUMBERS: dict[str, Any] = {
     "approximate": "none",
 }
 FLOATS = sorted(n for n, t in EXPRESSIONS.items() if not isinstance(t, dict) or "f" in t)
-# What takes whole numbers and truth values in torch too.
+# Ops that take integers and booleans in torch too.
 WHOLE = [
     *("add.Tensor", "add.Scalar", "sub.Tensor", "rsub.Scalar", "mul.Tensor", "mul.Scalar"),
     *("floor_divide", "floor_divide.Scalar", "remainder.Tensor", "remainder.Scalar"),
@@ -103,7 +103,7 @@ def test_floats_come_out_as_the_host_computes_them_one_by_one(name: str) -> None
 
 @pytest.mark.parametrize("kind", ["int64", "int8", "uint8"])
 @pytest.mark.parametrize("name", WHOLE)
-def test_whole_numbers_come_out_as_the_host_computes_them(name: str, kind: str) -> None:
+def test_integers_come_out_as_the_host_computes_them(name: str, kind: str) -> None:
     def make(place: int) -> Any:
         rng = numpy.random.default_rng(place)
         made = rng.integers(0 if kind == "uint8" else -20, 20, 40)
@@ -120,7 +120,7 @@ def test_whole_numbers_come_out_as_the_host_computes_them(name: str, kind: str) 
 
 
 @pytest.mark.parametrize("name", TRUTHS)
-def test_truth_values_come_out_as_the_host_computes_them(name: str) -> None:
+def test_booleans_come_out_as_the_host_computes_them(name: str) -> None:
     def make(place: int) -> Any:
         return numpy.random.default_rng(place).random(40) < 0.5
 
@@ -197,20 +197,20 @@ def test_clamp_goes_by_the_limits_that_are_given(limits: Any) -> None:
     same("clamp", numpy.array([-2.0, 0.5, numpy.nan, 3.0], numpy.float32), *limits)
 
 
-def test_a_division_of_whole_numbers_by_zero_is_refused_where_the_number_is_known() -> None:
+def test_a_division_of_integers_by_zero_is_refused_where_the_number_is_known() -> None:
     with pytest.raises(BadInput) as caught:
         on("cpu", "floor_divide.Scalar", numpy.arange(4), 0)
     assert str(caught.value) == (
-        "cannot compute floor_divide.Scalar(int64[4], 0): division of whole numbers by zero\n"
+        "cannot compute floor_divide.Scalar(int64[4], 0): integer division by zero\n"
         "  expected: shapes that broadcast: from the right, sizes are equal or one of them is 1"
     )
 
 
-def test_no_whole_numbers_may_be_divided_by_zero() -> None:
+def test_no_integers_may_be_divided_by_zero() -> None:
     assert on("cpu", "floor_divide.Scalar", numpy.arange(0), 0).tolist() == []
 
 
-def test_a_division_of_whole_numbers_by_zeros_of_a_tensor_gives_zero() -> None:
+def test_a_division_of_integers_by_zeros_of_a_tensor_gives_zero() -> None:
     found = on(
         "cpu",
         "floor_divide",
@@ -220,12 +220,12 @@ def test_a_division_of_whole_numbers_by_zeros_of_a_tensor_gives_zero() -> None:
     assert found.tolist() == [0, 0, -128]
 
 
-def test_whole_numbers_are_not_scaled_by_fractions() -> None:
+def test_integers_are_not_scaled_by_fractions() -> None:
     with pytest.raises(BadInput) as caught:
         on("cpu", "add.Tensor", numpy.arange(4), numpy.arange(4), alpha=0.5)
     assert str(caught.value) == (
         "cannot compute add.Tensor(int64[4], int64[4], alpha=0.5): "
-        "whole numbers cannot be scaled by 0.5\n"
+        "integers cannot be scaled by 0.5\n"
         "  expected: shapes that broadcast: from the right, sizes are equal or one of them is 1"
     )
 
@@ -234,7 +234,7 @@ def test_a_negative_slope_in_place_is_refused_each_time() -> None:
     x = numpy.ones(4, numpy.float32)
     assert on("cpu", "leaky_relu_backward", x, x, 0.1, True).tolist() == [1, 1, 1, 1]
     for _ in range(2):
-        with pytest.raises(BadInput, match="hides which numbers were negative"):
+        with pytest.raises(BadInput, match="hides which elements were negative"):
             on("cpu", "leaky_relu_backward", x, x, -0.1, True)
 
 

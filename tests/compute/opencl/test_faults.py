@@ -20,8 +20,9 @@ import numpy
 import pytest
 
 from holdfast.compute.engine import fallbacks, run, strict
-from holdfast.compute.engines.opencl import OpenCLEngine, programs
-from holdfast.compute.engines.opencl.programs import BuildFailed
+from holdfast.compute.engines.opencl import OpenCLEngine
+from holdfast.compute.engines.opencl.runtime import programs
+from holdfast.compute.engines.opencl.runtime.programs import BuildFailed
 from holdfast.compute.ops import OPS
 from tests.conftest import CACHE
 
@@ -32,7 +33,7 @@ from holdfast.base.errors import HoldfastError
 from holdfast.compute.engine import ENGINES, fallbacks, run, strict
 from holdfast.compute.ops import OPS
 
-def told(call):
+def report(call):
     try:
         call()
     except HoldfastError as exc:
@@ -75,15 +76,15 @@ HINT = "  try: install the GPU vendor's OpenCL driver, or PoCL: apt install pocl
 
 
 def test_no_platform(tmp_path: Path):
-    found = script("told(lambda: engine.upload(plain))", OCL_ICD_VENDORS=str(tmp_path))
+    found = script("report(lambda: engine.upload(plain))", OCL_ICD_VENDORS=str(tmp_path))
     assert found == (
-        "Absent: no OpenCL platform is here\n"
+        "Absent: there is no OpenCL platform\n"
         "  expected: an OpenCL 1.2 platform with a device\n" + HINT
     )
 
 
 def test_a_platform_with_no_device():
-    found = script("told(lambda: engine.upload(plain))", POCL_DEVICES="none")
+    found = script("report(lambda: engine.upload(plain))", POCL_DEVICES="none")
     assert found == (
         "Absent: the OpenCL platforms here have no device: 'Portable Computing Language'\n"
         "  expected: an OpenCL 1.2 platform with a device\n" + HINT
@@ -92,7 +93,7 @@ def test_a_platform_with_no_device():
 
 @pytest.mark.slow
 def test_a_device_beyond_the_last():
-    code = "told(lambda: engine.on(7).upload(plain)); print(engine.download(neg(plain)).tolist())"
+    code = "report(lambda: engine.on(7).upload(plain)); print(engine.download(neg(plain)).tolist())"
     assert script(code, POCL_DEVICES="pthread basic") == (
         "BadInput: there is no device opencl:7\n"
         "  expected: opencl:0 to opencl:1\n"
@@ -113,7 +114,7 @@ def unbuildable(monkeypatch: pytest.MonkeyPatch) -> OpenCLEngine:
 
 def failed(engine: OpenCLEngine) -> BuildFailed:
     with pytest.raises(BuildFailed) as caught:
-        engine.programs.generated("__kernel void elementwise() {}", "elementwise")
+        engine.programs.build("__kernel void elementwise() {}", "elementwise")
     return caught.value
 
 
@@ -134,9 +135,7 @@ def test_what_cannot_be_built_is_not_tried_again(unbuildable: OpenCLEngine):
     assert failed(unbuildable) is failed(unbuildable)
 
 
-def test_without_its_kernel_an_op_is_computed_on_the_host_with_a_warning(
-    unbuildable: OpenCLEngine,
-):
+def test_without_its_kernel_an_op_is_computed_on_the_host_with_a_warning(unbuildable: OpenCLEngine):
     array = unbuildable.upload(numpy.arange(4, dtype=numpy.float32))
     before = fallbacks["opencl", "neg"]
     with pytest.warns(RuntimeWarning, match="cannot build the kernel 'elementwise'") as warned:
@@ -155,7 +154,7 @@ def test_where_the_host_is_refused_the_build_failure_is_the_error(unbuildable: O
 
 def test_a_function_that_a_source_does_not_have(engine: OpenCLEngine):
     with pytest.raises(BuildFailed) as caught:
-        engine.programs.generated("__kernel void here() {}", "there")
+        engine.programs.build("__kernel void here() {}", "there")
     assert str(caught.value).startswith(
         f"cannot build the kernel 'there' for opencl:0 ({NAME()}): "
         "OpenCL says clCreateKernel: INVALID_KERNEL_NAME"
@@ -207,7 +206,7 @@ def losing(tmp_path: Path) -> Script:
 
 def lost(first: str) -> str:
     return (
-        f"DeviceLost: opencl:0 ({NAME()}) is lost, with the numbers that were on it: {first}\n"
+        f"DeviceLost: opencl:0 ({NAME()}) is lost, with the data that was on it: {first}\n"
         "  expected: a device and a driver in working order\n"
         "  try: start again, or go on with what is on the host (HOLDFAST_ENGINE=numpy)\n"
     )
@@ -231,11 +230,11 @@ def test_a_device_that_is_lost_is_noticed_and_refused(
     found = losing(f"""
 marker = engine.marker()
 lose({EVERYTHING})
-told(lambda: {call})
+report(lambda: {call})
 failing.unlink()
-told(lambda: neg(array))
-told(lambda: engine.download(array))
-told(lambda: engine.alloc((1,), plain.dtype))
+report(lambda: neg(array))
+report(lambda: engine.download(array))
+report(lambda: engine.alloc((1,), plain.dtype))
 """)
     text = lost(f"cannot {what}: OpenCL says {routine}: OUT_OF_RESOURCES")
     assert found == RIGHT + text * 4
@@ -246,7 +245,7 @@ def test_what_is_on_the_host_survives_the_device(losing: Script):
     found = losing(f"""
 engine.memories.make_room(None)
 lose({EVERYTHING})
-told(engine.synchronize)
+report(engine.synchronize)
 print(engine.download(array).tolist())
 print(run(OPS["neg"], ENGINES["numpy"], [plain], {{}}).tolist())
 """)
@@ -258,9 +257,9 @@ print(run(OPS["neg"], ENGINES["numpy"], [plain], {{}}).tolist())
 def test_work_that_failed_is_not_passed_over_although_the_queue_goes_on(losing: Script):
     found = losing("""
 lose("clEnqueueReadBuffer", status=-14)
-told(lambda: engine.download(array))
+report(lambda: engine.download(array))
 failing.unlink()
-told(lambda: engine.download(array))
+report(lambda: engine.download(array))
 """)
     text = lost(
         "cannot copy 16 bytes from opencl:0: OpenCL says clEnqueueReadBuffer: "
@@ -273,7 +272,7 @@ told(lambda: engine.download(array))
 def test_a_launch_that_is_refused_alone_leaves_the_device_in_use(losing: Script):
     found = losing("""
 lose("clEnqueueNDRangeKernel")
-told(lambda: neg(array))
+report(lambda: neg(array))
 failing.unlink()
 print(engine.download(neg(array)).tolist())
 """)
@@ -293,7 +292,7 @@ lose("clCreateBuffer", status=-4)
 made = neg(engine.upload(large))
 print(made.memory.host is not None, float(engine.download(made).sum()), sum(fallbacks.values()))
 with strict():
-    told(lambda: engine.upload(large))
+    report(lambda: engine.upload(large))
 failing.unlink()
 print(engine.download(neg(array)).tolist(), engine.upload(large).memory.host is None)
 """).splitlines()
@@ -320,15 +319,15 @@ def test_two_processes_fill_one_empty_cache(own_cache: Path):
     assert script(code) == RIGHT
 
 
-def test_a_process_that_was_forked_after_use_is_told_so():
+def test_a_process_that_was_forked_after_use_raises():
     found = script("""
 array = engine.upload(plain)
 print(engine.download(neg(array)).tolist(), flush=True)
 child = os.fork()
 if not child:
     for call in (lambda: neg(array), lambda: engine.upload(plain), lambda: engine.download(array)):
-        told(call)
-    told(lambda: engine.on(1).upload(plain))
+        report(call)
+    report(lambda: engine.on(1).upload(plain))
     sys.stdout.flush()
     os._exit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

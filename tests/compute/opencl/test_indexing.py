@@ -1,4 +1,4 @@
-"""Choosing by indices and masks: the NumPy engine's results and errors, on both mappings."""
+"""Reading by indices and masks: the NumPy engine's results and errors, on both mappings."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_an_index_list_chooses_what_numpy_chooses(indices: Any) -> None:
 @pytest.mark.parametrize(
     "kind", ["bool", "uint8", "int16", "int64", "float16", "bfloat16", "float64", "complex64"]
 )
-def test_numbers_of_every_format_can_be_chosen(kind: str) -> None:
+def test_numbers_of_every_dtype_can_be_chosen(kind: str) -> None:
     from holdfast.compute import dtype
 
     array = (X * 9).astype(dtype.dtype(kind))

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy
 import pytest
 
-from holdfast.compute.engines.opencl import late_builds
-from holdfast.compute.engines.opencl.programs import BuildFailed
+from holdfast.compute.engines.opencl.runtime import late_builds
+from holdfast.compute.engines.opencl.runtime.programs import BuildFailed
 from tests.compute.opencl.checks import engine
 from tests.compute.opencl.test_launching import SHIFTED
 
@@ -29,7 +29,7 @@ def test_variables_may_change_while_kernels_are_built(tmp_path: Path, threads: i
 def test_only_the_first_launch_of_a_variant_is_waited_for(monkeypatch: pytest.MonkeyPatch):
     there = engine("cpu")
     monkeypatch.setattr(late_builds, "builds_late", lambda device: True)
-    kernel = there.programs.generated(SHIFTED, "shifted")
+    kernel = there.programs.build(SHIFTED, "shifted")
     x = there.upload(numpy.arange(80_000, dtype=numpy.int32))
     made = there.alloc(x.shape, x.dtype)
     waited: list[int] = []
@@ -59,4 +59,4 @@ def test_a_program_that_cannot_be_built_gives_its_log(monkeypatch: pytest.Monkey
     there = engine("cpu")
     monkeypatch.setattr(late_builds, "builds_late", lambda device: True)
     with pytest.raises(BuildFailed, match="no_such_function"):
-        there.programs.generated("__kernel void k() { no_such_function(1); }", "k")
+        there.programs.build("__kernel void k() { no_such_function(1); }", "k")

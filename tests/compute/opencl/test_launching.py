@@ -7,8 +7,8 @@ import threading
 import numpy
 import pytest
 
-from holdfast.compute.engines.opencl.array import collapsed
 from holdfast.compute.engines.opencl.engine import MAPPINGS
+from holdfast.compute.engines.opencl.runtime.array import collapse_dims
 from tests.compute.opencl.checks import engine
 
 SHIFTED = """
@@ -20,7 +20,7 @@ __kernel void shifted(__global uchar *x_, ulong x_at, __global uchar *out_, ulon
 
 def test_threads_that_share_a_kernel_get_their_own_numbers():
     there = engine("cpu")
-    kernel = there.programs.generated(SHIFTED, "shifted")
+    kernel = there.programs.build(SHIFTED, "shifted")
     x = there.upload(numpy.arange(64, dtype=numpy.int32))
     found: dict[int, list[int]] = {}
 
@@ -41,7 +41,7 @@ def test_threads_that_share_a_kernel_get_their_own_numbers():
 
 def test_arrays_may_be_dropped_while_their_work_is_queued():
     there = engine("cpu")
-    kernel = there.programs.generated(SHIFTED, "shifted")
+    kernel = there.programs.build(SHIFTED, "shifted")
     array = there.upload(numpy.zeros(1000, numpy.int32))
     for _ in range(200):  # each result takes the place of the one before the last
         made = there.alloc((1000,), array.dtype)
@@ -59,7 +59,7 @@ def test_a_kernel_of_several_files_is_built_once(mapping: str):
 
 
 def test_dimensions_are_joined_where_all_arrays_allow_it():
-    assert collapsed((2, 3, 4), [(12, 4, 1), (12, 4, 1)]) == ([24], [[1], [1]])
-    assert collapsed((2, 3, 4), [(12, 4, 1), (4, 8, 1)]) == ([2, 3, 4], [[12, 4, 1], [4, 8, 1]])
-    assert collapsed((2, 1, 4), [(4, 9, 1), (0, 7, 0)]) == ([8], [[1], [0]])
-    assert collapsed((1, 1), [(5, 6)]) == ([], [[]])
+    assert collapse_dims((2, 3, 4), [(12, 4, 1), (12, 4, 1)]) == ([24], [[1], [1]])
+    assert collapse_dims((2, 3, 4), [(12, 4, 1), (4, 8, 1)]) == ([2, 3, 4], [[12, 4, 1], [4, 8, 1]])
+    assert collapse_dims((2, 1, 4), [(4, 9, 1), (0, 7, 0)]) == ([8], [[1], [0]])
+    assert collapse_dims((1, 1), [(5, 6)]) == ([], [[]])

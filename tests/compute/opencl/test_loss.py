@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 import pytest
 
-from holdfast.compute.ops.loss import MEAN, NONE, SUM
+from holdfast.compute.ops.layers.loss import MEAN, NONE, SUM
 from tests.compute.opencl.checks import MAPPINGS, on, same
 
 pytestmark = pytest.mark.opencl

@@ -1,4 +1,4 @@
-"""Products of matrices on the OpenCL engine, in both mappings, against the NumPy engine."""
+"""Matrix products on the OpenCL engine, in both mappings, against the NumPy engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMATS = ("float32", "float64", "float16", ml_dtypes.bfloat16, "int64", "int32"
 
 
 def numbers(*shape: int, kind: Any = "float32", seed: int = 0) -> Any:
-    """Random numbers of a format."""
+    """Random numbers of a dtype."""
     kind = numpy.dtype(kind)
     random = numpy.random.default_rng([seed, *shape])
     if kind.kind == "b":
@@ -50,7 +50,7 @@ def test_matrices_may_lie_in_memory_in_any_order(shape: tuple[int, int, int]):
 
 
 @pytest.mark.parametrize("kind", FORMATS, ids=str)
-def test_every_format_is_multiplied_in_its_own_way(kind: Any):
+def test_every_dtype_is_multiplied_in_its_own_way(kind: Any):
     same("mm", numbers(20, 33, kind=kind), numbers(33, 21, kind=kind))
     if kind != "bool":
         base = numbers(21, kind=kind)

@@ -1,4 +1,4 @@
-"""Memory of the engine: making room and coming back, caps, figures; over buffers and over SVM."""
+"""Memory of the engine: eviction and return, limits, statistics; with buffers and with SVM."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import pytest
 from holdfast.base.errors import OutOfMemory
 from holdfast.compute.engine import fallbacks, run, strict
 from holdfast.compute.engines.opencl import Array, OpenCLEngine
-from holdfast.compute.engines.opencl.memory import Memories
+from holdfast.compute.engines.opencl.runtime.memory import Memories
 from holdfast.compute.ops import OPS
-from holdfast.memory import memory_manager, opencl
-from holdfast.memory.memory_pool import MemoryPool
-from holdfast.memory.opencl_resources import KINDS
+from holdfast.memory import memory_manager
+from holdfast.memory.pools.memory_pool import MemoryPool
+from holdfast.memory.resources import opencl_devices
+from holdfast.memory.resources.opencl import KINDS
 
 MB = 1 << 20
 FLOAT = numpy.dtype(numpy.float32)
@@ -30,7 +31,7 @@ TWICE = """__kernel void twice(__global uchar *x_, ulong x_at, __global uchar *y
 def engine(request: pytest.FixtureRequest) -> OpenCLEngine:
     """An engine with a pool of its own, which may have 16 MB of the device."""
     made = OpenCLEngine(0)
-    place = opencl.place(0)
+    place = opencl_devices.open_device(0)
     pool = MemoryPool(place.name, resource=KINDS[request.param](place), limit=16 * MB)
     made.memories = Memories(place, pool)
     return made
@@ -42,7 +43,7 @@ def numbers(count: int, seed: int = 0) -> Any:
 
 def twice(engine: OpenCLEngine, array: Array) -> Array:
     made = engine.alloc(array.shape, FLOAT)
-    engine.launch(engine.programs.generated(TWICE, "twice"), (array.size,), None, array, made)
+    engine.launch(engine.programs.build(TWICE, "twice"), (array.size,), None, array, made)
     return made
 
 
@@ -99,7 +100,7 @@ def test_room_in_pieces_is_made_whole(engine: OpenCLEngine):
 def test_views_go_and_come_with_their_memory(engine: OpenCLEngine):
     plain = numbers(1024).reshape(32, 32)
     array = engine.upload(plain)
-    part = array.viewed(FLOAT, (16,), (8,), 32 * 4 * 3)
+    part = array.view(FLOAT, (16,), (8,), 32 * 4 * 3)
     engine.memories.make_room(None)
     assert on_device(part) == [False]
     numpy.testing.assert_array_equal(engine.download(part), plain[3, :32:2])
@@ -141,7 +142,7 @@ def test_where_the_host_is_refused_it_is_an_error_that_names_the_holders(engine:
         f"the limit of {pool.name} is 16.8 MB\n"
         "  largest holders:\n"
         f"    {pool.holders(1)[0]}\n"
-        "  expected: room for 12.6 MB after collecting garbage, emptying the cache and asking "
+        "  expected: room for 12.6 MB after collecting garbage, emptying the cache and calling "
         "every callback\n"
         "  try: free one of these blocks, or raise the limit; "
         "enable_memory_debugging(True) records where blocks come from"
@@ -216,7 +217,7 @@ def test_the_usual_pool_is_the_managers_with_a_cap_below_what_the_device_has():
     made = OpenCLEngine(0)
     assert made.memories.pool is memory_manager.pool("opencl:0")
     limit = made.memories.pool.pool.core.limit
-    assert 0 < limit < opencl.place(0).total_bytes
+    assert 0 < limit < opencl_devices.open_device(0).total_bytes
     array = made.upload(numbers(1000))
     assert memory_manager.stats("opencl:0").allocated_bytes >= 4000
     assert "opencl:0" in {holder.device for holder in memory_manager.detailed().allocations}

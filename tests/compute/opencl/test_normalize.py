@@ -7,7 +7,7 @@ from typing import Any
 import numpy
 import pytest
 
-from holdfast.compute import dtype as formats
+from holdfast.compute import dtype as dtypes
 from holdfast.compute.engine import ENGINES, run
 from holdfast.compute.ops import OPS
 from tests.compute.opencl.checks import same
@@ -18,7 +18,7 @@ ALL = [True, True, True]
 
 def floats(*shape: int, seed: int = 0, kind: str = "float32") -> Any:
     made = numpy.random.default_rng(seed).standard_normal(shape)
-    return (made * 2 + 1).astype(formats.DTYPES[kind])
+    return (made * 2 + 1).astype(dtypes.DTYPES[kind])
 
 
 def on_host(name: str, *args: Any) -> Any:
@@ -34,7 +34,7 @@ def test_layer_norm_of_rows(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["float64", "float16", "bfloat16"])
-def test_layer_norm_of_other_formats_and_layouts(kind: str) -> None:
+def test_layer_norm_of_other_dtypes_and_layouts(kind: str) -> None:
     weight, bias = floats(6, 8, seed=1, kind=kind), floats(6, 8, seed=2, kind=kind)
     same("native_layer_norm", floats(5, 6, 8, kind=kind), [6, 8], weight, bias, 1e-5, atol=2e-2)
     turned = floats(8, 5, 6, kind=kind).transpose(1, 2, 0)

@@ -1,4 +1,4 @@
-"""Means and the largest of windows, forward and back, as the NumPy engine has them."""
+"""Average and max pooling and their gradients, against the NumPy engine."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_windows_that_adapt(dims: int, sizes: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "float64", "int64"])
-def test_formats_and_layouts(kind: str) -> None:
+def test_dtypes_and_layouts(kind: str) -> None:
     from holdfast.compute import dtype
 
     array = (X[:, :, 0] * 5).astype(dtype.dtype(kind)).transpose(0, 1, 3, 2)

@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 from holdfast.compute.engines.opencl import OpenCLEngine
-from holdfast.compute.engines.opencl.programs import Programs
+from holdfast.compute.engines.opencl.runtime.programs import Programs
 
 FILL = """__kernel void fill(__global uchar *x_, ulong x_at) {
     AT(float, x)[get_global_id(0)] = VALUE;
@@ -23,7 +23,7 @@ def engine() -> OpenCLEngine:
 
 def filled(engine: OpenCLEngine, value: Any) -> list[float]:
     array = engine.alloc((3,), numpy.dtype(numpy.float32))
-    kernel = engine.programs.generated(FILL, "fill", {"VALUE": value})
+    kernel = engine.programs.build(FILL, "fill", {"VALUE": value})
     engine.launch(kernel, (3,), None, array)
     return engine.download(array).tolist()
 
@@ -35,7 +35,7 @@ def test_defines_make_another_kernel_of_the_same_text(engine: OpenCLEngine, own_
 
 def test_a_program_is_built_once(engine: OpenCLEngine, monkeypatch: pytest.MonkeyPatch):
     assert filled(engine, 7) == [7.0] * 3
-    monkeypatch.setattr(Programs, "_built", None)
+    monkeypatch.setattr(Programs, "_load_or_build", None)
     assert filled(engine, 7) == [7.0] * 3
 
 
@@ -67,7 +67,7 @@ def test_what_numbers_are_in_c_is_in_front_of_every_text(engine: OpenCLEngine):
     }"""
     half = engine.upload(numpy.array([1.5], numpy.float16))
     wide = engine.alloc((1,), numpy.dtype(numpy.float32))
-    engine.launch(engine.programs.generated(text, "widen"), (1,), None, half, wide)
+    engine.launch(engine.programs.build(text, "widen"), (1,), None, half, wide)
     assert engine.download(wide).tolist() == [1.5]
 
 
@@ -80,5 +80,5 @@ def test_the_device_says_whether_it_has_float64(engine: OpenCLEngine):
     #endif
     }"""
     found = engine.alloc((1,), numpy.dtype(numpy.float32))
-    engine.launch(engine.programs.generated(text, "known"), (1,), None, found)
+    engine.launch(engine.programs.build(text, "known"), (1,), None, found)
     assert bool(engine.download(found)[0]) is engine.has_double

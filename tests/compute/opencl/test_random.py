@@ -152,7 +152,7 @@ def test_another_word_for_who_draws_is_refused(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     "kind", ["float32", "int64", "bool", "complex64", "complex128", "bfloat16", "float64", "int8"]
 )
-def test_factories_make_every_format(kind: str) -> None:
+def test_factories_make_every_dtype(kind: str) -> None:
     for name, args in {"zeros": ([3, 4],), "full": ([2, 3], 1), "eye.m": (3, 5)}.items():
         same(name, *args, dtype=kind, mappings=("cpu",))
 
@@ -198,7 +198,7 @@ def test_arrays_are_made_filled_and_copied_as_on_the_host(name: str, args: Any) 
 
 @pytest.mark.parametrize("kind", ["float32", "int32", "float16"])
 @pytest.mark.parametrize("mode", [None, "floor", "trunc"])
-def test_division_rounds_as_it_is_told(kind: str, mode: str | None) -> None:
+def test_division_rounds_by_its_mode(kind: str, mode: str | None) -> None:
     one, other = (X * 9).astype(kind), (abs(X) * 5 + 1).astype(kind)
     same("div.Tensor_mode", one, other, rounding_mode=mode)
     same("div.Scalar_mode", one, 3, rounding_mode=mode)

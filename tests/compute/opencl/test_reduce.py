@@ -9,13 +9,13 @@ import numpy
 import pytest
 
 from holdfast.base.errors import BadInput
-from holdfast.compute import dtype as formats
+from holdfast.compute import dtype as dtypes
 from holdfast.compute.engine import ENGINES, run
 from holdfast.compute.ops import OPS
 from tests.compute.opencl.checks import MAPPINGS, engine, on, same, up
 
 pytestmark = pytest.mark.opencl
-BFLOAT16 = formats.DTYPES["bfloat16"]
+BFLOAT16 = dtypes.DTYPES["bfloat16"]
 
 
 def floats(*shape: int, seed: int = 0) -> Any:
@@ -47,25 +47,25 @@ def test_sum_of_millions_of_floats_is_as_exact_as_float64(mapping: str, dim: Any
 
 
 @pytest.mark.parametrize("kind", ["int8", "uint8", "int64", "bool", "float64", "bfloat16"])
-def test_formats_are_reduced_as_torch_does_it(kind: str) -> None:
-    values = (floats(9, 130) * 5).astype(formats.DTYPES[kind])
+def test_dtypes_are_reduced_as_torch_does_it(kind: str) -> None:
+    values = (floats(9, 130) * 5).astype(dtypes.DTYPES[kind])
     same("sum.dim_IntList", values, [0], atol=1e-3)
     same("amin", values)
     same("max.dim", values, 1)
 
 
 @pytest.mark.parametrize("name", ["any", "all", "count_nonzero", "argmin", "prod"])
-def test_whole_numbers_are_reduced_too(name: str) -> None:
+def test_integers_are_reduced_too(name: str) -> None:
     same(name, (floats(3, 13) * 5).astype(numpy.int32))
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
-def test_large_whole_numbers_are_added_exactly(mapping: str) -> None:
+def test_large_integers_are_added_exactly(mapping: str) -> None:
     values = numpy.random.default_rng(0).integers(-(2**60), 2**60, 100_003)
     assert on(mapping, "sum", values) == values.sum()
 
 
-def test_a_format_may_be_asked_for() -> None:
+def test_a_dtype_may_be_named() -> None:
     same("sum", floats(9, 130), dtype="float64")
     same("sum", numpy.arange(100), dtype="float32")
     same("mean", numpy.arange(100), dtype="float32")
@@ -146,7 +146,7 @@ def test_truth_and_counts() -> None:
     same("aminmax", floats(4, 9))
 
 
-def test_equality_is_told_to_the_host() -> None:
+def test_equality_is_a_python_bool() -> None:
     one = floats(30, 31)
     other = one.copy()
     same("equal", one, other)

@@ -1,4 +1,4 @@
-"""Resampling forward and back, and sampling at points, as the NumPy engine has them."""
+"""Resampling, its gradient, and grid sampling, against the NumPy engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from holdfast.base.errors import BadInput
 from holdfast.compute.engine import ENGINES, run
 from holdfast.compute.ops import OPS
-from holdfast.compute.ops.resample import KINDS
+from holdfast.compute.ops.layers.resample import KINDS
 from tests.compute.opencl.checks import engine, same
 
 rng = numpy.random.default_rng(0)
@@ -35,7 +35,7 @@ def test_scales_say_how_far_pixels_are_apart() -> None:
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "float64", "uint8"])
-def test_formats_and_layouts(kind: str) -> None:
+def test_dtypes_and_layouts(kind: str) -> None:
     from holdfast.compute import dtype
 
     array = (abs(X[:, :, 0]) * 50).astype(dtype.dtype(kind)).transpose(0, 1, 3, 2)

@@ -1,4 +1,4 @@
-"""Writing at places that may repeat: as on the NumPy engine, and the same every time."""
+"""Scatter with repeated indices: against the NumPy engine, and deterministic."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_in_place_the_array_itself_is_changed() -> None:
     for mapping in MAPPINGS:
         there = engine_of(mapping)
         array = there.upload(X)
-        part = array.viewed(array.dtype, (4, 6), (120, 4), 24)
+        part = array.view(array.dtype, (4, 6), (120, 4), 24)
         args = [part, [up(mapping, ROWS)], up(mapping, values(6)), True]
         out = run(OPS["_index_put_impl_"], there, args, {})
         assert out is part

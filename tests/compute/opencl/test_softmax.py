@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 import pytest
 
-from holdfast.compute import dtype as formats
+from holdfast.compute import dtype as dtypes
 from tests.compute.opencl.checks import same
 
 pytestmark = pytest.mark.opencl
@@ -35,9 +35,9 @@ def test_any_dimension_of_any_layout(name: str, dim: int) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", ["float64", "float16", "bfloat16"])
-def test_other_formats(name: str, kind: str) -> None:
-    same(name, floats(4, 32).astype(formats.DTYPES[kind]), 1, False)
-    same(name, floats(4, 32).astype(formats.DTYPES[kind]), 0, False)
+def test_other_dtypes(name: str, kind: str) -> None:
+    same(name, floats(4, 32).astype(dtypes.DTYPES[kind]), 1, False)
+    same(name, floats(4, 32).astype(dtypes.DTYPES[kind]), 0, False)
 
 
 def test_half_may_become_float() -> None:

@@ -1,4 +1,4 @@
-"""Order, and what depends on it: stable, NaN as the greatest, on both mappings."""
+"""Sorting ops: stable, NaN as the largest, on both mappings."""
 
 from __future__ import annotations
 

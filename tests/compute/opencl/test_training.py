@@ -13,7 +13,7 @@ import torch
 import holdfast.torch
 from holdfast import memory
 from holdfast.compute import CustomTensor, engine, nn, optim
-from holdfast.compute.torch_device import shim
+from holdfast.compute.torch_device.shim import build
 from holdfast.memory import memory_manager
 from tests.compute.test_training import Cnn, Transformer, _digits, _noise
 from tests.compute.torch_device.test_training import Training, furthest
@@ -34,7 +34,7 @@ def on_the_engine() -> Iterator[None]:
 @pytest.fixture
 def device() -> Iterator[str]:
     """`torch.device("holdfast")` with the OpenCL engine."""
-    if shim.is_loaded():
+    if build.is_loaded():
         pytest.skip("the C++ shim is loaded: torch's own kernels compute")
     holdfast.torch.use("opencl")
     yield "holdfast"

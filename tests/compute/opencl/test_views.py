@@ -62,7 +62,7 @@ def test_a_view_shares_memory_and_has_the_numbers_numpy_has(
 
 
 @pytest.mark.parametrize("kind", ["float32", "bool", "int64", "float16", "complex64"])
-def test_copies_of_views_take_every_format(kind: str) -> None:
+def test_copies_of_views_take_every_dtype(kind: str) -> None:
     array = (numbers(4, 3, 5) > 0 if kind == "bool" else numbers(4, 3, 5) * 9).astype(kind)
     same("reshape", array.transpose(2, 0, 1), [15, 4])
     same("permute_copy", array, [2, 0, 1])

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.base.errors import BadInput
 from holdfast.compute import manual_seed, nn, no_grad, optim, quant
-from holdfast.compute.creation import from_numpy
+from holdfast.compute.tensors.creation import from_numpy
 
 TRAIN, TEST = slice(0, 1300), slice(1300, None)
 LOW = quant.Scheme(bits=3)  # one scale for a whole weight: here rounding afterwards does cost
@@ -229,7 +229,7 @@ def test_the_model_that_is_given_stays_as_it_is(digits):
         ),
         (
             lambda: quant.quantize_dynamic(nn.Linear(64, 2), quant.Scheme(axis=1)),
-            "int8 per axis 1 cannot be had for a weight that is multiplied in whole numbers\n"
+            "int8 per axis 1 cannot be used for a weight in an integer product\n"
             "  expected: a symmetric scheme, per tensor or per output channel (axis=0)",
         ),
         (
@@ -246,5 +246,5 @@ def test_what_cannot_be_quantized_is_said(make, message):
 
 
 def test_a_model_that_saw_no_data_cannot_be_converted():
-    with pytest.raises(RuntimeError, match="layer '0' has seen no numbers"):
+    with pytest.raises(RuntimeError, match="layer '0' has seen no data"):
         quant.convert(quant.prepare(nn.Sequential(nn.Linear(2, 2))))

@@ -10,7 +10,7 @@ import pytest
 from holdfast.base.errors import BadInput
 from holdfast.compute import manual_seed, nn, quant, randn
 from holdfast.compute.quant import Scheme
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
 @pytest.fixture(autouse=True)
@@ -187,18 +187,18 @@ def test_models_are_compared_whatever_they_return_and_left_in_their_modes() -> N
         ),
         (
             lambda m: quant.prepare_qat(m, activation=Scheme(axis=1)),
-            "int8 per axis 1 cannot be had for what goes into a layer\n"
+            "int8 per axis 1 cannot be used for the input of a layer\n"
             "  expected: a scheme with one scale for the tensor\n"
             "  try: Scheme(bits=8, symmetric=True)",
         ),
-        (lambda m: Scheme(bits=7.5), "7.5 bits cannot be had\n  expected: 2 to 8 bits"),
+        (lambda m: Scheme(bits=7.5), "7.5 bits are not supported\n  expected: 2 to 8 bits"),
         (
             lambda m: quant.quantize(CustomTensor([1.0]), scale=0.0),
             "cannot quantize float32[1] by a scale of 0.0\n  expected: scales above 0",
         ),
         (
             lambda m: quant.quantize(CustomTensor([1.0]), scale=[1, 2]),
-            "scale has 2 numbers\n  expected: 1, one for each channel or group",
+            "scale has 2 elements\n  expected: 1, one for each channel or group",
         ),
         (
             lambda m: quant.quantize_dynamic(m)(CustomTensor([[1] * 4], dtype="int64")),

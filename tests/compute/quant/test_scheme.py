@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from holdfast.base.errors import BadInput, Misuse
-from holdfast.compute import compiled, functional, quant
-from holdfast.compute.creation import from_numpy, tensor
-from holdfast.compute.engines.numpy import quantize as kernels
+from holdfast.compute import functional, quant
+from holdfast.compute.engines.numpy import c_kernels
+from holdfast.compute.engines.numpy.elementwise import quantize as kernels
 from holdfast.compute.quant.scheme import pack, parameters, unpack
+from holdfast.compute.tensors.creation import from_numpy, tensor
 from tests.examples import examples
 
 FLOATS = st.floats(-1e4, 1e4, width=32)
@@ -80,7 +81,7 @@ def test_products_of_int8_are_exact_with_and_without_c(rows, columns, depth, see
     a = draw.integers(-128, 128, (rows, depth)).astype("int8")
     b = draw.integers(-128, 128, (columns, depth)).astype("int8")
     expected = a.astype(numpy.int64) @ b.astype(numpy.int64).T
-    assert numpy.array_equal(kernels._by_blocks(a, b), expected)
+    assert numpy.array_equal(kernels._multiply_blocks(a, b), expected)
     found = functional._int_mm(from_numpy(a), from_numpy(b).T)
     assert found.dtype == numpy.int32
     assert numpy.array_equal(found.data, expected)
@@ -89,7 +90,7 @@ def test_products_of_int8_are_exact_with_and_without_c(rows, columns, depth, see
 @pytest.mark.parametrize("depth", [1024, 1025, 5000])
 def test_the_largest_products_are_exact(depth):
     a = numpy.full((9, depth), -128, numpy.int8)
-    assert (kernels._by_blocks(a, a) == 128 * 128 * depth).all()
+    assert (kernels._multiply_blocks(a, a) == 128 * 128 * depth).all()
     assert (kernels.int8_product(a, a) == 128 * 128 * depth).all()
     theirs = torch._int_mm(
         torch.from_numpy(a[:, :1024]).repeat(4, 1), torch.from_numpy(a[:8, :1024]).T
@@ -104,7 +105,7 @@ def test_without_a_compiler_blocks_of_floats_do_it(monkeypatch):
 
 
 def test_the_c_loops_are_there_where_the_core_is_compiled():
-    assert (kernels._library() is None) == (compiled.kernels() is None)
+    assert (kernels._library() is None) == (c_kernels.kernels() is None)
 
 
 def test_a_convolution_of_int8_equals_one_of_floats():
@@ -162,7 +163,7 @@ def test_numbers_that_are_not_finite_are_refused():
     with pytest.raises(BadInput) as caught:
         quant.quantize([[1.0, numpy.nan], [numpy.inf, 2.0]])
     assert str(caught.value) == (
-        "cannot quantize float32[2, 2]: 2 of 4 numbers are NaN or infinite\n"
+        "cannot quantize float32[2, 2]: 2 of 4 elements are NaN or infinite\n"
         "  expected: finite numbers\n"
         "  try: look for the layer whose output overflows before quantizing"
     )
@@ -173,14 +174,14 @@ def test_an_observer_names_its_layer():
     with pytest.raises(BadInput) as caught:
         observer(from_numpy(numpy.array([1, numpy.nan, numpy.inf], "float32")))
     assert str(caught.value) == (
-        "layer 'encoder.0' was given 2 NaN or infinite numbers of 3 (float32[3])\n"
+        "layer 'encoder.0' received 2 NaN or infinite elements of 3 (float32[3])\n"
         "  expected: finite numbers\n"
         "  try: a smaller learning rate, or look for the layer before it that overflows"
     )
     with pytest.raises(Misuse) as misused:
         observer.range()
     assert str(misused.value) == (
-        "layer 'encoder.0' has seen no numbers\n"
+        "layer 'encoder.0' has seen no data\n"
         "  expected: a few batches of typical data through the prepared model\n"
         "  try: for batch in data: prepared(batch)"
     )
@@ -189,10 +190,10 @@ def test_an_observer_names_its_layer():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: quant.Scheme(bits=9), "9 bits cannot be had\n  expected: 2 to 8 bits"),
+        (lambda: quant.Scheme(bits=9), "9 bits are not supported\n  expected: 2 to 8 bits"),
         (
             lambda: quant.Scheme(group=0),
-            "groups of 0 numbers along axis None cannot be had\n"
+            "groups of 0 elements along axis None are not supported\n"
             "  expected: a group of at least 1, and no axis beside it",
         ),
         (
@@ -210,7 +211,7 @@ def test_an_observer_names_its_layer():
         ),
         (
             lambda: functional._int_mm(tensor([[1]], "int8"), tensor([[1], [2]], "int8")),
-            "cannot compute _int_mm(int8[1, 1], int8[2, 1]): 1 columns meet 2 rows\n"
+            "cannot compute _int_mm(int8[1, 1], int8[2, 1]): 1 columns do not match 2 rows\n"
             "  expected: int8[m, k] and int8[k, n]: the columns of the first are the rows of the "
             "second",
         ),

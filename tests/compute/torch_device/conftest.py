@@ -13,7 +13,8 @@ import torch
 import holdfast.torch
 from holdfast.base.registry import Entry
 from holdfast.compute import engine as engines
-from holdfast.compute.torch_device import selecting, shim
+from holdfast.compute.torch_device.api import engine_choice
+from holdfast.compute.torch_device.shim import build
 from tests.conftest import CACHE
 from tests.needs import needs
 from tests.topology.test_probes import _no_opencl
@@ -22,7 +23,7 @@ from tests.topology.test_probes import _no_opencl
 @pytest.fixture
 def python_device() -> None:
     """For a test of what the handlers in Python do and torch's own kernels do not."""
-    if shim.is_loaded():
+    if build.is_loaded():
         pytest.skip("the C++ shim is loaded: torch's own kernels compute, choose and word errors")
 
 
@@ -31,8 +32,8 @@ def stood_in(python_device: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     """The stand-in computes on the device, which has two of them."""
     entry = Entry("tests.compute.torch_device.stand_in:engine", "a GPU, from afar")
     monkeypatch.setitem(engines.ENGINES._entries, "stand-in", entry)
-    monkeypatch.setattr(selecting, "ABLE", (*selecting.ABLE, "stand-in"))
-    monkeypatch.setattr(selecting.choice, "elsewhere", True)
+    monkeypatch.setattr(engine_choice, "ABLE", (*engine_choice.ABLE, "stand-in"))
+    monkeypatch.setattr(engine_choice.choice, "elsewhere", True)
     holdfast.torch.use("stand-in")
     yield
     torch.get_device_module("holdfast").set_device(0)

@@ -27,9 +27,9 @@ import holdfast.torch  # noqa: F401  (registers the device)
 from holdfast.base.errors import Unsupported
 from holdfast.base.units import format_bytes
 from holdfast.compute import engine
-from holdfast.compute.torch_device import shim
 from holdfast.compute.torch_device.errors import Refused
-from holdfast.compute.torch_device.storage import down, up
+from holdfast.compute.torch_device.shim import build
+from holdfast.compute.torch_device.storage.tensor_bridge import as_array, as_tensor
 
 DEVICE = "holdfast"
 CHECKS: dict[str, Callable[[], None]] = {}
@@ -75,7 +75,7 @@ def the_handlers_in_python_were_not_asked() -> None:
     engine.fallbacks.clear()
     x, _ = ramp(4, 4)
     torch.linalg.matrix_exp(x)
-    assert shim.is_loaded()
+    assert build.is_loaded()
     assert not engine.fallbacks
 
 
@@ -163,14 +163,14 @@ def a_view_follows_a_storage_that_grows() -> None:
 @check
 def a_tensor_over_an_array_grows_into_memory_of_its_own() -> None:
     array = numpy.arange(4, dtype=numpy.float32)
-    x = up(array)
+    x = as_tensor(array)
     view = x[1:3]
     x.resize_(100)
     x.fill_(9)
     assert view.tolist() == [1, 2]
     assert array.tolist() == [0, 1, 2, 3]
-    assert down(x).shape == (100,)
-    assert float(down(x)[3]) == 9
+    assert as_array(x).shape == (100,)
+    assert float(as_array(x)[3]) == 9
 
 
 @check
@@ -195,7 +195,7 @@ def overlapping_memory_is_seen() -> None:
 @check
 def an_array_is_a_view_of_a_tensor_and_lets_it_go() -> None:
     x = torch.arange(6.0, device=DEVICE) + 0
-    array = down(x[1:].view(5, 1))
+    array = as_array(x[1:].view(5, 1))
     array[0, 0] = 42
     assert x.tolist() == [0, 42, 2, 3, 4, 5]
     gone = weakref.ref(x.untyped_storage())
@@ -206,7 +206,7 @@ def an_array_is_a_view_of_a_tensor_and_lets_it_go() -> None:
 
 @check
 def large_tensors_lie_in_the_pool_and_leave_it() -> None:
-    from holdfast.memory.manager import memory_manager
+    from holdfast.memory.pools.manager import memory_manager
 
     pool = memory_manager.pool("cpu").pool
     gc.collect()
@@ -240,7 +240,7 @@ def a_device_that_is_not_there_is_refused_in_the_words_of_the_twin() -> None:
 
 @check
 def a_hard_limit_of_the_pool_is_torchs_own_error() -> None:
-    from holdfast.memory.manager import memory_manager
+    from holdfast.memory.pools.manager import memory_manager
 
     pool = memory_manager.pool("cpu")
     pool.set_limit(pool.pool.core.counters()["reserved"] + (1 << 20), hard=True)

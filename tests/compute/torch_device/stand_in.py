@@ -39,7 +39,7 @@ class Array:
         begin = memory.hidden.__array_interface__["data"][0]
         self.offset = hidden.__array_interface__["data"][0] - begin if hidden.size else 0
 
-    def viewed(self, dtype: Any, shape: Any, strides: Any = None, offset: int = 0) -> Array:
+    def view(self, dtype: Any, shape: Any, strides: Any = None, offset: int = 0) -> Array:
         """Another part of the memory."""
         hidden = numpy.ndarray(shape, dtype, self.memory.hidden, offset, strides)
         return Array(self.engine, self.memory, hidden)

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import holdfast.torch
 from holdfast.base.errors import Unsupported
-from holdfast.compute.torch_device import attention
+from holdfast.compute.torch_device.overrides import attention
 
 assert holdfast.torch  # it makes the device known
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import holdfast.torch
-from holdfast.compute.torch_device import autocast
+from holdfast.compute.torch_device.dispatch import autocast
 
 DEVICE = "holdfast"
 HALF, BRAIN = torch.float16, torch.bfloat16

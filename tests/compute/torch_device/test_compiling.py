@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import holdfast.torch  # noqa: F401
 from holdfast.base.errors import Unsupported
 from holdfast.compute import engine
-from holdfast.compute.torch_device.compiling import backend, grouping, running
+from holdfast.compute.torch_device.compile import backend, grouping, runtime
 
 DEVICES = ("holdfast", "cpu")
 # What torch itself imports for Inductor, and for optimizers.
@@ -337,7 +337,7 @@ def test_memory_order_is_that_of_the_uncompiled_function() -> None:
 def test_tensors_on_the_cpu_are_looked_at_in_place() -> None:
     x = torch.randn(3, requires_grad=True)
 
-    assert running.from_cpu(x).ctypes.data == x.data_ptr()
+    assert runtime.from_cpu(x).ctypes.data == x.data_ptr()
 
 
 def test_an_input_that_is_returned_is_the_same_tensor() -> None:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree
 
 import holdfast.torch
-from holdfast.compute.torch_device.compiling import pieces
+from holdfast.compute.torch_device.compile import launch_groups
 from tests.conftest import CACHE
 from tests.needs import needs
 from tests.topology.test_probes import _no_opencl
@@ -235,8 +235,8 @@ def test_random_numbers_are_drawn_as_without_compiling(counts: Counts) -> None:
 
 
 def test_what_a_device_cannot_launch_goes_op_by_op(counts: Counts, monkeypatch: Any) -> None:
-    from holdfast.compute.engines.opencl.array import NotHere
-    from holdfast.compute.engines.opencl.fusing import Fused
+    from holdfast.compute.engines.opencl.elementwise.fused_chains import Fused
+    from holdfast.compute.engines.opencl.runtime.array import NotHere
 
     def refused(*_: Any) -> None:
         raise NotHere("no room")
@@ -254,8 +254,8 @@ def test_what_a_device_cannot_launch_goes_op_by_op(counts: Counts, monkeypatch: 
 
 
 def test_a_kernel_that_cannot_be_built_is_tried_once(counts: Counts, monkeypatch: Any) -> None:
-    from holdfast.compute.engines.opencl.fusing import Fused
-    from holdfast.compute.engines.opencl.programs import BuildFailed
+    from holdfast.compute.engines.opencl.elementwise.fused_chains import Fused
+    from holdfast.compute.engines.opencl.runtime.programs import BuildFailed
 
     tries: list[int] = []
 
@@ -278,7 +278,7 @@ def test_tensors_of_numpy_take_part(counts: Counts) -> None:
 
 
 def test_long_chains_are_cut(counts: Counts, monkeypatch: Any) -> None:
-    monkeypatch.setattr(pieces, "_MOST_NODES", 5)
+    monkeypatch.setattr(launch_groups, "_MOST_NODES", 5)
     x = random(33, 65)
     assert counts.of(same(gelu, x), x) == (2, 2 + 1)
 

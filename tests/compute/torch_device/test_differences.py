@@ -117,7 +117,7 @@ def test_rows_that_do_not_match_their_places_are_refused(name: str) -> None:
     source = torch.ones(3, 4, device=DEVICE)
     assert refusal(lambda: getattr(x, name)(1, places, source)).startswith(
         f"cannot compute {name}(float32[4, 4], 1, int64[3], float32[3, 4]): "
-        "a source of shape [3, 4] for 3 places along dimension 1 of [4, 4]\n"
+        "a source of shape [3, 4] for 3 indices along dimension 1 of [4, 4]\n"
     )
     assert getattr(x, name)(0, places, source).sum() == 12
 

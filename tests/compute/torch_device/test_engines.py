@@ -14,7 +14,7 @@ import torch
 import holdfast.torch
 from holdfast.base.errors import Unsupported
 from holdfast.compute import engine as engines
-from holdfast.compute.torch_device import fallback
+from holdfast.compute.torch_device.dispatch import fallback
 
 DEVICE = "holdfast"
 there: Any = torch.get_device_module(DEVICE)
@@ -178,7 +178,7 @@ def test_a_fallback_is_counted_under_the_name_of_the_engine(engine: str) -> None
 
 
 def test_a_fallback_writes_back_what_it_changes(engine: str) -> None:
-    by_torch, aten = fallback.computed_by_torch, torch.ops.aten
+    by_torch, aten = fallback.compute_by_torch, torch.ops.aten
     x, y = torch.ones(2, 3, device=DEVICE), torch.ones(2, device=DEVICE)
     returned = by_torch(aten.mul_.Scalar, (x.t()[1:], 5), {})
     assert x.tolist() == [[1, 5, 5], [1, 5, 5]]
@@ -191,7 +191,7 @@ def test_a_fallback_writes_back_what_it_changes(engine: str) -> None:
 
 def test_a_fallback_keeps_the_order_of_memory(engine: str) -> None:
     x = torch.ones(1, 2, 3, 3).to(DEVICE, memory_format=torch.channels_last)
-    found = fallback.computed_by_torch(torch.ops.aten.sin.default, (x,), {})
+    found = fallback.compute_by_torch(torch.ops.aten.sin.default, (x,), {})
     assert found.stride() == x.stride() == (18, 1, 6, 2)
 
 

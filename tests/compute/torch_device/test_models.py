@@ -18,7 +18,7 @@ from torch import nn
 
 import holdfast.torch  # noqa: F401  (makes the device known)
 from holdfast.compute import engine
-from holdfast.pipeline.sources import BUILT_IN
+from holdfast.pipeline.model.sources import BUILT_IN
 from tests.compute.torch_device.third_party import CASES, Case, llama, made
 from tests.needs import needs
 from tests.tolerance import assert_near, bound, distance, no_worse
@@ -125,10 +125,10 @@ def test_bfloat16_loses_no_more_than_on_the_cpu(name: str) -> None:
         assert out.dtype == torch.bfloat16
         return float((out.cpu().double() - wanted).abs().mean() / wanted.abs().mean())
 
-    on_cpu = lost(copy.deepcopy(model).to(torch.bfloat16), narrow)
+    as_cpu_tensor = lost(copy.deepcopy(model).to(torch.bfloat16), narrow)
     ours = lost(model.to(DEVICE, torch.bfloat16), moved(narrow))
     assert ours > 0
-    assert no_worse(ours, on_cpu, torch.bfloat16)
+    assert no_worse(ours, as_cpu_tensor, torch.bfloat16)
 
 
 @pytest.mark.parametrize("settings", [{}, {"do_sample": True, "temperature": 0.8, "top_k": 20}])

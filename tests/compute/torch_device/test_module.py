@@ -13,9 +13,9 @@ from torch.utils.checkpoint import checkpoint
 
 import holdfast.torch  # noqa: F401
 from holdfast import memory
-from holdfast.compute.torch_device import shim
+from holdfast.compute.torch_device.api.memory_figures import _total_bytes
 from holdfast.compute.torch_device.errors import NoMemory, Refused
-from holdfast.compute.torch_device.memory_figures import _total_bytes
+from holdfast.compute.torch_device.shim import build
 from tests.tolerance import assert_near
 
 DEVICE = "holdfast"
@@ -186,7 +186,7 @@ def test_what_is_no_seed_is_refused() -> None:
     with pytest.raises(Refused) as caught:
         there.manual_seed(1 << 70)
     assert str(caught.value) == (
-        "1180591620717411303424 is no seed\n  expected: a whole number of at most 64 bits"
+        "1180591620717411303424 is no seed\n  expected: an integer of at most 64 bits"
     )
 
 
@@ -298,7 +298,7 @@ def a_limit_of_32_mb() -> Iterator[None]:
 
 
 # The shim knows how much a kernel wants, and not for what.
-CANNOT_JOIN = "cannot make a tensor of .*B" if shim.is_loaded() else r"cannot compute cat\(.*\)"
+CANNOT_JOIN = "cannot make a tensor of .*B" if build.is_loaded() else r"cannot compute cat\(.*\)"
 
 
 @pytest.mark.usefixtures("a_limit_of_32_mb")
@@ -310,7 +310,7 @@ def test_a_limit_is_kept_and_can_be_caught_as_torchs_error() -> None:
     assert isinstance(error, NoMemory)
     assert isinstance(error, MemoryError)
     in_use = there.memory_allocated()
-    size = memory_text(32 * MB) if shim.is_loaded() else "shape [8388608]"
+    size = memory_text(32 * MB) if build.is_loaded() else "shape [8388608]"
     assert error.what == (
         f"cannot make a tensor of {size}: no memory for it; "
         f"{memory_text(in_use)} of the limit of {memory_text(_limit())} are in use"
@@ -385,7 +385,7 @@ def test_a_recording_names_the_line_that_made_a_tensor(side: int) -> None:
     torch.ones(1, device=DEVICE)
     with memory.memory_profiler.record() as record:
         made = torch.empty(side, side, device=DEVICE)  # recorded
-    left = {share.name: share.bytes for share in record.report().left()}
+    left = {share.name: share.bytes for share in record.report().left_by_location()}
     [line] = [name for name in left if f"{name} ".startswith(_line_of("# recorded"))]
     assert left[line] == made.nbytes
 

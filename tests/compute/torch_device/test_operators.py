@@ -13,7 +13,7 @@ import torch
 import holdfast.torch  # noqa: F401  (registers the device)
 from holdfast.base.errors import Unsupported
 from holdfast.compute.engine import fallbacks, strict
-from holdfast.compute.torch_device import registering
+from holdfast.compute.torch_device import registration
 from holdfast.compute.torch_device.errors import BadIndex, Refused
 
 DEVICE = "holdfast"
@@ -461,7 +461,7 @@ def test_an_encoder_that_torch_fuses_is_computed_by_the_device():
 
 
 def test_every_special_is_an_overload_of_torchs():
-    unknown = [n for n in registering.specials() if registering.overload_of(n) is None]
+    unknown = [n for n in registration.specials() if registration.overload_of(n) is None]
     assert unknown == []
 
 

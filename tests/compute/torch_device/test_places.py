@@ -12,7 +12,8 @@ import torch
 
 import holdfast.torch
 from holdfast.base.errors import Unsupported
-from holdfast.compute.torch_device import shim, storage
+from holdfast.compute.torch_device.api import engine_choice
+from holdfast.compute.torch_device.storage import tensor_bridge as storage
 from tests.compute.torch_device import stand_in
 from tests.needs import needs
 from tests.topology.test_probes import _no_opencl
@@ -161,7 +162,7 @@ def test_the_shim_is_for_numpy_alone() -> None:
 
 
 def test_another_engine_is_refused_with_the_shim(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shim._loaded, "armed", True)
+    monkeypatch.setattr(engine_choice.choice, "is_shim_armed", True)
     with pytest.raises(Unsupported) as caught:
         holdfast.torch.use("opencl")
     assert str(caught.value) == (

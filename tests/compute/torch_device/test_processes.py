@@ -20,7 +20,7 @@ import torch.multiprocessing as mp
 from torch.utils.data import DataLoader
 
 import holdfast.torch
-from holdfast.compute.torch_device import pinning
+from holdfast.compute.torch_device.storage import pinning
 from tests.compute.torch_device import workers
 
 assert holdfast.torch
@@ -187,12 +187,12 @@ def test_a_fork_while_threads_compute_does_not_hang() -> None:
 
 MIDWAY = """
 import os, threading, torch, holdfast.torch
-from holdfast.compute.torch_device import registering
+from holdfast.compute.torch_device import registration
 
 held, over = threading.Event(), threading.Event()
 
 def arming():
-    with registering._lock:
+    with registration._lock:
         held.set()
         over.wait()
 
@@ -251,7 +251,7 @@ def test_workers_load_data_for_the_device(method: str, place: str) -> None:
 
 @pytest.mark.usefixtures("python_device")
 def test_a_stream_of_data_is_pinned_by_an_ordinary_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pinning, "_told", [])
+    monkeypatch.setattr(pinning, "_warned", [])
     loader = DataLoader(workers.Stream(), batch_size=4, pin_memory=True)
     with pytest.warns(UserWarning, match="ordinary copy") as told:
         batches = [batch.to(DEVICE, non_blocking=True) for batch in loader]

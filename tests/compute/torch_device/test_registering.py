@@ -15,7 +15,8 @@ import torch
 
 import holdfast.torch
 from holdfast.base.errors import NotFound, Unsupported
-from holdfast.compute.torch_device import autoload, coverage, needs, registering
+from holdfast.compute.torch_device import autoload, registration, torch_requirements
+from holdfast.compute.torch_device.dispatch import coverage
 
 
 def run(program: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -52,9 +53,13 @@ def test_torch_finds_the_device_by_its_entry_point() -> None:
 def test_autoload_loads_nothing_that_computes() -> None:
     program = "import json, sys, torch; print(json.dumps([*sys.modules])); torch.holdfast.init()"
     loaded = set(json.loads(result(program)))
-    assert "holdfast.compute.torch_device.registering" in loaded
-    heavy = {"holdfast.compute.ops", "holdfast.compute.engine", "holdfast.compute.tensors"}
-    heavy |= {"holdfast.memory.manager", "holdfast.topology", "scipy", "psutil"}
+    assert "holdfast.compute.torch_device.registration" in loaded
+    heavy = {
+        "holdfast.compute.ops",
+        "holdfast.compute.engine",
+        "holdfast.compute.tensors.custom_tensor",
+    }
+    heavy |= {"holdfast.memory.pools.manager", "holdfast.topology", "scipy", "psutil"}
     assert heavy & loaded == set()
 
 
@@ -72,7 +77,7 @@ tell()
 """
     assert result(program).splitlines() == [
         "None False torch.cpu",
-        "holdfast True holdfast.compute.torch_device.module",
+        "holdfast True holdfast.compute.torch_device.api.module",
     ]
 
 
@@ -116,7 +121,7 @@ print(caught[0].category.__name__, str(caught[0].message).split(" (")[0])
     assert result(program, TORCH_DEVICE_BACKEND_AUTOLOAD="0") == (
         "RuntimeWarning torch.device('holdfast') is not there: "
         f"torch {torch.__version__} has no torch._C._acc.DeviceGuard, which tells torch which "
-        f"device is current; try pip install 'torch=={needs.RECOMMENDED}'"
+        f"device is current; try pip install 'torch=={torch_requirements.RECOMMENDED}'"
     )
 
 
@@ -165,18 +170,21 @@ def test_a_shim_that_is_wanted_and_not_there_is_refused_again_when_asked(tmp_pat
 # ---- which torch
 
 
-@pytest.mark.parametrize(("name", "why"), needs.PRIVATE.items())
+@pytest.mark.parametrize(("name", "why"), torch_requirements.PRIVATE.items())
 def test_torch_still_has(name: str, why: str) -> None:
-    assert needs.found(name) is not None, f"this torch has no {name}: it {why}"
+    assert torch_requirements.found(name) is not None, f"this torch has no {name}: it {why}"
 
 
 def test_a_torch_without_one_of_them_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(needs.PRIVATE, "torch._C.nothing_like_that", "does what is asked here")
+    monkeypatch.setitem(
+        torch_requirements.PRIVATE, "torch._C.nothing_like_that", "does what is asked here"
+    )
     with pytest.raises(Unsupported) as caught:
-        needs.check()
+        torch_requirements.check()
     assert str(caught.value) == (
         f"torch {torch.__version__} has no torch._C.nothing_like_that, which does what is asked "
-        f"here\n  expected: {needs.WORKS}\n  try: pip install 'torch=={needs.RECOMMENDED}'"
+        f"here\n  expected: {torch_requirements.WORKS}\n"
+        f"  try: pip install 'torch=={torch_requirements.RECOMMENDED}'"
     )
 
 
@@ -201,10 +209,10 @@ except RuntimeError as exc:
 
 
 def test_registering_twice_changes_nothing() -> None:
-    before = list(registering._libraries)
-    registering.register()
+    before = list(registration._libraries)
+    registration.register()
     autoload.autoload()
-    assert registering._libraries == before
+    assert registration._libraries == before
 
 
 def test_the_numpy_engine_computes() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.base.errors import BadInput, Unsupported
-from holdfast.compute.torch_device import shim
-from holdfast.memory import compiled
+from holdfast.compute.torch_device.shim import build
+from holdfast.memory.core import native_build
 from tests.conftest import BUILD_DIR
 
 ROOT = Path(__file__).parents[3]
@@ -40,10 +40,10 @@ def built() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOLDFAST_BUILD_DIR", str(BUILD_DIR))
         try:
-            compiled.compiler("c++")
+            native_build.compiler("c++")
         except Unsupported as exc:
             pytest.skip(exc.what)
-        shim.build()
+        build.build()
 
 
 @pytest.fixture(scope="session")
@@ -112,7 +112,7 @@ def test_importing_loads_nothing_that_computes_and_strictness_is_kept_from_befor
 def test_a_word_that_is_no_choice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_TORCH_SHIM", "maybe")
     with pytest.raises(BadInput) as caught:
-        shim.load(lambda: None)
+        build.load(lambda: None)
     assert str(caught.value) == (
         "cannot use HOLDFAST_TORCH_SHIM='maybe'\n  expected: one of auto, on, off"
     )
@@ -124,14 +124,14 @@ def test_a_shim_that_is_wanted_and_not_built_says_how_to_build_it(
     monkeypatch.setenv("HOLDFAST_TORCH_SHIM", "on")
     monkeypatch.setenv("HOLDFAST_BUILD_DIR", str(tmp_path))
     with pytest.raises(Unsupported) as caught:
-        shim.load(lambda: None)
-    version = shim.torch.__version__
+        build.load(lambda: None)
+    version = build.torch.__version__
     assert str(caught.value) == (
         f"there is no C++ shim for torch {version} and this Python\n"
-        f"  expected: {shim.path()}\n"
+        f"  expected: {build.path()}\n"
         "  try: holdfast device build, or holdfast.torch.build_shim()"
     )
-    assert shim.path().parent == tmp_path
+    assert build.path().parent == tmp_path
 
 
 @pytest.mark.usefixtures("python_device")
@@ -140,7 +140,7 @@ def test_without_a_shim_the_python_device_is_used_without_a_word(
 ) -> None:
     monkeypatch.setenv("HOLDFAST_TORCH_SHIM", "auto")
     monkeypatch.setenv("HOLDFAST_BUILD_DIR", str(tmp_path))
-    assert shim.load(lambda: None) is False
+    assert build.load(lambda: None) is False
 
 
 @pytest.mark.usefixtures("python_device")
@@ -149,11 +149,11 @@ def test_a_broken_library_is_warned_about_and_the_python_device_used(
 ) -> None:
     monkeypatch.setenv("HOLDFAST_TORCH_SHIM", "auto")
     monkeypatch.setenv("HOLDFAST_BUILD_DIR", str(tmp_path))
-    shim.path().write_bytes(b"no library")
+    build.path().write_bytes(b"no library")
     with pytest.warns(RuntimeWarning) as caught:
-        assert shim.load(lambda: None) is False
+        assert build.load(lambda: None) is False
     assert [str(w.message) for w in caught] == [
-        f"cannot load the C++ shim: {shim.path()}: file too short; the Python device is used"
+        f"cannot load the C++ shim: {build.path()}: file too short; the Python device is used"
     ]
 
 
@@ -165,7 +165,7 @@ def test_building_without_a_compiler_says_what_to_install(
     monkeypatch.delenv("CXX", raising=False)
     said: list[str] = []
     with pytest.raises(Unsupported) as caught:
-        shim.build(said.append)
+        build.build(said.append)
     assert str(caught.value) == (
         "the C++ shim cannot be built: there is no C++ compiler on this machine\n"
         "  expected: c++ or g++ or clang++ on the path, or $CXX\n"

@@ -11,7 +11,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 import holdfast.torch
-from holdfast.compute.torch_device import backward_errors
+from holdfast.compute.torch_device.dispatch import backward_errors
 
 DEVICE = "holdfast"
 

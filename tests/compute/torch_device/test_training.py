@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import holdfast.torch  # noqa: F401  (makes the device known)
 from holdfast import memory
 from holdfast.compute import engine
-from holdfast.memory.leaks import LeakFound
+from holdfast.memory.debug.leaks import LeakFound
 from tests.tolerance import bound
 
 DEVICE = "holdfast"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from holdfast.dashboard.benching.catalog import Benchmark
-from holdfast.dashboard.benching.document import Machine, Report, Row, Table, Version
+from holdfast.dashboard.bench.catalog import Benchmark
+from holdfast.dashboard.bench.document import Machine, Report, Row, Table, Version
 
 HERE = Machine("box · Linux 6.1 · x86_64 · 64 GB", "A Processor", 8, ("NVIDIA Card",))
 TABLE = Table(

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.dashboard.benching import phrases
-from holdfast.dashboard.benching.comparing import Change, Verdict, compare, judge
-from holdfast.dashboard.benching.document import Machine, Row, Table
+from holdfast.dashboard.bench import phrases
+from holdfast.dashboard.bench.comparing import Change, Verdict, compare, judge
+from holdfast.dashboard.bench.document import Machine, Row, Table
 
 from .made_up import TABLE, report
 

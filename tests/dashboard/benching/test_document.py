@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.dashboard.benching.document import Machine, Row, Subject, Table, standings
+from holdfast.dashboard.bench.document import Machine, Row, Subject, Table, standings
 
 from .made_up import HERE, TABLE, report
 
@@ -24,7 +24,7 @@ def test_nothing_is_compared_with_nothing() -> None:
     other, absent = Row("s", "other", 1.0, "s"), Row("s", "absent", None, "ms", "why")
     subject = Subject("s", (ours, zero, other, absent))
     assert [subject.times_better(row) for row in subject.rows] == [None] * 4
-    assert [subject.told(row) for row in subject.rows] == [None] * 4
+    assert [subject.verdict(row) for row in subject.rows] == [None] * 4
     assert Subject("s", (other,)).times_better(other) is None
 
 
@@ -44,7 +44,7 @@ def test_a_difference_within_the_spread_is_neither_won_nor_lost() -> None:
     close = Row("s", "close", 11.0, "ms", low=10.9, high=11.1)
     far, near_without = Row("s", "far", 13.0, "ms"), Row("s", "quicker", 8.0, "ms")
     subject = Subject("s", (ours, close, far, near_without))
-    assert [subject.told(row) for row in subject.rows] == [None, "even", "win", "loss"]
+    assert [subject.verdict(row) for row in subject.rows] == [None, "even", "win", "loss"]
 
 
 def test_a_table_stands_by_the_geometric_mean_over_the_subjects_of_each_peer() -> None:

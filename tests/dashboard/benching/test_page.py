@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.dashboard.benching import phrases
-from holdfast.dashboard.benching.comparing import compare
-from holdfast.dashboard.benching.document import Absentee, Machine, Row, Table
-from holdfast.dashboard.benching.markdown import markdown
-from holdfast.dashboard.benching.page import page
-from holdfast.dashboard.benching.reading import read
+from holdfast.dashboard.bench import phrases
+from holdfast.dashboard.bench.comparing import compare
+from holdfast.dashboard.bench.document import Absentee, Machine, Row, Table
+from holdfast.dashboard.bench.markdown import markdown
+from holdfast.dashboard.bench.page import page
+from holdfast.dashboard.bench.reading import read
 from tests.memory.browser import browser, missing
 from tests.needs import needs
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import BadInput
-from holdfast.dashboard.benching.document import Report, Row, Subject
-from holdfast.dashboard.benching.reading import read
+from holdfast.dashboard.bench.document import Report, Row, Subject
+from holdfast.dashboard.bench.reading import read
 
 from .made_up import report
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import NotFound
-from holdfast.dashboard.benching import ability
-from holdfast.dashboard.benching.catalog import CATALOG, Peer, chosen
-from holdfast.dashboard.benching.reading import read
+from holdfast.dashboard.bench import ability
+from holdfast.dashboard.bench.catalog import CATALOG, Peer, select
+from holdfast.dashboard.bench.reading import read
 from holdfast.topology import OpenclDevice, Topology, TorchDevice
 
 from .made_up import benchmark
@@ -90,19 +90,19 @@ def test_all_that_can_run_without_a_gpu_is_quick_in_five_minutes() -> None:
 
 
 def test_names_choose_and_keep_the_order_of_the_table() -> None:
-    assert [one.name for one in chosen(["pool", "topology"])] == ["topology", "pool"]
-    assert chosen([]) == CATALOG
+    assert [one.name for one in select(["pool", "topology"])] == ["topology", "pool"]
+    assert select([]) == CATALOG
 
 
 def test_an_unknown_name_is_refused_with_the_one_that_was_meant() -> None:
     known = ", ".join(one.name for one in CATALOG)
     with pytest.raises(NotFound) as caught:
-        chosen(["compute", "polo"])
+        select(["compute", "polo"])
     assert str(caught.value) == (
         f"there is no benchmark 'polo'\n  expected: some of {known}\n  try: holdfast bench pool"
     )
     with pytest.raises(NotFound, match=r"\n  try: holdfast bench --list$"):
-        chosen(["what"])
+        select(["what"])
 
 
 # ---- what can run
@@ -143,13 +143,13 @@ def test_peers_that_are_missing_say_how_to_get_them(tmp_path: Path) -> None:
         Peer("tcmalloc", "apt-get install tcmalloc", files=(str(file),)),
     )
     made = benchmark("a", peers=peers)
-    assert [(one.name, one.get) for one in ability.absent(made)] == [
+    assert [(one.name, one.get) for one in ability.missing_peers(made)] == [
         ("zzz", "pip install zzz"),
         ("lstopo", "apt-get install hwloc"),
         ("tcmalloc", "apt-get install tcmalloc"),
     ]
     file.touch()
-    assert [one.name for one in ability.absent(made)] == ["zzz", "lstopo"]
+    assert [one.name for one in ability.missing_peers(made)] == ["zzz", "lstopo"]
 
 
 def test_the_scripts_of_a_clone_are_found_first() -> None:

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.dashboard.benching import ability, running
-from holdfast.dashboard.benching.catalog import Benchmark
-from holdfast.dashboard.benching.document import Report, Table
-from holdfast.dashboard.benching.running import Progress, Session
+from holdfast.dashboard.bench import ability, running
+from holdfast.dashboard.bench.catalog import Benchmark
+from holdfast.dashboard.bench.document import Report, Table
+from holdfast.dashboard.bench.running import Progress, Session
 from holdfast.topology import Topology
 
 from .made_up import GOOD, benchmark, script

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.dashboard.benching.catalog import CATALOG
+from holdfast.dashboard.bench.catalog import CATALOG
 from tests.comfyui import server
 from tests.needs import needs
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.base.errors import HoldfastError
-from holdfast.dashboard.snapshot import (
+from holdfast.dashboard.snapshot.snapshot import (
     DeviceUse,
     GpuUse,
     LeakState,

@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
 from holdfast.base.errors import BadInput, Misuse
-from holdfast.dashboard.snapshot import Freed, Holder, LeakFound, LeakState
+from holdfast.dashboard.snapshot.snapshot import Freed, Holder, LeakFound, LeakState
 from holdfast.dashboard.tui import dialogs
 from holdfast.dashboard.tui.app import TopApp
 from holdfast.dashboard.tui.table import SteadyTable

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.dashboard.snapshot import LinkUse
+from holdfast.dashboard.snapshot.snapshot import LinkUse
 from holdfast.dashboard.tui import history, rows, session
 from holdfast.dashboard.tui.session import Session
 from tests.dashboard.tui.made_up import GB, machine, model, process, run, snapshot
@@ -41,7 +41,7 @@ def test_a_process_that_ends_stays_with_its_history_and_one_that_is_silent_is_no
     assert states == {1: "alive", 2: "alive", 3: "ended"}
     ended = next(one for one in seen.watched.values() if one.process.pid == 3)
     assert [sample.at_s for sample in ended.track.samples] == [1000.0]
-    assert _names(rows.ordered(seen.watched.values(), "pid", turned=True)) == [2, 1, 3]
+    assert _names(rows.sort_processes(seen.watched.values(), "pid", turned=True)) == [2, 1, 3]
 
 
 def test_a_number_that_comes_again_is_another_process() -> None:
@@ -106,7 +106,7 @@ def test_processes_are_sorted_by_any_column_and_the_unknown_come_last(
             process(3, name="c", rss_bytes=3, devices=(), run=replace(run(), left_s=1.0)),
         )
     )
-    assert _names(rows.ordered(seen.watched.values(), by)) == order
+    assert _names(rows.sort_processes(seen.watched.values(), by)) == order
 
 
 def test_history_is_bounded_and_keeps_every_peak() -> None:

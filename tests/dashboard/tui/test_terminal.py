@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.dashboard.attaching import Attached
+from holdfast.dashboard.ipc.client import Attached
 from tests.dashboard.tui.terminal import Screen, Terminal
 
 TOP = [sys.executable, "-m", "holdfast", "top"]

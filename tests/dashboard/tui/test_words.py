@@ -100,7 +100,7 @@ def test_a_chart_shows_every_peak_and_says_where_its_axis_begins() -> None:
 
 
 def test_what_is_known_of_leaks_is_a_sentence() -> None:
-    from holdfast.dashboard.snapshot import LeakState
+    from holdfast.dashboard.snapshot.snapshot import LeakState
 
     said = [
         tables.leak_sentence(state, 1000.0)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.base.config import Config
-from holdfast.dashboard.watching import Watcher
+from holdfast.dashboard.ipc.watching import Watcher
 from holdfast.dashboard.web import Server, serving
 from holdfast.topology import Topology, discover
 from tests.dashboard.meeting_place import A_POOL, child

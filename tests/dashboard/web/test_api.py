@@ -14,12 +14,18 @@ import pytest
 
 from holdfast.base.codec import decode
 from holdfast.base.errors import OutOfTime
-from holdfast.dashboard.snapshot import Freed, LeakState, ModelUse, Process, Snapshot
-from holdfast.dashboard.watching import Watcher
+from holdfast.dashboard.ipc.watching import Watcher
+from holdfast.dashboard.snapshot.snapshot import (
+    Freed,
+    LeakState,
+    ModelUse,
+    Process,
+    Snapshot,
+)
 from holdfast.dashboard.web import Server, serving
 from holdfast.dashboard.web.answers import Holders, Leaks, MachinePicture
 from holdfast.dashboard.web.history import Points
-from holdfast.pipeline import history
+from holdfast.pipeline.output import history
 from tests.dashboard.web.api_stage import PATIENCE_S, ask, error, guest, machine, served
 from tests.dashboard.web.test_openapi import a_frame, a_run
 
@@ -179,7 +185,7 @@ def test_a_process_that_is_not_watched_is_not_found(served: Server) -> None:
 
 
 def test_parameters_that_cannot_be_used_are_refused(served: Server) -> None:
-    numbers = "a whole number from 1 to 86400"
+    numbers = "an integer from 1 to 86400"
     for query, what, expected in [
         ("seconds=0", "cannot use seconds='0'", numbers),
         ("seconds=1e3", "cannot use seconds='1e3'", numbers),

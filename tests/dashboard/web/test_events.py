@@ -19,11 +19,11 @@ import psutil
 import pytest
 
 from holdfast.base.errors import Unsupported
-from holdfast.dashboard.snapshot import Snapshot
-from holdfast.dashboard.watching import Watcher
+from holdfast.dashboard.ipc.watching import Watcher
+from holdfast.dashboard.snapshot.snapshot import Snapshot
 from holdfast.dashboard.web import Server, feed, openapi, serving
 from holdfast.dashboard.web.feed import Feed
-from holdfast.dashboard.web.history import MOST, History, Point, PointProcess, highest
+from holdfast.dashboard.web.history import MOST, History, Point, PointProcess, merge
 from tests.dashboard.web.api_stage import PATIENCE_S, ask, error, machine, plain_guest
 
 pytestmark = pytest.mark.slow
@@ -276,14 +276,14 @@ def test_of_two_points_the_higher_value_of_each_figure_stays() -> None:
     first = replace(_point(1, 5, a=1, b=9), gpus=(1, None))
     second = replace(_point(2, 3, a=2, c=4), gpus=(None, None))
     other = PointProcess(2, "two", 1, {}, {}, {})
-    both = highest(first, replace(second, processes=(*second.processes, other)))
+    both = merge(first, replace(second, processes=(*second.processes, other)))
     assert both == Point(
         2, 5, (1, None), (PointProcess(1, "one", 5, {}, {}, {"a": 2, "b": 9, "c": 4}), other)
     )
 
 
 def test_a_past_of_other_gpus_is_not_mixed() -> None:
-    assert highest(replace(_point(1, 5), gpus=(9,)), _point(2, 3)).gpus == (3, None)
+    assert merge(replace(_point(1, 5), gpus=(9,)), _point(2, 3)).gpus == (3, None)
 
 
 def test_a_figure_that_is_no_number_is_an_error_and_not_the_end(counting: Counting) -> None:

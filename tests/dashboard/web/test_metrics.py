@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from holdfast.dashboard.snapshot import GpuUse, LeakState, LinkUse, RunNow, Snapshot
-from holdfast.dashboard.watching import Watcher
+from holdfast.dashboard.ipc.watching import Watcher
+from holdfast.dashboard.snapshot.snapshot import (
+    GpuUse,
+    LeakState,
+    LinkUse,
+    RunNow,
+    Snapshot,
+)
 from holdfast.dashboard.web import Server, metrics
 from tests.dashboard.web.api_stage import ask, guest, served
 

@@ -11,11 +11,11 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.core.parameters import ParameterLocation
 
-from holdfast.dashboard.snapshot import Snapshot
-from holdfast.dashboard.watching import Watcher
+from holdfast.dashboard.ipc.watching import Watcher
+from holdfast.dashboard.snapshot.snapshot import Snapshot
 from holdfast.dashboard.web import Server, openapi, serving
 from holdfast.dashboard.web.table import ENDPOINTS
-from holdfast.pipeline import history
+from holdfast.pipeline.output import history
 from tests.dashboard.web.api_stage import ask, guest, machine
 
 __all__ = ["guest"]

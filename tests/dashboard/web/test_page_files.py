@@ -45,7 +45,7 @@ def test_every_text_that_is_asked_for_is_there() -> None:
 def test_every_kind_of_model_stage_and_status_has_its_words() -> None:
     from typing import get_args
 
-    from holdfast.dashboard.snapshot import Keeper, Stage
+    from holdfast.dashboard.snapshot.snapshot import Keeper, Stage
 
     english = _texts("en")
     names = [f"{kind}.{keeper}" for keeper in get_args(Keeper) for kind in ("fixed", "keeper")]

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast.base.errors import NotFound
-from holdfast.dashboard.attaching import Attached
-from holdfast.dashboard.snapshot import GpuUse, Process, Snapshot
+from holdfast.dashboard.ipc.client import Attached
+from holdfast.dashboard.snapshot.snapshot import GpuUse, Process, Snapshot
 from holdfast.dashboard.web import serving
 from holdfast.topology.model import Gpu, Node, Topology
 from tests.dashboard.web.page_stage import stage, until, window

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.base.errors import BadInput
-from holdfast.dashboard.watching import Watcher
+from holdfast.dashboard.ipc.watching import Watcher
 from holdfast.dashboard.web import Server, serving
-from holdfast.dashboard.web.guard import Guard, Visit, checked_token
+from holdfast.dashboard.web.guard import Guard, Visit, check_token
 from holdfast.dashboard.web.refusals import Forbidden
 from tests.dashboard.web.api_stage import ask, error, machine
 
@@ -124,7 +124,7 @@ def test_a_wrong_token_is_not_mended_by_a_right_cookie(locked: Server) -> None:
 )
 def test_a_token_that_is_none_is_refused(token: str) -> None:
     with pytest.raises(BadInput) as caught:
-        checked_token(token)
+        check_token(token)
     assert str(caught.value) == (
         f"cannot use a token of {len(token)} characters such as this one\n"
         "  expected: 8 to 128 letters, digits and . _ ~ -\n"

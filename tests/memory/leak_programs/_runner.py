@@ -17,7 +17,8 @@ import warnings
 from pathlib import Path
 from types import CodeType
 
-from holdfast.memory import compiled, debug
+from holdfast.memory.core import native_build
+from holdfast.memory.debug import debugging
 
 FOLDER = Path(__file__).parent
 FROZEN = "--frozen"  # torch alone has half a million objects
@@ -67,13 +68,13 @@ def _function(code: CodeType, line: int) -> str:
 
 def run(name: str) -> dict[str, object]:
     """What a program finds in itself."""
-    debug.enable_memory_debugging(False)
+    debugging.enable_memory_debugging(False)
     gc.enable()
     gc.collect()
     gc.unfreeze()
     if FROZEN in sys.argv and not held_by_others(name):
         gc.freeze()
-    debug.enable_memory_debugging(True)
+    debugging.enable_memory_debugging(True)
     try:
         leaks = runpy.run_path(str(FOLDER / f"{name}.py"), run_name=f"program_{name}")["LEAKS"]
     except BaseException:  # noqa: BLE001 - whatever it is, it belongs to this program
@@ -82,7 +83,7 @@ def run(name: str) -> dict[str, object]:
         "leaks": sorted((leak.location, leak.size) for leak in leaks),
         "words": [words for leak in leaks for words in leak.referrers],
         "lines": [str(leak) for leak in leaks],
-        "problems": [str(problem) for problem in debug.problems()],
+        "problems": [str(problem) for problem in debugging.problems()],
     }
 
 
@@ -90,4 +91,4 @@ if __name__ == "__main__":
     warnings.simplefilter("error")
     chosen = [name for name in sys.argv[1:] if name != FROZEN] or programs()
     results = {name: run(name) for name in chosen}
-    print(json.dumps({"core": compiled.core().__name__, "programs": results}))
+    print(json.dumps({"core": native_build.core().__name__, "programs": results}))

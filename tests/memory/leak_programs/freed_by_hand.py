@@ -1,4 +1,4 @@
-"""Blocks that were given back, with the objects still there."""
+"""Freed blocks whose objects still exist."""
 
 from holdfast.memory import MemoryPool, check_memory_leaks
 

@@ -1,4 +1,4 @@
-"""A generator that nobody finishes."""
+"""A generator that is never finished."""
 
 from holdfast.memory import MemoryPool, check_memory_leaks
 

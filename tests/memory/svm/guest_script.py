@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.base.errors import HoldfastError
-from holdfast.memory import autobalance, svm, system
-from holdfast.memory.svm.numa import move_range
+from holdfast.memory import autobalance, svm
+from holdfast.memory.core import system_pages
+from holdfast.memory.svm.providers.numa import move_range
 from holdfast.topology import numa
 
 MIB = 1 << 20
@@ -67,8 +68,8 @@ memory.free()
 
 with provider.alloc(4 * PAGE, domain=0) as memory:
     memory.migrate(0, 1)
-    system.give_pages_back(memory.address, 4 * PAGE)
-    system.touch(memory.address, 4 * PAGE)
+    system_pages.discard_pages(memory.address, 4 * PAGE)
+    system_pages.touch(memory.address, 4 * PAGE)
     found["retouched"] = kernel(memory)
 
 # ---- other placements

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from holdfast.memory.svm import process
-from holdfast.memory.svm.numa import where_is
+from holdfast.memory.svm.providers.numa import where_is
 
 MIB = 1 << 20
 SIZE = 48 * MIB

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.memory import svm
-from holdfast.memory.svm.numa import NumaProvider
-from holdfast.memory.svm.simulated import SimulatedProvider
+from holdfast.memory.svm.providers.numa import NumaProvider
+from holdfast.memory.svm.providers.simulated import SimulatedProvider
 
 
 def _opencl(tier: str) -> Callable[[pytest.FixtureRequest], svm.Provider]:
     def make_opencl(_: pytest.FixtureRequest) -> svm.Provider:
-        from holdfast.memory.svm.opencl import OpenclProvider
+        from holdfast.memory.svm.providers.opencl import OpenclProvider
 
         return OpenclProvider(tier=tier)
 
@@ -21,7 +21,7 @@ def _opencl(tier: str) -> Callable[[pytest.FixtureRequest], svm.Provider]:
 
 
 def _retryix(request: pytest.FixtureRequest) -> svm.Provider:
-    from holdfast.memory.svm.retryix import RetryixProvider
+    from holdfast.memory.svm.providers.retryix import RetryixProvider
 
     return RetryixProvider(library=request.getfixturevalue("retryix_library")("whole"))
 

@@ -67,7 +67,7 @@ def mine():
 
 
 def forgotten():
-    kept = ("_grants", "_before", "_given", "_strangers", "_anywhere")
+    kept = ("_grants", "_before", "_applied", "_strangers", "_anywhere")
     return not any(getattr(affinity, name) for name in kept)
 
 
@@ -92,7 +92,7 @@ assert grant.cpus == FIRST
 assert grant.bound_threads == 4, grant.bound_threads
 assert mine() == FIRST
 assert [w.mask for w in workers] == [FIRST] * 3
-grant.give_back()
+grant.release()
 assert mine() == BOTH
 assert [w.mask for w in workers] == [BOTH] * 3
 assert forgotten()
@@ -107,7 +107,7 @@ def test_a_thread_that_begins_meanwhile_is_bound_and_freed_too(
 grant = affinity.bind([second])
 worker = Worker()
 assert worker.mask == SECOND
-grant.give_back()
+grant.release()
 assert worker.mask == BOTH
 worker.end()
 """)
@@ -120,11 +120,11 @@ one = affinity.bind([first])
 two = affinity.bind([second])
 three = affinity.bind([second])
 assert mine() == worker.mask == BOTH
-one.give_back()
+one.release()
 assert mine() == worker.mask == SECOND
-two.give_back()
+two.release()
 assert mine() == worker.mask == SECOND
-three.give_back()
+three.release()
 assert mine() == worker.mask == BOTH
 assert forgotten()
 worker.end()
@@ -134,9 +134,9 @@ worker.end()
 def test_grants_may_be_given_back_in_any_order(bound: Callable[[str], None]) -> None:
     bound("""
 one, two = affinity.bind([first]), affinity.bind([second])
-two.give_back()
+two.release()
 assert mine() == FIRST
-one.give_back()
+one.release()
 assert mine() == BOTH
 """)
 
@@ -147,7 +147,7 @@ worker = Worker()
 worker.ask(lambda: os.sched_setaffinity(0, SECOND))
 grant = affinity.bind([first])
 assert worker.mask == FIRST
-grant.give_back()
+grant.release()
 assert worker.mask == SECOND
 assert mine() == BOTH
 worker.end()
@@ -159,7 +159,7 @@ def test_a_thread_that_binds_itself_meanwhile_keeps_that(bound: Callable[[str], 
 worker = Worker()
 grant = affinity.bind([first])
 worker.ask(lambda: os.sched_setaffinity(0, SECOND))
-grant.give_back()
+grant.release()
 assert worker.mask == SECOND
 assert mine() == BOTH
 worker.end()
@@ -174,8 +174,8 @@ worker.ask(lambda: os.sched_setaffinity(0, SECOND))
 two = affinity.bind([second])
 assert (mine(), worker.mask) == (BOTH, SECOND)
 assert two.bound_threads == 1
-one.give_back()
-two.give_back()
+one.release()
+two.release()
 assert (mine(), worker.mask) == (BOTH, SECOND)
 worker.end()
 """)
@@ -186,7 +186,7 @@ def test_a_thread_that_is_over_is_no_trouble(bound: Callable[[str], None]) -> No
 worker = Worker()
 grant = affinity.bind([first])
 worker.end()
-grant.give_back()
+grant.release()
 assert mine() == BOTH
 assert forgotten()
 """)
@@ -203,7 +203,7 @@ affinity._threads = lambda: [worker.tid, *real()]
 grant = affinity.bind([first])
 assert grant.bound_threads == 1
 assert mine() == FIRST
-grant.give_back()
+grant.release()
 assert mine() == BOTH
 assert forgotten()
 """)
@@ -212,10 +212,10 @@ assert forgotten()
 def test_giving_back_twice_does_nothing(bound: Callable[[str], None]) -> None:
     bound("""
 one, two = affinity.bind([first]), affinity.bind([first])
-one.give_back()
-one.give_back()
+one.release()
+one.release()
 assert mine() == FIRST
-two.give_back()
+two.release()
 assert mine() == BOTH
 """)
 
@@ -227,8 +227,8 @@ assert grant.cpus == mine() == SECOND
 another = affinity.bind([first, 5001])   # what it might use before counts, not what is left now
 assert another.cpus == FIRST
 assert mine() == BOTH
-another.give_back()
-grant.give_back()
+another.release()
+grant.release()
 assert mine() == BOTH
 """)
 
@@ -297,7 +297,7 @@ except KeyboardInterrupt:
     pass
 assert mine() == FIRST
 assert [w.mask for w in workers] == [FIRST] * 2
-one.give_back()
+one.release()
 assert mine() == BOTH
 assert [w.mask for w in workers] == [BOTH] * 2
 assert forgotten()
@@ -312,7 +312,7 @@ def work():
     for n in range(50):
         grant = affinity.bind([first if n % 2 else second])
         assert grant.cpus <= BOTH
-        grant.give_back()
+        grant.release()
 threads = [threading.Thread(target=work) for _ in range(4)]
 [t.start() for t in threads]
 [t.join() for t in threads]

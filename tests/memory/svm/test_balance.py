@@ -20,8 +20,8 @@ from holdfast.base.errors import BadInput, HoldfastError, InUse, OutOfMemory
 from holdfast.memory.svm.allocation import Allocation
 from holdfast.memory.svm.balance import REST_ROUNDS, Autobalance, look
 from holdfast.memory.svm.model import PAGE_BYTES, Domain, Layout, Placement
-from holdfast.memory.svm.policy import Proposal, State, home_of, low_bytes, propose
-from holdfast.memory.svm.simulated import SimulatedProvider
+from holdfast.memory.svm.policy import AllocationState, Proposal, home_of, low_bytes, propose
+from holdfast.memory.svm.providers.simulated import SimulatedProvider
 from holdfast.topology import numa
 from holdfast.topology.model import Measurement, Topology
 from tests.examples import examples
@@ -29,7 +29,7 @@ from tests.memory.svm.providers import NAMES, make
 from tests.needs import needs
 
 GB, MiB = 10**9, 1 << 20
-NO_NUMA = None if numa.supported() else "there are no NUMA calls here"
+NO_NUMA = None if numa.is_supported() else "there are no NUMA calls here"
 
 
 def machine(text: str = "2x16GB,1x64GB:far") -> SimulatedProvider:
@@ -62,11 +62,13 @@ def _distance(source: int, target: int) -> int:
     return 30 if max(source, target) > 1 else 20
 
 
-def state(key: int, cpus: tuple[int, ...] = (), near: str | None = None, **pages: int) -> State:
+def state(
+    key: int, cpus: tuple[int, ...] = (), near: str | None = None, **pages: int
+) -> AllocationState:
     """An allocation with so many pages of 1 MiB in node n: `state(1, n0=5)`."""
     by_domain = {int(name[1:]): count for name, count in pages.items()}
     placement = Placement(domains=tuple(by_domain), mode="bind", reason="for the test", near=near)
-    return State(
+    return AllocationState(
         key=key,
         size=sum(by_domain.values()) * MiB,
         pages=by_domain,
@@ -118,14 +120,14 @@ NEARLY = 500_000_000  # what a domain of 10 GB should keep free
     ],
 )
 def test_pages_go_beside_what_uses_them(
-    states: list[State], expected: list[tuple[int, ...]]
+    states: list[AllocationState], expected: list[tuple[int, ...]]
 ) -> None:
     assert moves(propose(ROOMY, states)) == expected
 
 
 def test_what_is_interleaved_was_spread_on_purpose_and_stays() -> None:
     placement = Placement(domains=(0, 1), mode="interleave", reason="for the test")
-    spread = State(key=1, size=2, pages={0: 1, 1: 1}, placement=placement, cpus=(0, 1))
+    spread = AllocationState(key=1, size=2, pages={0: 1, 1: 1}, placement=placement, cpus=(0, 1))
     assert home_of(ROOMY, spread) is None
     assert propose(ROOMY, [spread]) == ()
 
@@ -178,7 +180,7 @@ def test_pages_go_home_only_as_long_as_home_keeps_enough() -> None:
     ],
 )
 def test_a_domain_that_is_nearly_full_gives_up_its_largest(
-    free: tuple[int | None, ...], states: list[State], expected: list[tuple[int, ...]]
+    free: tuple[int | None, ...], states: list[AllocationState], expected: list[tuple[int, ...]]
 ) -> None:
     assert moves(propose(layout(*free), states)) == expected
 
@@ -357,7 +359,7 @@ def test_without_apply_moves_are_only_proposed() -> None:
     assert (done.proposals, done.outcomes, done.moved_bytes) == (balance.propose(), (), 0)
     assert handle.domains == {1: 15625}
     assert balance.text() == (
-        "simulated, a machine that is made up: 1 round, moves are only proposed\n"
+        "simulated, a made-up machine: 1 round, moves are only proposed\n"
         "proposed: allocation 1, 64.0 MB from domain 1 to 0: 64.0 MB are on node:1 (distance 20), "
         "and node:0 was asked for (distance 10), which has 16.0 GB free; 2 times as near"
     )
@@ -373,11 +375,11 @@ def test_with_apply_they_are_done() -> None:
     assert outcome.migration.simulated
     assert handle.domains == {0: 15625}
     assert balance.text().startswith(
-        "simulated, a machine that is made up: 1 round, 1 move of 64.0 MB\nmoved: allocation 1, "
+        "simulated, a made-up machine: 1 round, 1 move of 64.0 MB\nmoved: allocation 1, "
     )
     balance.round()
     assert balance.text() == (
-        "simulated, a machine that is made up: 2 rounds, 1 move of 64.0 MB\n"
+        "simulated, a made-up machine: 2 rounds, 1 move of 64.0 MB\n"
         "nothing to move in the last round"
     )
     assert [r.number for r in balance.history] == [1, 2]
@@ -426,7 +428,7 @@ def test_what_is_freed_in_between_is_skipped(monkeypatch: pytest.MonkeyPatch) ->
     done = balance.round()
     assert [(o.status, o.why) for o in done.outcomes] == [
         ("moved", None),
-        ("skipped", "it was given back in between"),
+        ("skipped", "it was freed meanwhile"),
     ]
 
 
@@ -442,7 +444,7 @@ def test_what_is_freed_at_the_last_moment_is_skipped(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(provider, "migrate", free_it)
     [outcome] = balance.round().outcomes
-    assert (outcome.status, outcome.why) == ("skipped", "it was given back in between")
+    assert (outcome.status, outcome.why) == ("skipped", "it was freed meanwhile")
 
 
 def test_a_move_that_fails_is_kept_and_the_next_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -482,7 +484,7 @@ def test_room_that_is_gone_by_now_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_allocation_that_is_being_moved_is_not_looked_at() -> None:
     provider = machine()
     handle = displaced(provider)
-    seen: list[tuple[State, ...]] = []
+    seen: list[tuple[AllocationState, ...]] = []
     handle.migrate(1, 2, progress=lambda *_: seen.append(look(provider)))
     assert seen
     assert set(seen) == {()}
@@ -504,7 +506,7 @@ def test_a_round_that_breaks_off_is_in_the_history(monkeypatch: pytest.MonkeyPat
     with pytest.raises(KeyboardInterrupt):
         balance.round()
     [done] = balance.history
-    assert (done.error, done.moved_bytes, len(done.proposals)) == ("broken off", 64_000_000, 2)
+    assert (done.error, done.moved_bytes, len(done.proposals)) == ("interrupted", 64_000_000, 2)
     assert (first.domains, second.domains) == ({0: 15625}, {1: 7813})
     monkeypatch.undo()
     assert moves(balance.propose()) == [(2, 1, 0, 30)]
@@ -603,8 +605,8 @@ def test_without_a_pause_no_thread_is_started() -> None:
     with pytest.raises(BadInput) as error:
         balance.start()
     assert str(error.value) == (
-        "nobody said how often to look\n"
-        "  expected: seconds between two looks\n"
+        "cannot start a thread without every_s\n"
+        "  expected: seconds between two rounds\n"
         "  try: memory.autobalance(every_s=5)"
     )
 
@@ -637,7 +639,7 @@ def test_stop_leaves_a_move_after_its_part_and_the_rest_goes_on_later() -> None:
     threading.Timer(0.05, go_on.set).start()
     balance.stop()
     [outcome] = balance.history[0].outcomes
-    assert (outcome.status, outcome.why) == ("partly", "the watching was stopped")
+    assert (outcome.status, outcome.why) == ("partly", "autobalance was stopped")
     assert handle.domains == {0: 4096, 1: 12288}
     assert record.busy is None
     [rest] = balance.round().outcomes
@@ -666,7 +668,7 @@ def test_what_goes_wrong_in_the_thread_is_kept_and_it_goes_on(
     wrong.append(HoldfastError("once more"))
     with pytest.raises(HoldfastError, match="once more"):
         balance.round()
-    assert balance.text().endswith("the last round broke off: HoldfastError: once more")
+    assert balance.text().endswith("the last round failed: HoldfastError: once more")
 
 
 @pytest.mark.parametrize("pause", [0, -1, float("nan"), float("inf")])

@@ -14,11 +14,11 @@ from holdfast.base.errors import Absent, ForeignPointer, NotFound, Unsupported
 from holdfast.base.registry import Entry, Registry
 from holdfast.memory import svm
 from holdfast.memory.svm import choice
-from holdfast.memory.svm.simulated import SimulatedProvider
+from holdfast.memory.svm.providers.simulated import SimulatedProvider
 from holdfast.topology import numa
 from tests.needs import needs
 
-NO_NUMA = None if numa.supported() else "there are no NUMA calls here"
+NO_NUMA = None if numa.is_supported() else "there are no NUMA calls here"
 ORDER = ["retryix", "opencl", "numa", "simulated"]
 
 
@@ -175,7 +175,7 @@ def test_real_numa_is_not_to_be_had_on_a_made_up_machine(monkeypatch: pytest.Mon
     with pytest.raises(Unsupported) as error:
         svm.provider("numa")
     assert str(error.value) == (
-        "NUMA calls work on real Linux machines alone\n"
+        "NUMA calls need a real Linux machine\n"
         "  expected: Linux, and no simulated machine in the settings\n"
         "  try: the provider 'simulated'"
     )
@@ -254,8 +254,8 @@ def test_what_is_no_handle_has_no_provider(what: object, shown: str) -> None:
             call(what)  # type: ignore[operator]
         assert str(error.value) == (
             f"{shown} is no allocation of this process\n"
-            "  expected: the handle that alloc() returned; a number from elsewhere, such as a "
-            "file, is never taken for an address"
+            "  expected: the handle that alloc() returned; a number, from a file for "
+            "example, is never taken for an address"
         )
 
 

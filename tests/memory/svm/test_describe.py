@@ -13,7 +13,7 @@ from holdfast.memory import svm
 from holdfast.memory.svm import describe
 from holdfast.memory.svm.affinity import Grant
 from holdfast.memory.svm.process import Region, total
-from holdfast.memory.svm.simulated import SimulatedProvider
+from holdfast.memory.svm.providers.simulated import SimulatedProvider
 
 MADE_UP = "SIMULATED: the machine is made up; nothing was measured or moved in hardware\n"
 
@@ -63,7 +63,7 @@ def test_an_allocation_tells_where_it_is_and_why(handle: svm.Allocation) -> None
         f"allocated 4MiB at {handle.address:#x} by provider simulated\n"
         "  placement: bind, domain 0\n"
         "  reason: node:0 has the most free memory of those beside the CPUs: 16.0 GB\n"
-        "  pages: 1024 of 4KiB: 1024 in domain 0 (written down by the simulation)\n"
+        "  pages: 1024 of 4KiB: 1024 in domain 0 (recorded by the simulation)\n"
         "  threads: not bound"
     )
 
@@ -87,8 +87,7 @@ def test_interleaved_memory_names_every_domain(provider) -> None:
         assert describe.allocation_text(handle).splitlines()[2:5] == [
             "  placement: interleave, domain 0, 2",
             "  reason: node:0 and node:2 were asked for",
-            "  pages: 733 of 4KiB: 367 in domain 0, 366 in domain 2 "
-            "(written down by the simulation)",
+            "  pages: 733 of 4KiB: 367 in domain 0, 366 in domain 2 (recorded by the simulation)",
         ]
 
 
@@ -96,7 +95,7 @@ def test_memory_that_was_given_back_leaves_the_counters(provider) -> None:
     handle = provider.alloc("4MiB")
     handle.free()
     assert describe.freed_text(handle) == MADE_UP + (
-        f"gave 4MiB at {handle.address:#x} back to provider simulated\n"
+        f"freed 4MiB at {handle.address:#x} of provider simulated\n"
         "  in use now: 0 B in 0 allocations; peak 4.2 MB, total 4.2 MB"
     )
 
@@ -109,7 +108,7 @@ def test_memory_is_back_also_where_nobody_can_count(provider, monkeypatch) -> No
     handle.free()
     monkeypatch.setattr(provider, "statistics", broken)
     assert describe.freed_text(handle) == MADE_UP + (
-        f"gave 4MiB at {handle.address:#x} back to provider simulated\n"
+        f"freed 4MiB at {handle.address:#x} of provider simulated\n"
         "  in use now: unknown: the library does not answer"
     )
 
@@ -126,7 +125,7 @@ def test_pages_that_are_nowhere_or_unknown_are_told() -> None:
 def test_a_made_up_migration_claims_no_speed(handle: svm.Allocation) -> None:
     assert describe.migration_text(handle.migrate(0, 2)) == MADE_UP + (
         "moved 1024 pages (4.2 MB) from domain 0 to domain 2 by provider simulated\n"
-        "  pages now: 1024 of 4KiB: 1024 in domain 2 (written down by the simulation)"
+        "  pages now: 1024 of 4KiB: 1024 in domain 2 (recorded by the simulation)"
     )
 
 
@@ -134,11 +133,11 @@ def test_a_migration_with_nothing_to_move_says_so(handle: svm.Allocation) -> Non
     assert describe.migration_text(handle.migrate(1, 2)) == MADE_UP + (
         "nothing to move: no page was in domain 1 (provider simulated)\n"
         "  left alone: 1024 pages outside of domain 1\n"
-        "  pages now: 1024 of 4KiB: 1024 in domain 0 (written down by the simulation)"
+        "  pages now: 1024 of 4KiB: 1024 in domain 0 (recorded by the simulation)"
     )
     assert describe.migration_text(handle.migrate(0, 0)) == MADE_UP + (
         "nothing to move: domain 0 is where it came from and where it goes (provider simulated)\n"
-        "  pages now: 1024 of 4KiB: 1024 in domain 0 (written down by the simulation)"
+        "  pages now: 1024 of 4KiB: 1024 in domain 0 (recorded by the simulation)"
     )
 
 
@@ -158,8 +157,8 @@ def test_what_was_not_moved_is_told_with_its_reason_and_advice() -> None:
     assert describe.migration_text(REAL) == (
         "moved 1000 pages (4.1 MB) from domain 0 to domain 1 by provider numa: 4.1 ms, 1.00 GB/s\n"
         "  left alone: 1 page outside of domain 0\n"
-        "  not moved: 2 pages, no memory left on the target; they are whole where they were\n"
-        "  not moved: 1 page, shared with another process; it is whole where it was\n"
+        "  not moved: 2 pages, no memory left on the target; they are intact where they were\n"
+        "  not moved: 1 page, shared with another process; it is intact where it was\n"
         "  pages now: 1004 of 4KiB: 3 in domain 0, 1001 in domain 1 (move_pages, page by page)\n"
         "  try: free memory in the target domain, then migrate again for the rest"
     )
@@ -169,7 +168,7 @@ def test_a_migration_that_was_stopped_says_so() -> None:
     stopped = dataclasses.replace(REAL, not_moved={}, pages_elsewhere=0, interrupted=True)
     assert describe.migration_text(stopped) == (
         "moved 1000 pages (4.1 MB) from domain 0 to domain 1 by provider numa: 4.1 ms, 1.00 GB/s\n"
-        "  stopped before the end; every page is whole, in the one domain or the other\n"
+        "  stopped before the end; every page is intact, in one domain or the other\n"
         "  pages now: 1004 of 4KiB: 3 in domain 0, 1001 in domain 1 (move_pages, page by page)\n"
         "  try: migrate again for the rest"
     )
@@ -177,11 +176,11 @@ def test_a_migration_that_was_stopped_says_so() -> None:
 
 def test_a_speed_that_only_a_runtime_vouches_for_is_called_that() -> None:
     told = dataclasses.replace(
-        REAL, not_moved={}, after=svm.Where(pages={1: 1000}, method="as the runtime was told")
+        REAL, not_moved={}, after=svm.Where(pages={1: 1000}, method="where they were last sent")
     )
     assert describe.migration_text(told).splitlines()[0] == (
         "moved 1000 pages (4.1 MB) from domain 0 to domain 1 by provider numa: 4.1 ms, 1.00 GB/s "
-        "by the runtime's word alone"
+        "as reported by the runtime"
     )
 
 
@@ -204,7 +203,7 @@ def test_metrics_of_nothing_claim_nothing(provider) -> None:
     assert describe.metrics_text(metrics) == (
         "provider simulated: 0 B in 0 allocations; peak 0 B, total 0 B\n"
         "  pages: 0 of 4KiB: none\n"
-        "  local: unknown: the provider knows no CPUs beside its domains\n"
+        "  local: unknown: the domains of the provider have no CPUs\n"
         "  free: domain 0 unknown\n"
         "  bandwidth: not measured (try: holdfast topo --measure)\n"
         "  migrated: 0 B in 0 migrations"

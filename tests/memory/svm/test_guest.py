@@ -91,7 +91,7 @@ def test_memory_that_moves_under_a_view_is_neither_freed_nor_moved_twice(
     assert guest["meddled"] == {
         "complete": True,
         "refused": [
-            "InUse: be given back: it is being migrated",
+            "InUse: be freed: it is being migrated",
             "InUse: be migrated: it is being migrated",
         ],
         "pages": {"1": 40 * MIB // PAGE},

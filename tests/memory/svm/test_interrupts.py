@@ -55,7 +55,7 @@ def test_ctrl_c_at_any_line_leaves_nothing_behind(
         gc.collect(0)
         assert provider.statistics().current_count == 0, where
         assert not provider.ledger.placing.locked(), where
-        assert not list(provider._taken), where
+        assert not list(provider._reserved), where
         assert affinity._grants == [], where
         assert os.sched_getaffinity(0) == before, where
     life(provider)

@@ -14,15 +14,15 @@ from holdfast.base.config import Config
 from holdfast.base.errors import ForeignPointer, OutOfMemory, UseAfterFree
 from holdfast.memory import svm
 from holdfast.memory.svm.model import PAGE_BYTES, Layout, Metrics
-from holdfast.memory.svm.numa import NumaProvider
-from holdfast.memory.svm.simulated import SimulatedProvider
+from holdfast.memory.svm.providers.numa import NumaProvider
+from holdfast.memory.svm.providers.simulated import SimulatedProvider
 from holdfast.topology import numa
 from holdfast.topology.model import Measurement, Topology
 from tests.needs import needs
 
 MB = 10**6
 SIZE = 256 * PAGE_BYTES
-NO_NUMA = None if numa.supported() else "there are no NUMA calls here"
+NO_NUMA = None if numa.is_supported() else "there are no NUMA calls here"
 
 
 @pytest.fixture
@@ -262,7 +262,7 @@ def test_bandwidths_measured_on_this_machine_are_found(
     row = Measurement(source="node:0", target="node:0", mode="read", bandwidth_gb_s=12.5)
     machine = (known.topology or Topology()).replace(measurements=(row,))
     monkeypatch.setattr(
-        "holdfast.memory.svm.numa.discover", lambda refresh=False, *, config: machine
+        "holdfast.memory.svm.providers.numa.discover", lambda refresh=False, *, config: machine
     )
     assert real.metrics().bandwidth_gb_s == {"node:0 read by node:0": 12.5}
 

@@ -23,7 +23,7 @@ from holdfast.base.errors import (
     UseAfterFree,
 )
 from holdfast.memory import svm
-from holdfast.memory.svm.simulated import SimulatedProvider
+from holdfast.memory.svm.providers.simulated import SimulatedProvider
 from tests.memory.svm.providers import LEFT_ALONE, NAMES, make
 
 MIB = 1 << 20
@@ -68,11 +68,11 @@ def test_a_double_free_is_refused(provider: svm.Provider) -> None:
     with pytest.raises(DoubleFree) as caught:
         memory.free()
     assert str(caught.value) == (
-        f"{memory!r} was given back before\n"
-        "  expected: an allocation that was not given back yet\n"
+        f"{memory!r} was freed before\n"
+        "  expected: an allocation that is not freed yet\n"
         "  try: free each allocation once, or use it as a context manager"
     )
-    assert repr(memory).endswith("given back>")
+    assert repr(memory).endswith("freed>")
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_use_after_free_is_refused(
     with pytest.raises(UseAfterFree) as caught:
         use(memory)
     assert str(caught.value) == (
-        f"{memory!r} was given back and cannot be used\n"
-        "  expected: an allocation that was not given back yet\n"
+        f"{memory!r} was freed and cannot be used\n"
+        "  expected: an allocation that is not freed yet\n"
         "  try: allocate again; what was in it is gone"
     )
 
@@ -156,8 +156,8 @@ def test_an_address_is_no_handle_also_where_it_is_right(provider: svm.Provider) 
             provider.free(int(memory))  # type: ignore[arg-type]
         assert str(caught.value) == (
             f"{int(memory):#x} is no allocation of {provider.name!r}\n"
-            "  expected: the handle that alloc() returned; a bare number does not tell which of "
-            "the allocations that were at that address it means"
+            "  expected: the handle that alloc() returned; several allocations may have had an "
+            "address, one after the other"
         )
         assert not memory.freed
 
@@ -179,9 +179,9 @@ def test_memory_that_is_looked_at_is_not_freed(provider: svm.Provider) -> None:
     with pytest.raises(InUse) as caught:
         memory.free()
     assert str(caught.value) == (
-        f"the allocation at {memory.address:#x} cannot be given back: 1 view looks at it\n"
+        f"the allocation at {memory.address:#x} cannot be freed: 1 view uses it\n"
         "  expected: no array, tensor or memoryview over it\n"
-        "  try: del the arrays and tensors first; the memory follows with the last of them"
+        "  try: del the arrays and tensors first; the last one frees the memory"
     )
     part = array[100:200]
     del array
@@ -216,7 +216,8 @@ def test_an_array_larger_than_the_memory_is_refused(
     with provider.alloc(MIB) as memory, pytest.raises(BadInput) as caught:
         memory.array("uint8", shape)
     assert str(caught.value) == (
-        f"a block of 1048576 bytes is no uint8 array of shape {shape}\n  expected: {text}"
+        f"cannot view a block of 1048576 bytes as a uint8 array of shape {shape}\n"
+        f"  expected: {text}"
     )
 
 
@@ -294,7 +295,7 @@ def test_nothing_is_no_list_of_domains(provider: svm.Provider) -> None:
     with pytest.raises(BadInput) as caught:
         provider.alloc(MIB, domain=[])
     assert str(caught.value) == (
-        "no domain was named\n  expected: a domain, or a list with one or more"
+        "the list of domains is empty\n  expected: a domain, or a list with one or more"
     )
 
 
@@ -324,11 +325,11 @@ def test_memory_that_is_being_migrated_is_not_freed(provider: svm.Provider) -> N
     result = memory.migrate(home(memory), away(provider, memory), progress=meddle)
     assert result.complete
     assert {str(exc) for exc in errors} == {
-        f"the allocation at {memory.address:#x} cannot be given back: it is being migrated\n"
-        "  expected: an allocation that nothing is being done to\n"
+        f"the allocation at {memory.address:#x} cannot be freed: it is being migrated\n"
+        "  expected: an allocation with no operation in progress\n"
         "  try: wait until that is over, or stop it",
         f"the allocation at {memory.address:#x} cannot be migrated: it is being migrated\n"
-        "  expected: one thing at a time",
+        "  expected: one operation at a time",
     }
     assert {type(exc) for exc in errors} == {InUse}
     assert zlib.crc32(memory.view()) == before
@@ -391,9 +392,9 @@ def test_memory_that_is_mapped_is_not_migrated(name: str, request: pytest.Fixtur
     with pytest.raises(InUse) as caught:
         memory.migrate(source, target)
     assert str(caught.value) == (
-        f"the allocation at {memory.address:#x} cannot be migrated: 1 view looks at it\n"
+        f"the allocation at {memory.address:#x} cannot be migrated: 1 view uses it\n"
         "  expected: no array, tensor or memoryview over it\n"
-        "  try: del the arrays and tensors first; the memory follows with the last of them"
+        "  try: del the arrays and tensors first; the last one frees the memory"
     )
     assert (array == 5).all()
     del array

@@ -15,12 +15,12 @@ import torch
 from holdfast.base.config import Config
 from holdfast.base.errors import OutOfMemory, Unsupported
 from holdfast.memory import svm
-from holdfast.memory.svm import numa as numa_provider
-from holdfast.memory.svm.numa import NumaProvider
+from holdfast.memory.svm.providers import numa as numa_provider
+from holdfast.memory.svm.providers.numa import NumaProvider
 from holdfast.topology import numa
 from tests.needs import needs
 
-pytestmark = needs(None if numa.supported() else "the numa provider needs Linux")
+pytestmark = needs(None if numa.is_supported() else "the numa provider needs Linux")
 MIB = 1 << 20
 
 
@@ -112,8 +112,8 @@ def test_pages_that_came_to_lie_elsewhere_are_refused(
     with pytest.raises(OutOfMemory) as caught:
         provider.alloc(MIB, domain=0)
     assert str(caught.value) == (
-        "256 of 256 pages of 1.0 MB came to lie outside of node 0\n"
-        "  expected: free memory on the nodes that were asked for"
+        "256 of 256 pages of 1.0 MB are outside of node 0\n"
+        "  expected: free memory on the requested nodes"
     )
     assert provider.statistics().current_count == 0
     assert provider.statistics().refused_count == 1
@@ -148,7 +148,7 @@ def test_a_simulated_machine_has_no_real_nodes() -> None:
     with pytest.raises(Unsupported) as caught:
         NumaProvider(Config.load(simulate="2x16GB"))
     assert str(caught.value) == (
-        "NUMA calls work on real Linux machines alone\n"
+        "NUMA calls need a real Linux machine\n"
         "  expected: Linux, and no simulated machine in the settings\n"
         "  try: the provider 'simulated'"
     )

@@ -22,8 +22,8 @@ from tests.topology.test_probes import _no_opencl
 
 cl = pytest.importorskip("pyopencl")
 
-from holdfast.memory.svm import opencl, opencl_tiers  # noqa: E402
-from holdfast.memory.svm.opencl import OpenclProvider  # noqa: E402
+from holdfast.memory.svm.providers import opencl, opencl_tiers  # noqa: E402
+from holdfast.memory.svm.providers.opencl import OpenclProvider  # noqa: E402
 
 pytestmark = [
     pytest.mark.opencl,
@@ -215,9 +215,9 @@ def test_a_kernel_waits_for_the_host_to_look_away(provider: OpenclProvider) -> N
             pass
         assert str(caught.value) == (
             f"the allocation at {memory.address:#x} cannot be used by a device: "
-            "1 view looks at it\n"
+            "1 view uses it\n"
             "  expected: no array, tensor or memoryview over it\n"
-            "  try: del the arrays and tensors first; the memory follows with the last of them"
+            "  try: del the arrays and tensors first; the last one frees the memory"
         )
         array[:] = 5  # it is the host's still
         del array
@@ -231,7 +231,7 @@ def test_the_host_waits_for_the_kernel(provider: OpenclProvider) -> None:
         with memory.on_device(), pytest.raises(InUse) as caught:
             memory.array()
         assert str(caught.value) == (
-            f"the host cannot look at {memory!r}: it is being used by a device\n"
+            f"the host cannot access {memory!r}: it is being used by a device\n"
             "  expected: memory that the device does not use"
         )
         memory.array()[:] = 1
@@ -284,7 +284,7 @@ def test_memory_is_not_given_back_under_a_kernel(provider: OpenclProvider) -> No
     memory = provider.alloc(4096)
     with memory.on_device() as argument:
         event = run(provider.queue, (16,), None, argument)
-        with pytest.raises(InUse, match="cannot be given back: it is being used by a device"):
+        with pytest.raises(InUse, match="cannot be freed: it is being used by a device"):
             memory.free()
     assert event.command_execution_status == cl.command_execution_status.COMPLETE
     assert (memory.array("int32")[:16] & 1).all()
@@ -347,7 +347,7 @@ def test_the_domains_are_the_host_and_the_device(provider: OpenclProvider) -> No
     assert layout.remarks[0].endswith(f"memory is shared as {provider.tier!r}")
     if provider.device.kind == "cpu":
         assert layout.remarks[1] == (
-            f"{device.name} is a CPU: its memory is the host's, and counted there"
+            f"{device.name} is a CPU: its memory is that of the host, and counted there"
         )
         assert (device.free_bytes, device.cpus) == (None, host.cpus)
 
@@ -357,7 +357,7 @@ def test_memory_is_the_hosts_unless_another_place_is_named(provider: OpenclProvi
     with provider.alloc(3 * PAGE_BYTES) as here, provider.alloc(5000, domain=1) as there:
         assert here.where().pages == {0: 3}
         assert there.where().pages == {1: 2}
-        assert here.where().method == "as the runtime was told"
+        assert here.where().method == "where they were last sent"
         assert not here.where().verified
         assert there.placement.reason == f"{provider.device.id} was asked for"
 
@@ -392,9 +392,9 @@ def test_what_the_host_looks_at_is_not_migrated(provider: OpenclProvider) -> Non
         with pytest.raises(InUse) as caught:
             memory.migrate(0, 1)
         assert str(caught.value) == (
-            f"the allocation at {memory.address:#x} cannot be migrated: 2 views look at it\n"
+            f"the allocation at {memory.address:#x} cannot be migrated: 2 views use it\n"
             "  expected: no array, tensor or memoryview over it\n"
-            "  try: del the arrays and tensors first; the memory follows with the last of them"
+            "  try: del the arrays and tensors first; the last one frees the memory"
         )
         arrays.clear()
         assert memory.migrate(0, 1).complete
@@ -503,7 +503,7 @@ def test_more_than_the_device_gives_at_a_time_is_refused(make: Make) -> None:
     with pytest.raises(OutOfMemory) as caught:
         provider.alloc(MIB)  # with the page that aligning takes it is too much
     assert str(caught.value) == (
-        f"cannot allocate 1.0 MB on {provider.device.id}: it gives 1.0 MB at most at a time\n"
+        f"cannot allocate 1.0 MB on {provider.device.id}: one allocation has at most 1.0 MB\n"
         "  expected: that much on both sides, with 67.1 MB left on the host\n"
         "  try: a smaller size, or freeing something first"
     )
@@ -514,7 +514,7 @@ def test_more_than_the_device_gives_at_a_time_is_refused(make: Make) -> None:
 def test_all_together_get_no_more_than_the_device_has(make: Make) -> None:
     provider = make("host_pointer", memory_bytes=3 * MIB)
     held = [provider.alloc(MIB), provider.alloc(MIB)]
-    with pytest.raises(OutOfMemory, match=r"2\.1 MB of its 3\.1 MB are taken"):
+    with pytest.raises(OutOfMemory, match=r"2\.1 MB of its 3\.1 MB are in use"):
         provider.alloc(MIB)
     held.pop().free()
     provider.alloc(MIB).free()
@@ -529,7 +529,7 @@ def test_more_than_the_machine_has_is_refused_before_the_runtime_promises_it(
         provider.alloc(64 * MIB, domain=1)
     assert str(caught.value) == (
         f"cannot allocate 67.1 MB on {provider.device.id}: "
-        "the host, which looks at it, has 105 MB free\n"
+        "the host, which maps it, has 105 MB free\n"
         "  expected: that much on both sides, with 67.1 MB left on the host\n"
         "  try: a smaller size, or freeing something first"
     )
@@ -578,7 +578,7 @@ def test_memory_that_could_not_be_given_back_is_still_held(provider: OpenclProvi
     with pytest.raises(Unsupported) as caught:
         memory.free()
     assert str(caught.value) == (
-        "cannot give the memory back: OpenCL says create_buffer: INVALID_BUFFER_SIZE\n"
+        "cannot free the memory: OpenCL says create_buffer: INVALID_BUFFER_SIZE\n"
         "  expected: a device and a driver in working order"
     )
     provider.runtime.queue = real
@@ -688,7 +688,7 @@ def test_a_made_up_machine_has_no_opencl() -> None:
     with pytest.raises(Unsupported) as caught:
         OpenclProvider(Config.load(simulate="2x16GB"))
     assert str(caught.value) == (
-        "OpenCL devices are real, and the settings make a machine up\n"
+        "OpenCL devices are real, but the settings simulate a machine\n"
         "  expected: no simulated machine in the settings\n"
         "  try: the provider 'simulated'"
     )

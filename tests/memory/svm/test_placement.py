@@ -120,7 +120,7 @@ def test_a_number_of_numpy_names_a_domain_too() -> None:
 
 def test_no_domain_at_all_is_refused() -> None:
     assert refused(BadInput, THREE, GB, domain=[]) == (
-        "no domain was named\n  expected: a domain, or a list with one or more"
+        "the list of domains is empty\n  expected: a domain, or a list with one or more"
     )
 
 

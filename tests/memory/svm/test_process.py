@@ -141,7 +141,7 @@ def test_a_process_of_somebody_else_is_refused(
     with pytest.raises(Unsupported) as caught:
         process.regions(7, proc=proc)
     assert str(caught.value) == (
-        "this user may not look at the memory of process 7\n"
+        "this user may not read the memory map of process 7\n"
         "  expected: a process of the same user, or the right to trace it" + advice
     )
 
@@ -170,7 +170,7 @@ def test_a_system_without_proc_says_so(tmp_path: Path) -> None:
     with pytest.raises(Unsupported) as caught:
         process.regions(7, proc=tmp_path)
     assert str(caught.value) == (
-        "the memory of processes cannot be looked at\n  expected: Linux with /proc"
+        "the memory of processes cannot be read\n  expected: Linux with /proc"
     )
 
 
@@ -224,7 +224,7 @@ def test_pages_are_looked_for_only_where_there_are_some(monkeypatch) -> None:
     monkeypatch.setattr(process.numa, "move_range", move_range)
     huge = Region(address=0x1000_0000, length=1 << 44, name="x", policy="default", pages={0: 20})
     other = Region(address=0x4000, length=0x4000, name="y", policy="default", pages={1: 4})
-    work = list(process._parts([huge, other], 0, None, None))
+    work = list(process._ranges([huge, other], 0, None, None))
     told: list[tuple[int, int]] = []
     done, stopped = process._move(9, work, 0, 1, lambda *step: told.append(step), None)
     assert (done.moved, stopped) == (20, False)

@@ -7,7 +7,7 @@ import pytest
 from holdfast.base.errors import ForeignPointer, OutOfMemory, Unsupported
 from holdfast.memory import Limit, MemoryPool, Resource
 from holdfast.memory.svm import Svm
-from holdfast.memory.svm.simulated import SimulatedProvider
+from holdfast.memory.svm.providers.simulated import SimulatedProvider
 from tests.memory.svm.providers import LEFT_ALONE, NAMES, make
 
 MIB = 1 << 20
@@ -43,7 +43,7 @@ def test_an_address_from_elsewhere_is_refused() -> None:
     with pytest.raises(ForeignPointer) as caught:
         Svm(SimulatedProvider()).free(0x1000)
     assert str(caught.value) == (
-        "Svm('simulated') did not hand out 0x1000, or took it back before\n"
+        "Svm('simulated') did not allocate 0x1000, or freed it before\n"
         "  expected: an address that allocate() returned and that was not freed since"
     )
 
@@ -65,8 +65,8 @@ def test_a_pool_does_not_go_on_other_memory(name: str, request: pytest.FixtureRe
         Svm(provider)
     assert str(caught.value) == (
         f"memory of {provider!r} cannot be handed out by address: "
-        "the host has to leave it alone while it is used or moved elsewhere\n"
+        "the host must not access it while a device uses it or it is moved\n"
         "  expected: memory of numa, simulated, or fine-grained OpenCL\n"
-        "  try: Provider.alloc, whose handles know who looks at it"
+        "  try: Provider.alloc, whose handles track the views"
     )
     assert provider.statistics().current_count == 0

@@ -29,8 +29,8 @@ from holdfast.base.registry import Entry, Registry
 from holdfast.memory import svm
 from holdfast.memory.svm import choice
 from holdfast.memory.svm.model import PAGE_BYTES
-from holdfast.memory.svm.retryix import PLACED, SAID, STAYED, RetryixProvider
-from holdfast.memory.svm.retryix_library import METRICS, SIGNATURES
+from holdfast.memory.svm.providers.retryix import PLACED, REPORTED, STAYED, RetryixProvider
+from holdfast.memory.svm.providers.retryix_library import METRICS, SIGNATURES
 from tests.memory.svm.retryix import build
 from tests.needs import needs
 
@@ -101,7 +101,7 @@ def test_every_function_of_the_header_has_the_types_it_is_called_with() -> None:
 def test_without_a_library_it_says_what_to_set() -> None:
     assert refused(Absent, RetryixProvider) == (
         "no library is named for the provider 'retryix'\n"
-        "  expected: a shared library with the functions that retryix.h states\n"
+        "  expected: a shared library with the functions of retryix.h\n"
         "  try: set HOLDFAST_RETRYIX_LIBRARY to its path"
     )
 
@@ -146,8 +146,7 @@ def test_every_function_that_is_missing_is_named(
 ) -> None:
     path = retryix_library(variant)
     assert refused(Unsupported, lambda: RetryixProvider(library=path)) == (
-        f"{path} lacks {missing}\n"
-        "  expected: a library with the seven functions that retryix.h states"
+        f"{path} lacks {missing}\n  expected: a library with the seven functions of retryix.h"
     )
 
 
@@ -271,7 +270,7 @@ def test_a_topology_that_cannot_be_read_is_quoted_and_freed(
         f"retryix_discover_svm_topology_json() of {path} returned a text that cannot be used: "
         f"{what}\n"
         "  expected: a JSON object in UTF-8\n"
-        f"  try: tell who made the library; the text begins with {begins}"
+        f"  try: report it to the library's vendor; the text begins with {begins}"
     )
     counters = Counters(path)
     assert (counters.texts, counters.freed_texts) == (1, 1)
@@ -320,9 +319,9 @@ def test_domains_that_cannot_be_are_refused(
 ) -> None:
     path = retryix_library(build.topology(text))
     assert refused(Unsupported, lambda: RetryixProvider(library=path)) == (
-        f"retryix_discover_svm_topology_json() of {path} describes what cannot be used: {what}\n"
+        f"retryix_discover_svm_topology_json() of {path} returned a bad topology: {what}\n"
         f"  expected: {expected}\n"
-        "  try: tell who made the library; retryix.h states what it returns"
+        "  try: report it to the library's vendor; retryix.h states what it returns"
     )
     assert Counters(path).freed_texts == 1
 
@@ -347,7 +346,7 @@ def test_memory_is_the_librarys_and_goes_back_to_it(opened: Any) -> None:
         assert memory.size == array.size == 5 * PAGE_BYTES + 1
         assert memory.placement.reason == "node:1 was asked for"
         where = memory.where()
-        assert (where.pages, where.method, where.verified) == ({1: 6}, SAID, False)
+        assert (where.pages, where.method, where.verified) == ({1: 6}, REPORTED, False)
         del array
     assert (counters.allocs, counters.frees, counters.strange_frees) == (1, 1, 0)
     assert counters.texts == counters.freed_texts > 0
@@ -398,7 +397,7 @@ def test_memory_that_another_allocation_has_is_refused(
         f"{memory.address + offset:#x} for 100 bytes, while the 4096 bytes it returned at "
         f"{memory.address:#x} were not freed\n"
         "  expected: memory that overlaps no other\n"
-        "  try: tell who made the library; both allocations would write to the same bytes"
+        "  try: report it to the library's vendor; both would write to the same bytes"
     )
     assert bytes(memory) == b"\x03" * 4096
     assert provider.statistics().current_count == 1
@@ -463,10 +462,10 @@ def test_memory_that_the_library_does_not_take_back_is_still_there(opened: Any) 
     memory = provider.alloc(MIB)
     memory.array("uint8")[:] = 5
     assert refused(Unsupported, memory.free) == (
-        f"the memory at {memory.address:#x} was not given back: retryix_svm_free() of "
+        f"the memory at {memory.address:#x} was not freed: retryix_svm_free() of "
         f"{provider.library.path} returned -22 (Invalid argument)\n"
         "  expected: 0\n"
-        "  try: free it again; until then it is there, and counted"
+        "  try: free it again; until then it is allocated and counted"
     )
     assert not memory.freed
     assert provider.statistics().current_bytes == MIB
@@ -488,10 +487,10 @@ def test_memory_that_is_not_taken_back_from_nobody_stays_counted(
     del memory
     gc.collect()
     assert shown == [
-        f"the memory at {address:#x} was not given back: retryix_svm_free() of "
+        f"the memory at {address:#x} was not freed: retryix_svm_free() of "
         f"{provider.library.path} returned -22 (Invalid argument)\n"
         "  expected: 0\n"
-        "  try: free it again; until then it is there, and counted"
+        "  try: free it again; until then it is allocated and counted"
     ]
     assert provider.statistics().current_bytes == MIB
     counters.free_result = 0
@@ -541,7 +540,7 @@ def test_a_library_of_threads_is_called_one_at_a_time(opened: Any) -> None:
 def test_a_library_may_name_the_one_domain(opened: Any) -> None:
     provider, _ = opened("one domain")
     with provider.alloc(3 * PAGE_BYTES, domain=0) as memory:
-        assert memory.where() == svm.Where(pages={2: 3}, method=SAID)
+        assert memory.where() == svm.Where(pages={2: 3}, method=REPORTED)
 
 
 @pytest.mark.parametrize("variant", ["silent", "no figures"])
@@ -569,9 +568,9 @@ def test_places_that_cannot_be_are_refused(opened: Any, text: str, said: str) ->
     provider, counters = opened(build.metrics(text))
     with provider.alloc(MIB) as memory:
         assert refused(Unsupported, memory.where) == (
-            f"retryix_svm_get_topology_metrics() of {provider.library.path} says {said}\n"
-            '  expected: "pages": {"0": 12}, or "domain": 0, with numbers from 0 on\n'
-            "  try: tell who made the library; retryix.h states what it returns"
+            f"retryix_svm_get_topology_metrics() of {provider.library.path} returned {said}\n"
+            '  expected: "pages": {"0": 12}, or "domain": 0, with integers from 0 on\n'
+            "  try: report it to the library's vendor; retryix.h states what it returns"
         )
     assert (counters.frees, counters.texts) == (1, counters.freed_texts)
 
@@ -670,7 +669,7 @@ def test_the_work_runs_beside_the_memory_until_it_is_freed(opened: Any) -> None:
         assert grant is provider.set_affinity(memory)
         assert counters.affinity_calls == 1
     assert (counters.workload_domain, counters.affinity_calls) == (-1, 2)
-    grant.give_back()
+    grant.release()
     assert counters.affinity_calls == 2
 
 
@@ -709,7 +708,7 @@ def test_without_its_affinity_memory_is_given_back(opened: Any) -> None:
     provider, counters = opened("errors")
     counters.free_result = 0
     assert refused(Unsupported, lambda: provider.alloc(MIB, domain=1, set_affinity=True)) == (
-        "the work cannot be run beside domain 1: retryix_set_workload_topology_affinity() of "
+        "the work cannot run next to domain 1: retryix_set_workload_topology_affinity() of "
         f"{provider.library.path} returned -1 (Operation not permitted)\n"
         "  expected: 0\n"
         "  try: allocate without set_affinity"
@@ -738,7 +737,7 @@ def test_an_affinity_that_is_not_given_back_becomes_a_remark(opened: Any) -> Non
     memory.free()
     assert provider.statistics().current_count == 0
     assert provider.discover().remarks == (
-        "an affinity was not given back: retryix_set_workload_topology_affinity() returned "
+        "an affinity was not reset: retryix_set_workload_topology_affinity() returned "
         "-1 (Operation not permitted)",
     )
 
@@ -764,11 +763,11 @@ def test_the_figures_hold_what_the_library_says(opened: Any) -> None:
             "broken figures",
             "returned a text that cannot be used: Expecting value: character 11\n"
             "  expected: a JSON object in UTF-8\n"
-            "  try: tell who made the library; the text begins with '{\"allocs\": '",
+            "  try: report it to the library's vendor; the text begins with '{\"allocs\": '",
             "returned a text that cannot be used: Expecting property name enclosed in double "
             "quotes: character 1\n"
             "  expected: a JSON object in UTF-8\n"
-            "  try: tell who made the library; the text begins with '{]'",
+            "  try: report it to the library's vendor; the text begins with '{]'",
         ),
         (
             "no figures",

@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from holdfast.pipeline.batch import LOCAL_RAY, Batch, Hands, Lines, Options, form_of, read
+from holdfast.pipeline.batch import LOCAL_RAY, Batch, Lines, Options, WorkerOptions, form_of, read
 from tests.pipeline.batch.fakes import FakeLoad, LoggedLoad
 
 # So small that the model is not what takes the time.
@@ -32,7 +32,7 @@ def main() -> int:
     batch = Batch(
         read(Path(args.file).read_text(), form_of(args.file), args.file),
         Options(model="tiny-flux", defaults=SMALL if args.real else {}),
-        Hands(
+        WorkerOptions(
             device="cpu",
             workers=args.workers,
             ray=args.ray,

@@ -24,8 +24,8 @@ from holdfast.base.errors import BadInput, Unsupported
 from holdfast.pipeline.batch import Options, Row, plan
 from holdfast.pipeline.batch.jobs import Job
 from holdfast.pipeline.batch.manifest import NAME, parse
-from holdfast.pipeline.media import read_settings
-from holdfast.pipeline.progress import Event, Listener
+from holdfast.pipeline.output.media import read_settings
+from holdfast.pipeline.run.progress import Event, Listener
 
 STEPS = 4
 # Starts a batch on prompts, with options of `drive`, in a process of its own.

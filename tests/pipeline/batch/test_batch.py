@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import BadInput, HoldfastError, Unsupported
-from holdfast.pipeline.batch import Batch, Hands, Options, Row, Show
+from holdfast.pipeline.batch import Batch, Options, Row, Show, WorkerOptions
 from holdfast.pipeline.batch import batch as module
 from holdfast.pipeline.batch.folder import Folder
 from holdfast.pipeline.batch.local import gpus
 from holdfast.pipeline.batch.manifest import NAME
-from holdfast.pipeline.sources import BUILT_IN
+from holdfast.pipeline.model.sources import BUILT_IN
 from tests.pipeline.batch.fakes import FakeLoad, assert_exactly_once, records, rows, told
 
 
@@ -32,7 +32,7 @@ class Notes(Show):
 
 
 def _batch(tmp_path: Path, lines: list[Row], **options: Any) -> Batch:
-    hands = Hands(device="cpu", workers=1, load=FakeLoad(str(tmp_path / "log")))
+    hands = WorkerOptions(device="cpu", workers=1, load=FakeLoad(str(tmp_path / "log")))
     return Batch(
         lines, Options(**{"model": "m", **options}), hands, tmp_path / "out", "prompts.jsonl"
     )
@@ -106,7 +106,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_summary_says_it(tmp_path: Path) -> No
 
 
 def test_looking_makes_nothing(tmp_path: Path) -> None:
-    assert len(_batch(tmp_path, rows("a")).look().to_do) == 1
+    assert len(_batch(tmp_path, rows("a")).status().to_do) == 1
     assert not (tmp_path / "out").exists()
 
 
@@ -154,7 +154,7 @@ def test_every_gpu_gets_a_worker_of_its_own(
 ) -> None:
     monkeypatch.setattr(module, "gpus", lambda wanted: seen)
     monkeypatch.setattr(module, "_any_gpu", lambda: bool(seen))
-    assert module._devices(Hands(device=device, workers=workers)) == used
+    assert module._devices(WorkerOptions(device=device, workers=workers)) == used
 
 
 class Cards:
@@ -181,7 +181,7 @@ def test_gpus_are_those_of_the_kind_that_is_wanted(
     monkeypatch: pytest.MonkeyPatch, wanted: str, seen: list[str]
 ) -> None:
     machine = {"cuda": Cards("cuda", 0), "xpu": Cards("xpu", 1), "cpu": Cards("cpu", 1)}
-    monkeypatch.setattr("holdfast.pipeline.devices.DEVICES", machine)
+    monkeypatch.setattr("holdfast.pipeline.devices.device.DEVICES", machine)
     assert gpus(wanted) == seen
 
 
@@ -208,7 +208,7 @@ def test_what_no_machine_has_is_refused_before_the_folder_is_touched(
         Batch(
             rows("a"),
             Options(model="m", **options),
-            Hands(load=FakeLoad(str(tmp_path / "log")), **hands),
+            WorkerOptions(load=FakeLoad(str(tmp_path / "log")), **hands),
             tmp_path / "out",
             "prompts.jsonl",
         )
@@ -218,12 +218,12 @@ def test_what_no_machine_has_is_refused_before_the_folder_is_touched(
 
 def test_devices_that_some_machine_has_are_not_refused(tmp_path: Path) -> None:
     for device in ("auto", "cpu", "cuda", "cuda:1", "text=cpu,denoise=cuda", "text=auto"):
-        hands = Hands(device=device, budget="6GB")
+        hands = WorkerOptions(device=device, budget="6GB")
         Batch(rows("a"), Options(model="m"), hands, tmp_path / "out", "prompts.jsonl")
 
 
 def test_the_number_of_a_gpu_is_refused_on_a_cluster(tmp_path: Path) -> None:
-    hands = Hands(device="text=cuda:1,denoise=cuda:12", ray="auto")
+    hands = WorkerOptions(device="text=cuda:1,denoise=cuda:12", ray="auto")
     with pytest.raises(BadInput) as caught:
         Batch(rows("a"), Options(model="m"), hands, tmp_path / "out", "prompts.jsonl")
     assert str(caught.value) == (
@@ -251,7 +251,7 @@ def test_a_name_is_known_before_it_is_drawn(
     tmp_path: Path, model: str, values: dict[str, Any], suffix: str | None, name: str
 ) -> None:
     options = Options(model=model, suffix=suffix)
-    batch = Batch(rows("a", **values), options, Hands(), tmp_path / "out", "prompts.jsonl")
+    batch = Batch(rows("a", **values), options, WorkerOptions(), tmp_path / "out", "prompts.jsonl")
     assert batch.name(batch.jobs[0]) == name
 
 
@@ -259,5 +259,5 @@ def test_a_folder_of_wan_without_defaults_makes_videos(tmp_path: Path) -> None:
     shutil.copytree(BUILT_IN / "tiny-wan", tmp_path / "wan")
     (tmp_path / "wan/holdfast.json").unlink()
     options = Options(model=str(tmp_path / "wan"))
-    batch = Batch(rows("a"), options, Hands(), tmp_path / "out", "prompts.jsonl")
+    batch = Batch(rows("a"), options, WorkerOptions(), tmp_path / "out", "prompts.jsonl")
     assert batch.name(batch.jobs[0]) == "0000-a.gif"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.pipeline.batch.ctrl_c import ctrl_c_later
+from holdfast.pipeline.batch.ctrl_c import delay_ctrl_c
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_ctrl_c_comes_when_the_block_is_left_and_not_before(taken: socket.socket
     reached: list[str] = []
     handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012
-        with ctrl_c_later():
+        with delay_ctrl_c():
             os.kill(os.getpid(), signal.SIGINT)
             assert taken.recv(1) == bytes([signal.SIGINT])  # by the other thread
             reached.append("the end of the block")
@@ -53,7 +53,7 @@ def test_ctrl_c_comes_when_the_block_is_left_and_not_before(taken: socket.socket
 
 
 def test_nothing_comes_where_nothing_came() -> None:
-    with ctrl_c_later():
+    with delay_ctrl_c():
         pass
 
 
@@ -61,7 +61,7 @@ def test_nothing_comes_where_nothing_came() -> None:
 def test_ctrl_c_is_left_alone_where_it_is_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with ctrl_c_later():
+        with delay_ctrl_c():
             os.kill(os.getpid(), signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)
@@ -69,14 +69,14 @@ def test_ctrl_c_is_left_alone_where_it_is_ignored() -> None:
 
 def test_a_process_that_starts_in_the_block_has_ctrl_c_blocked() -> None:
     program = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
-    with ctrl_c_later():
+    with delay_ctrl_c():
         child = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
     assert child.stdout == b"True\n"
 
 
 def test_another_thread_has_nothing_to_hold_back() -> None:
     def use() -> None:
-        with ctrl_c_later():
+        with delay_ctrl_c():
             done.append(True)
 
     done: list[bool] = []

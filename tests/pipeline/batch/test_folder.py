@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.base.errors import BadInput, Unsupported
-from holdfast.pipeline import media
 from holdfast.pipeline.batch.folder import Folder
-from holdfast.pipeline.batch.jobs import Job, folded
+from holdfast.pipeline.batch.jobs import Job, fold_name
 from holdfast.pipeline.batch.manifest import NAME, Manifest
+from holdfast.pipeline.output import media
 from tests.examples import examples
 from tests.pipeline.batch.fakes import jobs, records
 
@@ -25,7 +25,7 @@ def _picture(job: Job) -> bytes:
 
 
 def _keep(folder: Folder, job: Job, everything: list[Job] | None = None) -> str:
-    reserved = {folded(j.out): j.identity for j in everything or [] if j.out}
+    reserved = {fold_name(j.out): j.identity for j in everything or [] if j.out}
     return folder.keep(job, _picture(job), ".png", reserved=reserved, settings=dict(job.settings))
 
 
@@ -36,12 +36,12 @@ def _names(folder: Path) -> list[str]:
 def test_a_picture_is_there_and_recorded(tmp_path: Path) -> None:
     work = jobs("a", "b")
     with Folder(tmp_path) as folder:
-        assert folder.standing(work).to_do == tuple(work)
+        assert folder.status(work).to_do == tuple(work)
         assert _keep(folder, work[0]) == "0000-a.png"
     assert _names(tmp_path) == ["0000-a.png", NAME]
     with Folder(tmp_path) as folder:
-        standing = folder.standing(work)
-    assert (standing.done, standing.to_do) == ((work[0].identity,), (work[1],))
+        status = folder.status(work)
+    assert (status.done, status.to_do) == ((work[0].identity,), (work[1],))
 
 
 def test_a_picture_whose_record_was_lost_is_found_by_what_is_inside_it(tmp_path: Path) -> None:
@@ -49,12 +49,12 @@ def test_a_picture_whose_record_was_lost_is_found_by_what_is_inside_it(tmp_path:
     (tmp_path / "renamed-by-hand.png").write_bytes(_picture(work[1]))
     (tmp_path / "mine.png").write_bytes(b"not a picture")
     with Folder(tmp_path) as folder:
-        standing = folder.standing(work)
+        status = folder.status(work)
         folder.adopt()
-    assert (standing.found, standing.to_do) == ((work[1].identity,), (work[0],))
+    assert (status.found, status.to_do) == ((work[1].identity,), (work[0],))
     assert [r["file"] for r in records(tmp_path, "done")] == ["renamed-by-hand.png"]
     with Folder(tmp_path) as folder:
-        assert folder.standing(work).done == (work[1].identity,)
+        assert folder.status(work).done == (work[1].identity,)
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -66,17 +66,17 @@ def test_cutting_the_manifest_anywhere_makes_no_picture_twice(
     for _ in range(cuts):
         with Folder(path) as folder:
             folder.begin(model="m")
-            standing = folder.standing(work)
+            status = folder.status(work)
             folder.adopt()
-            for job in standing.to_do[:2]:
+            for job in status.to_do[:2]:
                 drawn.append(job.identity)
                 _keep(folder, job)
         content = (path / NAME).read_bytes()
         (path / NAME).write_bytes(content[: round(cut * len(content))])
     with Folder(path) as folder:
-        standing = folder.standing(work)
+        status = folder.status(work)
         folder.adopt()
-        assert sorted([*standing.done, *standing.found]) == sorted(drawn)
+        assert sorted([*status.done, *status.found]) == sorted(drawn)
     assert len(set(drawn)) == len(drawn)
     assert sorted(r["job"] for r in records(path, "done")) == sorted(drawn)
 
@@ -86,7 +86,7 @@ def test_a_picture_that_was_deleted_is_made_again_under_its_name(tmp_path: Path)
     with Folder(tmp_path) as folder:
         _keep(folder, work[0])
         (tmp_path / "0000-a.png").unlink()
-        assert folder.standing(work).to_do == tuple(work)
+        assert folder.status(work).to_do == tuple(work)
         assert _keep(folder, work[0]) == "0000-a.png"
 
 
@@ -97,11 +97,11 @@ def test_a_picture_that_was_broken_is_made_again_beside_it(tmp_path: Path, conte
         file = _keep(folder, job)
     (tmp_path / file).write_bytes(content)
     with Folder(tmp_path) as folder:
-        assert folder.standing([job]).to_do == (job,)
+        assert folder.status([job]).to_do == (job,)
         again = _keep(folder, job)
     assert again != file
     with Folder(tmp_path) as folder:
-        assert folder.standing([job]).to_do == ()
+        assert folder.status([job]).to_do == ()
 
 
 def test_a_picture_that_was_packed_anew_is_still_ours(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_picture_that_was_packed_anew_is_still_ours(tmp_path: Path) -> None:
         file = _keep(folder, job)
     (tmp_path / file).write_bytes(_picture(job) + b"more at the end")
     with Folder(tmp_path) as folder:
-        assert folder.standing([job]).to_do == ()
+        assert folder.status([job]).to_do == ()
 
 
 def test_nothing_of_others_is_written_over(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_names_with_folders_make_them(tmp_path: Path) -> None:
         assert _keep(folder, job) == "deep/er/a.png"
     (tmp_path / NAME).unlink()
     with Folder(tmp_path) as folder:
-        assert folder.standing([job]).found == (job.identity,)
+        assert folder.status([job]).found == (job.identity,)
 
 
 def test_a_link_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_failure_is_recorded_and_is_still_to_do(tmp_path: Path) -> None:
     with Folder(tmp_path) as folder:
         folder.fail(work[0], "no luck", 2)
     with Folder(tmp_path) as folder:
-        assert folder.standing(work).to_do == tuple(work)
+        assert folder.status(work).to_do == tuple(work)
     record: dict[str, Any] = records(tmp_path, "failed")[0]
     assert (record["where"], record["reason"], record["attempts"]) == ("line 1", "no luck", 2)
 
@@ -174,7 +174,7 @@ def test_a_failure_is_recorded_and_is_still_to_do(tmp_path: Path) -> None:
 def test_pictures_of_other_jobs_are_counted(tmp_path: Path) -> None:
     with Folder(tmp_path) as folder:
         _keep(folder, jobs("old")[0])
-        assert folder.standing(jobs("new")).strangers == 1
+        assert folder.status(jobs("new")).strangers == 1
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_crash_between_picture_and_record_loses_nothing(
         with Folder(tmp_path) as folder, pytest.raises(KeyboardInterrupt):
             _keep(folder, work[0])
     with Folder(tmp_path) as folder:
-        assert folder.standing(work).found == (work[0].identity,)
+        assert folder.status(work).found == (work[0].identity,)
 
 
 def test_a_folder_is_free_for_others_however_it_was_left(

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.base.errors import BadInput
-from holdfast.pipeline import media
 from holdfast.pipeline.batch import SUFFIXES, Job, Options, Row, plan
 from holdfast.pipeline.batch.jobs import slug
+from holdfast.pipeline.output import media
 from tests.pipeline.batch.fakes import jobs, rows
 
 
@@ -107,7 +107,7 @@ def test_options_are_held_to_the_rules_of_lines() -> None:
     with pytest.raises(BadInput) as caught:
         plan(rows("a"), Options(model="m", defaults={"steps": 0}), "prompts.jsonl")
     assert str(caught.value) == (
-        "cannot use these options: steps is 0, not a whole number from 1\n"
+        "cannot use these options: steps is 0, not an integer from 1\n"
         "  expected: values that a line of the file could have"
     )
     with pytest.raises(BadInput, match="seed is -1"):

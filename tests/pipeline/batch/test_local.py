@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from holdfast.base.errors import Unsupported
-from holdfast.pipeline.batch import Batch, Hands, Options, Summary
+from holdfast.pipeline.batch import Batch, Options, Summary, WorkerOptions
 from tests.pipeline.batch.fakes import (
     Drive,
     FakeLoad,
@@ -30,7 +30,7 @@ PROMPTS = [f"prompt {number}" for number in range(12)]
 
 
 def _batch(tmp_path: Path, *prompts: str, load: FakeLoad, workers: int = 2) -> Batch:
-    hands = Hands(device="cpu", workers=workers, load=load)
+    hands = WorkerOptions(device="cpu", workers=workers, load=load)
     return Batch(rows(*prompts), Options(model="fake"), hands, tmp_path / "out", "prompts.jsonl")
 
 
@@ -97,7 +97,7 @@ def start():
 local._SPAWN = SimpleNamespace(
     Pipe=local._SPAWN.Pipe, Process=lambda **_: SimpleNamespace(start=start)
 )
-local.Local(None, ["cpu"])._start(0)
+local.LocalProcesses(None, ["cpu"])._start(0)
 """
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.base.errors import MissingDependency, Unsupported
 from holdfast.base.registry import Registry
-from holdfast.pipeline.batch.workers import CREWS
+from holdfast.pipeline.batch.workers import POOLS
 from tests.pipeline.batch.fakes import (
     Drive,
     FakeLoad,
@@ -141,9 +141,9 @@ def test_a_machine_that_is_lost_has_its_prompts_done_by_another(
 
 
 def test_an_address_where_nobody_listens_is_told_at_once(tmp_path: Path) -> None:
-    crew = CREWS["ray"](FakeLoad(str(tmp_path / "log")), "cpu", 2, 2, "127.0.0.1:1")
+    pool = POOLS["ray"](FakeLoad(str(tmp_path / "log")), "cpu", 2, 2, "127.0.0.1:1")
     with pytest.raises(Unsupported) as caught:
-        crew.__enter__()
+        pool.__enter__()
     assert str(caught.value) == (
         "cannot join the Ray cluster at '127.0.0.1:1': [Errno 111] Connection refused\n"
         '  expected: a running cluster as "HOST:PORT", "auto", or no address to start one\n'
@@ -154,11 +154,11 @@ def test_an_address_where_nobody_listens_is_told_at_once(tmp_path: Path) -> None
 def test_without_ray_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "holdfast.pipeline.batch.ray", raising=False)
-    fresh: Registry[object] = Registry(CREWS.kind, {"ray": CREWS.entry("ray")})
+    fresh: Registry[object] = Registry(POOLS.kind, {"ray": POOLS.entry("ray")})
     with pytest.raises(MissingDependency) as caught:
         fresh["ray"]
     assert str(caught.value) == (
-        "cannot load crew 'ray': the package 'ray' is not installed\n"
+        "cannot load pool 'ray': the package 'ray' is not installed\n"
         "  expected: the packages of the extra 'ray'\n"
         "  try: pip install 'holdfast[ray]'"
     )
@@ -182,9 +182,9 @@ def test_without_ray_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch)
 def test_a_cluster_is_divided_by_its_gpus_or_else_by_its_machines(
     machines: list[dict[str, float]], wanted: int | None, most: int, share: tuple[int, int, int]
 ) -> None:
-    from holdfast.pipeline.batch.ray import Share, share_of
+    from holdfast.pipeline.batch.ray import ClusterShare, divide_cluster
 
-    assert share_of(machines, wanted, most) == Share(*share)
+    assert divide_cluster(machines, wanted, most) == ClusterShare(*share)
 
 
 @pytest.mark.parametrize(
@@ -198,12 +198,12 @@ def test_a_cluster_is_divided_by_its_gpus_or_else_by_its_machines(
     ],
 )
 def test_gpus_of_a_cluster_are_left_to_others_by_what_runs_on_cpus(device: str, may: bool) -> None:
-    from holdfast.pipeline.batch.ray import Share, _may_be_gpu, share_of
+    from holdfast.pipeline.batch.ray import ClusterShare, _may_be_gpu, divide_cluster
 
     machines = [{"CPU": 8, "GPU": 2}, {"CPU": 8}]
     assert _may_be_gpu(device) is may
-    share = Share(2, cpus=1, gpus=1) if may else Share(2, cpus=8, gpus=0)
-    assert share_of(machines, None, 99, gpus=may) == share
+    share = ClusterShare(2, cpus=1, gpus=1) if may else ClusterShare(2, cpus=8, gpus=0)
+    assert divide_cluster(machines, None, 99, gpus=may) == share
 
 
 @pytest.mark.parametrize(
@@ -222,13 +222,13 @@ def test_a_cluster_that_gives_nothing_is_told_once(
     monkeypatch.setattr(module.ray, "nodes", lambda: [node])
     monkeypatch.setattr(module.ray, "wait", lambda waiting, **_: ([], waiting))
     monkeypatch.setattr(module.ray, "kill", lambda actor: None)
-    monkeypatch.setattr(module, "share_of", lambda *_, **__: module.Share(*share))
+    monkeypatch.setattr(module, "divide_cluster", lambda *_, **__: module.ClusterShare(*share))
     actor = SimpleNamespace(answer=still, latest=still)
     monkeypatch.setattr(module, "_remote_class", lambda _: SimpleNamespace(remote=lambda *_: actor))
-    crew = module.Actors(FakeLoad(str(tmp_path / "log")), "auto", None, 9, "auto", notes.append)
-    with crew:
+    pool = module.RayActors(FakeLoad(str(tmp_path / "log")), "auto", None, 9, "auto", notes.append)
+    with pool:
         for _ in range(30):
-            assert crew.wait(lambda *_: None) == []
+            assert pool.wait(lambda *_: None) == []
             now_s[0] += 0.5
             assert notes == [] or now_s[0] > 110
     assert notes == [f"waiting for the cluster: {text} asked for"]
@@ -239,9 +239,9 @@ def test_an_actor_that_has_answered_is_not_waited_for(
 ) -> None:
     module = pytest.importorskip("holdfast.pipeline.batch.ray")
     notes: list[str] = []
-    crew = module.Actors(FakeLoad(str(tmp_path / "log")), "auto", None, 9, "auto", notes.append)
-    crew._tell_at_s, crew._questions["a question"] = 0.0, 0
+    pool = module.RayActors(FakeLoad(str(tmp_path / "log")), "auto", None, 9, "auto", notes.append)
+    pool._note_at_s, pool._questions["a question"] = 0.0, 0
     monkeypatch.setattr(module.ray, "get", lambda _: None)
-    crew._hear("a question", lambda *_: None)
-    crew._tell_of_waiting()
+    pool._hear("a question", lambda *_: None)
+    pool._note_waiting()
     assert notes == []

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.pipeline.batch import ray_guard
-from holdfast.pipeline.batch.ray_guard import guarded
+from holdfast.pipeline.batch.ray_guard import guard_folder
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_folder_is_gone_when_the_block_is_left(place: Path) -> None:
-    with guarded() as folder:
+    with guard_folder() as folder:
         Path(folder, "log").write_text("")
     assert list(place.iterdir()) == []
 
@@ -34,7 +34,7 @@ def test_no_folder_is_left_where_no_guard_could_be_started(
         raise error
 
     monkeypatch.setattr(ray_guard.subprocess, "Popen", fails)
-    with pytest.raises(error), guarded():
+    with pytest.raises(error), guard_folder():
         pass
     assert list(place.iterdir()) == []
 
@@ -51,7 +51,7 @@ def test_a_guard_that_takes_long_is_left_to_itself(
 
     monkeypatch.setattr(ray_guard.subprocess, "Popen", Recorded)
     monkeypatch.setattr(ray_guard, "_WAIT_S", 0.0)
-    with guarded():
+    with guard_folder():
         pass
     assert started[0].wait(60) == 0
     assert list(place.iterdir()) == []

@@ -10,7 +10,6 @@ import pytest
 
 from holdfast.base.errors import BadInput, HoldfastError, OutOfMemory, Unsupported
 from holdfast.base.registry import Entry, Registry
-from holdfast.pipeline import media
 from holdfast.pipeline.batch.folder import Folder
 from holdfast.pipeline.batch.jobs import Job
 from holdfast.pipeline.batch.runner import Runner
@@ -19,19 +18,20 @@ from holdfast.pipeline.batch.workers import (
     Answer,
     Check,
     Checked,
-    Crew,
     Died,
+    Draw,
+    Drawn,
     Failed,
-    Here,
+    InProcess,
     Loaded,
     LoadModel,
     Order,
-    Paint,
-    Painted,
-    Painter,
     Task,
     Watch,
+    Worker,
+    WorkerPool,
 )
+from holdfast.pipeline.output import media
 from tests.pipeline.batch.fakes import (
     FakeLoad,
     FakePipe,
@@ -44,7 +44,7 @@ from tests.pipeline.batch.fakes import (
 Script = Callable[[int, Task], Answer]
 
 
-class Scripted(Crew):
+class Scripted(WorkerPool):
     """Workers that answer as a test says, in the order they were asked."""
 
     def __init__(self, count: int, paint: Script, load: Answer | None = None) -> None:
@@ -87,17 +87,17 @@ def _good(worker: int, task: Task) -> Answer:
 
     frames = numpy.zeros((1, 2, 2, 3), numpy.uint8)
     settings = {**task.settings, "job": task.identity}
-    return Painted(media.encode(frames, ".png", settings), ".png", settings, 0.1)
+    return Drawn(media.encode(frames, ".png", settings), ".png", settings, 0.1)
 
 
 def _run(
-    tmp_path: Path, crew: Crew, work: list[Job], retries: int = 1, show: Show | None = None
+    tmp_path: Path, pool: WorkerPool, work: list[Job], retries: int = 1, show: Show | None = None
 ) -> Runner:
     with Folder(tmp_path) as folder:
         runner = Runner(
             work,
             folder,
-            crew,
+            pool,
             show or Show(),
             retries=retries,
             file="prompts.jsonl",
@@ -107,50 +107,50 @@ def _run(
     return runner
 
 
-def _drawn(crew: Scripted) -> list[tuple[int, str]]:
+def _drawn(pool: Scripted) -> list[tuple[int, str]]:
     return [
         (worker, order.task.settings["prompt"])
-        for worker, order in crew.asked
-        if isinstance(order, Paint)
+        for worker, order in pool.asked
+        if isinstance(order, Draw)
     ]
 
 
 def test_jobs_go_to_whoever_is_free(tmp_path: Path) -> None:
-    crew = Scripted(2, _good)
-    runner = _run(tmp_path, crew, jobs("a", "b", "c", "d"))
-    assert sorted(prompt for _, prompt in _drawn(crew)) == ["a", "b", "c", "d"]
-    assert {worker for worker, _ in _drawn(crew)} == {0, 1}
+    pool = Scripted(2, _good)
+    runner = _run(tmp_path, pool, jobs("a", "b", "c", "d"))
+    assert sorted(prompt for _, prompt in _drawn(pool)) == ["a", "b", "c", "d"]
+    assert {worker for worker, _ in _drawn(pool)} == {0, 1}
     assert len(runner.outcome.kept) == len(records(tmp_path, "done")) == 4
 
 
 def test_settings_are_checked_once_and_before_anything_is_drawn(tmp_path: Path) -> None:
-    crew, work = Scripted(2, _good), jobs("a", "b", "c")
-    crew.problems = {
+    pool, work = Scripted(2, _good), jobs("a", "b", "c")
+    pool.problems = {
         work[0].identity: BadInput("cannot draw height=9", expected="a multiple of 8"),
         work[2].identity: BadInput("cannot draw num_frames=2"),
     }
     with pytest.raises(BadInput) as caught:
-        _run(tmp_path, crew, work)
+        _run(tmp_path, pool, work)
     assert str(caught.value) == (
         "cannot use 'prompts.jsonl': 2 bad lines, nothing was started\n"
         "  line 1: cannot draw height=9; expected a multiple of 8\n"
         "  line 3: cannot draw num_frames=2\n"
         "  expected: settings that this model can draw"
     )
-    assert _drawn(crew) == []
-    assert sum(isinstance(order, Check) for _, order in crew.asked) == 1
+    assert _drawn(pool) == []
+    assert sum(isinstance(order, Check) for _, order in pool.asked) == 1
 
 
 def test_the_job_of_a_dead_worker_is_done_by_another(tmp_path: Path) -> None:
     def first_dies(worker: int, task: Task) -> Answer:
-        mine = [prompt for who, prompt in _drawn(crew) if who == 1]
+        mine = [prompt for who, prompt in _drawn(pool) if who == 1]
         dies = worker == 1 and len(mine) == 1
         return Died("it was ended by signal 9") if dies else _good(worker, task)
 
-    crew, show = Scripted(2, first_dies), Notes()
-    runner = _run(tmp_path, crew, jobs("a", "b", "c"), show=show)
+    pool, show = Scripted(2, first_dies), Notes()
+    runner = _run(tmp_path, pool, jobs("a", "b", "c"), show=show)
     assert len(runner.outcome.kept) == 3
-    assert crew.started == [0, 1, 1]
+    assert pool.started == [0, 1, 1]
     assert show.notes[0] == "worker 1 died and is replaced: it was ended by signal 9"
     assert sorted(r["settings"]["prompt"] for r in records(tmp_path, "done")) == ["a", "b", "c"]
 
@@ -160,9 +160,9 @@ def test_a_job_that_kills_its_workers_is_given_up_and_the_others_are_done(tmp_pa
         deadly = task.settings["prompt"] == "b"
         return Died("it was ended by signal 9") if deadly else _good(worker, task)
 
-    crew = Scripted(2, poison)
-    runner = _run(tmp_path, crew, jobs("a", "b", "c"), retries=2)
-    assert [prompt for _, prompt in _drawn(crew)].count("b") == 3
+    pool = Scripted(2, poison)
+    runner = _run(tmp_path, pool, jobs("a", "b", "c"), retries=2)
+    assert [prompt for _, prompt in _drawn(pool)].count("b") == 3
     (failure,) = runner.outcome.failures
     assert (failure.where, failure.attempts) == ("line 2", 3)
     assert failure.reason == "its worker died: it was ended by signal 9"
@@ -184,17 +184,17 @@ def test_a_failure_is_tried_again_only_where_that_can_help(
 
 def test_a_failure_that_passes_is_kept_as_done(tmp_path: Path) -> None:
     answers = [Failed(Unsupported("no luck"), again=True)]
-    crew = Scripted(1, lambda worker, task: answers.pop() if answers else _good(worker, task))
-    runner = _run(tmp_path, crew, jobs("a"))
+    pool = Scripted(1, lambda worker, task: answers.pop() if answers else _good(worker, task))
+    runner = _run(tmp_path, pool, jobs("a"))
     assert (len(runner.outcome.kept), runner.outcome.failures) == (1, [])
     assert records(tmp_path, "done")[0]["attempts"] == 2
 
 
 def test_a_model_that_nobody_can_load_is_the_error_of_the_batch(tmp_path: Path) -> None:
     error = Unsupported("cannot load", expected="a model")
-    crew = Scripted(2, _good, load=Failed(error, again=True))
+    pool = Scripted(2, _good, load=Failed(error, again=True))
     with pytest.raises(Unsupported) as caught:
-        _run(tmp_path, crew, jobs("a"))
+        _run(tmp_path, pool, jobs("a"))
     assert caught.value is error
 
 
@@ -211,15 +211,15 @@ def test_one_worker_that_cannot_load_leaves_the_work_to_the_others(tmp_path: Pat
 
 
 def test_workers_that_die_while_loading_are_not_started_for_ever(tmp_path: Path) -> None:
-    crew = Scripted(1, _good, load=Died("it was ended by signal 9"))
+    pool = Scripted(1, _good, load=Died("it was ended by signal 9"))
     with pytest.raises(Unsupported) as caught:
-        _run(tmp_path, crew, jobs("a"))
+        _run(tmp_path, pool, jobs("a"))
     assert str(caught.value) == (
         "a worker died 3 times while it loaded the model: it was ended by signal 9\n"
         "  expected: a process that has the memory for the model\n"
         "  try: fewer --workers, a smaller --precision, or `dmesg` for what ended it"
     )
-    assert crew.started == [0, 0, 0]
+    assert pool.started == [0, 0, 0]
 
 
 def test_a_check_that_kills_workers_is_an_error(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_a_name_that_was_taken_is_told(tmp_path: Path) -> None:
 
 def test_this_process_can_be_the_worker(tmp_path: Path) -> None:
     out, log = tmp_path / "out", tmp_path / "log"
-    runner = _run(out, Here(FakeLoad(str(log)), "cpu"), jobs("a", "b", "an error"))
+    runner = _run(out, InProcess(FakeLoad(str(log)), "cpu"), jobs("a", "b", "an error"))
     assert told(log, "load") == ["cpu"]
     assert told(log, "begin") == ["a", "b", "an error", "an error"]
     assert runner.outcome.failures[0].reason == "RuntimeError: a vendor's library has failed"
@@ -254,7 +254,7 @@ def test_ctrl_c_wrapped_by_a_library_is_still_ctrl_c(tmp_path: Path) -> None:
         raise RuntimeError("import failed") from KeyboardInterrupt()
 
     with pytest.raises(KeyboardInterrupt):
-        _run(tmp_path, Here(load, "cpu"), jobs("a"))
+        _run(tmp_path, InProcess(load, "cpu"), jobs("a"))
 
 
 def test_ctrl_c_wrapped_in_an_error_of_ours_is_still_ctrl_c(tmp_path: Path) -> None:
@@ -262,14 +262,16 @@ def test_ctrl_c_wrapped_in_an_error_of_ours_is_still_ctrl_c(tmp_path: Path) -> N
         raise Unsupported("import failed") from KeyboardInterrupt()
 
     with pytest.raises(KeyboardInterrupt):
-        _run(tmp_path, Here(load, "cpu"), jobs("a"))
+        _run(tmp_path, InProcess(load, "cpu"), jobs("a"))
 
 
 def test_a_video_does_not_go_into_a_picture_file(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with pytest.raises(BadInput) as caught:
         _run(
-            tmp_path / "out", Here(FakeLoad(str(log)), "cpu"), jobs("a", out="a.png", num_frames=9)
+            tmp_path / "out",
+            InProcess(FakeLoad(str(log)), "cpu"),
+            jobs("a", out="a.png", num_frames=9),
         )
     assert caught.value.what == (
         "cannot use 'prompts.jsonl': 1 bad line, nothing was started\n"
@@ -292,14 +294,14 @@ def test_formats_are_asked_about_once_each_and_leave_no_file(
     monkeypatch.setattr(media, "check_format", check)
     for name in ("TemporaryFile", "NamedTemporaryFile", "mkstemp"):
         monkeypatch.setattr(tempfile, name, None)
-    painter = Painter(FakeLoad(str(tmp_path / "log")), "cpu")
-    painter.answer(LoadModel(), lambda _: None)
+    worker = Worker(FakeLoad(str(tmp_path / "log")), "cpu")
+    worker.answer(LoadModel(), lambda _: None)
     frames = [(".gif", 2), (".gif", 3), (".png", 3)] * 20
     tasks = [
         Task(f"{n}", {"prompt": "a", "num_frames": count}, suffix, 8)
         for n, (suffix, count) in enumerate(frames)
     ]
-    answer = painter.answer(Check(tuple(tasks)), lambda _: None)
+    answer = worker.answer(Check(tuple(tasks)), lambda _: None)
     assert isinstance(answer, Checked)
     assert sorted(map(int, answer.problems)) == list(range(2, 60, 3))
     assert asked == [(".gif", 2), (".gif", 3), (".png", 3)]
@@ -313,7 +315,7 @@ def test_a_format_without_its_library_is_refused_before_anything_is_drawn(
     )
     log = tmp_path / "log"
     with pytest.raises(BadInput) as caught:
-        _run(tmp_path / "out", Here(FakeLoad(str(log)), "cpu"), jobs("a", out="a.mp4"))
+        _run(tmp_path / "out", InProcess(FakeLoad(str(log)), "cpu"), jobs("a", out="a.mp4"))
     assert caught.value.what == (
         "cannot use 'prompts.jsonl': 1 bad line, nothing was started\n"
         "  line 1: cannot load format '.mp4': the package 'no_such_av' is not installed; "
@@ -342,7 +344,7 @@ def test_a_failed_attempt_has_let_go_of_its_memory_before_the_next_one(tmp_path:
 
     runner = _run(
         tmp_path / "out",
-        Here(lambda *_: Pipe(FakeLoad(str(tmp_path / "log"))), "cpu"),
+        InProcess(lambda *_: Pipe(FakeLoad(str(tmp_path / "log"))), "cpu"),
         jobs("a"),
         retries=2,
     )
@@ -354,7 +356,7 @@ def test_the_error_in_an_answer_is_the_same_without_where_it_came_from(tmp_path:
     def load(device: str, progress: object) -> Any:
         raise OutOfMemory("no room", expected="room", hint="less") from RuntimeError("why")
 
-    answer = Painter(load, "cpu").answer(LoadModel(), lambda _: None)
+    answer = Worker(load, "cpu").answer(LoadModel(), lambda _: None)
     assert isinstance(answer, Failed)
     error = answer.error
     assert type(error) is OutOfMemory
@@ -364,6 +366,6 @@ def test_the_error_in_an_answer_is_the_same_without_where_it_came_from(tmp_path:
 
 def test_a_video_without_a_name_becomes_a_gif(tmp_path: Path) -> None:
     runner = _run(
-        tmp_path / "out", Here(FakeLoad(str(tmp_path / "log")), "cpu"), jobs("a", num_frames=3)
+        tmp_path / "out", InProcess(FakeLoad(str(tmp_path / "log")), "cpu"), jobs("a", num_frames=3)
     )
     assert runner.outcome.kept == ["0000-a.gif"]

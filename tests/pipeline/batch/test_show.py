@@ -4,8 +4,8 @@ import io
 
 from rich.console import Console
 
-from holdfast.pipeline.batch.show import Bars, Lines, short
-from holdfast.pipeline.progress import Event
+from holdfast.pipeline.batch.show import Bars, Lines, shorten
+from holdfast.pipeline.run.progress import Event
 from tests.pipeline.batch.fakes import jobs
 
 
@@ -56,4 +56,4 @@ def test_a_terminal_gets_a_bar_for_the_batch_and_one_for_each_worker() -> None:
 
 
 def test_a_long_prompt_is_cut() -> None:
-    assert short("x" * 100) == "x" * 43 + "…"
+    assert shorten("x" * 100) == "x" * 43 + "…"

@@ -1,7 +1,7 @@
-"""The script for bash, 3.2 or newer.
+"""The completion script for bash, 3.2 or newer.
 
-Covers: commands, options, values behind a space or "=", lists with commas, words with colons.
-Promise: the words of a line are only looked at, never run; nothing is asked that no TAB needs.
+The words of a line are only read, never run. `holdfast __complete` is called only for values that
+cannot be listed beforehand.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _holdfast_add() {  # each line, as it is
     while IFS= read -r line; do COMPREPLY+=("$line"); done
 }
 
-_holdfast_words() {  # those that begin as what was typed
+_holdfast_words() {  # those that begin with the typed text
     _holdfast_add < <(compgen -W "$1" -- "$current")
 }
 
-_holdfast_several() {  # the same, behind the last comma
+_holdfast_several() {  # the same, after the last comma
     local before=
     case $current in *,*) before=${current%,*}, ;; esac
     _holdfast_add < <(compgen -P "$before" -W "$1" -- "${current##*,}")
 }
 
-_holdfast_ask() {  # what is there now
+_holdfast_ask() {  # current values
     local value about
     while IFS=$'\t' read -r value about; do
         case $value in "$current"*) COMPREPLY+=("$value") ;; esac
@@ -122,41 +122,41 @@ complete -F _holdfast holdfast
 
 
 def path(home: Path, environ: Mapping[str, str]) -> Path:
-    """Where the package bash-completion looks for the script of a command."""
+    """Where the package bash-completion looks for scripts."""
     data = Path(environ.get("XDG_DATA_HOME") or home / ".local" / "share")
     return data / "bash-completion" / "completions" / "holdfast"
 
 
 def script(tree: Command) -> str:
-    """Functions that know the tree, and the walk through the line."""
+    """Functions with the tree of commands, and the one that reads the line."""
     return "\n".join([*_at(tree), "", *_value(tree), _WALK])
 
 
 def _at(tree: Command) -> Iterable[str]:
-    yield "_holdfast_at() {  # what there is at a command or an action"
+    yield "_holdfast_at() {  # options and actions of a command or an action"
     yield "    case $1 in"
     for one in tree.walk():
         alone = [name for o in one.options if o.values is None for name in o.names]
         valued = [name for o in one.options if o.values is not None for name in o.names]
         yield f"    {shlex.quote(' '.join(one.path))})"
-        yield f"        commands={_joined(action.path[-1] for action in one.actions)}"
-        yield f"        flags={_joined(alone)}"
-        yield f"        valued={_joined(valued)}"
-        yield f"        rest={len(one.places) - 1 if one.rest else ''}"
-        yield f"        most={len(one.places) if one.repeats else ''}"
+        yield f"        commands={_join(action.path[-1] for action in one.actions)}"
+        yield f"        flags={_join(alone)}"
+        yield f"        valued={_join(valued)}"
+        yield f"        rest={len(one.positionals) - 1 if one.rest else ''}"
+        yield f"        most={len(one.positionals) if one.repeats else ''}"
         yield "        ;;"
     yield "    esac"
     yield "}"
 
 
 def _value(tree: Command) -> Iterable[str]:
-    yield "_holdfast_value() {  # what may stand at an option or at a place"
+    yield "_holdfast_value() {  # values of an option or a positional argument"
     yield "    case $1 in"
     for one in tree.walk():
         at = " ".join(one.path)
-        places = [(str(number), values) for number, (_, values) in enumerate(one.places, 1)]
+        positionals = [(str(n), values) for n, (_, values) in enumerate(one.positionals, 1)]
         options = [(name, o.values) for o in one.options if o.values for name in o.names]
-        for where, values in [*options, *places]:
+        for where, values in [*options, *positionals]:
             if calls := list(_calls(values)):
                 yield f"    {shlex.quote(f'{at} {where}')}) {'; '.join(calls)} ;;"
     yield "    esac"
@@ -166,12 +166,12 @@ def _value(tree: Command) -> Iterable[str]:
 def _calls(values: Values) -> Iterable[str]:
     if values.words:
         kind = "_holdfast_several" if values.several else "_holdfast_words"
-        yield f"{kind} {_joined(values.words)}"
+        yield f"{kind} {_join(values.words)}"
     if values.ask is not None:
         yield f"_holdfast_ask {values.ask}"
     if values.files is not None:
         yield f"_holdfast_paths {'-f' if values.files == 'file' else '-d'}"
 
 
-def _joined(words: Iterable[str]) -> str:
+def _join(words: Iterable[str]) -> str:
     return shlex.quote(" ".join(words))

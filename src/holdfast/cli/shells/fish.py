@@ -1,8 +1,4 @@
-"""The script for fish, 3.0 or newer: one `complete` for each option, with a condition where.
-
-Covers: commands and options with what they are for, values, lists with commas.
-Promise: nothing runs while the script is read but the definitions themselves.
-"""
+"""The completion script for fish, 3.0 or newer: one `complete` with a condition for each option."""
 
 from __future__ import annotations
 
@@ -31,7 +27,7 @@ function __holdfast_at --description 'whether the line is at this command, or fu
     test (count $words) -ge $count; and test "$words[1..$count]" = "$argv"
 end
 
-function __holdfast_ask --description 'what is there now'
+function __holdfast_ask --description 'current values'
     command holdfast __complete $argv 2>/dev/null
 end
 
@@ -40,27 +36,27 @@ complete --command holdfast --no-files
 
 
 def path(home: Path, environ: Mapping[str, str]) -> Path:
-    """The folder of a person's own completions."""
+    """The user's folder of completions."""
     config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
     return config / "fish" / "completions" / "holdfast.fish"
 
 
 def script(tree: Command) -> str:
-    """A few functions, and a line for everything there is."""
+    """A few functions, and a line for each command, option and positional argument."""
     return "\n".join([_FUNCTIONS, *(line for one in tree.walk() for line in _lines(one)), ""])
 
 
 def _lines(one: Command) -> Iterable[str]:
     where = "__holdfast_exactly" if one.actions else "__holdfast_at"
-    begin = f"complete --command holdfast --condition {quoted(' '.join([where, *one.path]))}"
+    begin = f"complete --command holdfast --condition {quote(' '.join([where, *one.path]))}"
     for action in one.actions:
-        words = f"--arguments {quoted(action.path[-1])} --description {quoted(action.about)}"
+        words = f"--arguments {quote(action.path[-1])} --description {quote(action.about)}"
         yield f"{begin} {words}"
     for option in one.options:
         yield f"{begin} {_option(option)}"
-    for _, values in one.places:
-        if wanted := _wanted(values):
-            yield f"{begin} {wanted}"
+    for _, values in one.positionals:
+        if arguments := _arguments(values):
+            yield f"{begin} {arguments}"
 
 
 def _option(option: Option) -> str:
@@ -68,16 +64,16 @@ def _option(option: Option) -> str:
         f"--long-option {name[2:]}" if name.startswith("--") else f"--short-option {name[1:]}"
         for name in option.names
     ]
-    parts = [*names, f"--description {quoted(option.about)}"]
-    if option.values is not None and not option.may_stand_alone:
+    parts = [*names, f"--description {quote(option.about)}"]
+    if option.values is not None and not option.value_optional:
         parts.append("--require-parameter")
     if option.values is not None:
-        parts.append(_wanted(option.values))
+        parts.append(_arguments(option.values))
     return " ".join(filter(None, parts))
 
 
-def _wanted(values: Values) -> str:
-    """The arguments of `complete` for what may stand in a place."""
+def _arguments(values: Values) -> str:
+    """The arguments of `complete` for these values."""
     lists = []
     if values.words:
         words = " ".join(values.words)
@@ -88,10 +84,10 @@ def _wanted(values: Values) -> str:
         lists.append("(__fish_complete_directories)")
     parts = ["--force-files"] if values.files == "file" else []
     if lists:
-        parts.append(f"--arguments {quoted(' '.join(lists))}")
+        parts.append(f"--arguments {quote(' '.join(lists))}")
     return " ".join(parts)
 
 
-def quoted(text: str) -> str:
-    """As one word of fish."""
+def quote(text: str) -> str:
+    """The text as one word of fish."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,7 +1,6 @@
-"""The script for zsh, 5.0 or newer, on the functions of its own completion system.
+"""The completion script for zsh, 5.0 or newer.
 
-Covers: commands and options with what they are for, values, lists with commas.
-Promise: it works from a folder of `fpath` and when it is sourced after `compinit`.
+It works from a folder of `fpath`, and when it is sourced after `compinit`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from holdfast.cli.tree import NOTHING, Command, Option, Values
 BY_HAND = "have ~/.zshrc say, before compinit: fpath=(~/.zfunc $fpath)"
 
 _FUNCTIONS = r"""
-_holdfast_ask() {  # what is there now
+_holdfast_ask() {  # current values
     local -a found values
     local line
     found=("${(@f)$(_call_program "$1" command holdfast __complete "$1" 2>/dev/null)}")
@@ -28,7 +27,7 @@ _holdfast_ask() {  # what is there now
 
 
 def path(home: Path, environ: Mapping[str, str]) -> Path:
-    """A folder for functions of one's own; zsh has none by itself."""
+    """A folder for the user's functions; zsh has no default."""
     return Path(environ.get("ZDOTDIR") or home) / ".zfunc" / "_holdfast"
 
 
@@ -37,7 +36,7 @@ def script(tree: Command) -> str:
     kinds = dict.fromkeys(
         values
         for one in tree.walk()
-        for values in [*(o.values for o in one.options), *(v for _, v in one.places)]
+        for values in [*(o.values for o in one.options), *(v for _, v in one.positionals)]
         if values is not None and values != NOTHING
     )
     names = {values: f"_holdfast_values_{number}" for number, values in enumerate(kinds, 1)}
@@ -58,17 +57,17 @@ def script(tree: Command) -> str:
 
 
 def _body(values: Values) -> Iterable[str]:
-    """What completes one kind of value."""
+    """The body of a function that completes these values."""
     parts = []
     if values.words:
-        words = " ".join(map(quoted, values.words))
+        words = " ".join(map(quote, values.words))
         parts.append(f"compadd -- {words}")
     if values.ask is not None:
         parts.append(f"_holdfast_ask {values.ask}")
     if values.files is not None:
         parts.append("_files" if values.files == "file" else "_files -/")
     if values.several:
-        yield f"    _values -s , value {' '.join(map(quoted, values.words))}"
+        yield f"    _values -s , value {' '.join(map(quote, values.words))}"
         return
     yield "    local found=1"
     for part in parts:
@@ -83,14 +82,14 @@ def _command(one: Command, names: Mapping[Values, str]) -> Iterable[str]:
         yield "    local curcontext=$curcontext state"
     yield f"    _arguments {'-C ' if one.actions else ''}\\"
     specs = [_option(option, names) for option in one.options]
-    for number, (metavar, values) in enumerate(one.places, 1):
-        again = (one.rest or one.repeats) and number == len(one.places)
-        specs.append(quoted(f"{'*' if again else number}:{metavar}:{_action(values, names)}"))
+    for number, (metavar, values) in enumerate(one.positionals, 1):
+        again = (one.rest or one.repeats) and number == len(one.positionals)
+        specs.append(quote(f"{'*' if again else number}:{metavar}:{_action(values, names)}"))
     if one.actions:
         listed = " ".join(
-            f"{action.path[-1]}\\:{quoted_in_list(action.about)}" for action in one.actions
+            f"{action.path[-1]}\\:{quote_in_list(action.about)}" for action in one.actions
         )
-        specs += [quoted(f"1:command:(({listed}))"), quoted("*:: :->below")]
+        specs += [quote(f"1:command:(({listed}))"), quote("*:: :->below")]
     yield " \\\n".join(f"        {spec}" for spec in specs)
     if one.actions:
         yield "    case $state in below)"
@@ -107,10 +106,10 @@ def _option(option: Option, names: Mapping[Values, str]) -> str:
     about = re.sub(r"([\[\]])", r"\\\1", option.about)
     value = ""
     if option.values is not None:
-        colons = "::" if option.may_stand_alone else ":"
+        colons = "::" if option.value_optional else ":"
         value = f"{colons}{option.metavar.replace(':', ' ')}:{_action(option.values, names)}"
     return " ".join(
-        quoted(f"{name}{'=' if value and name.startswith('--') else ''}[{about}]{value}")
+        quote(f"{name}{'=' if value and name.startswith('--') else ''}[{about}]{value}")
         for name in option.names
     )
 
@@ -119,12 +118,12 @@ def _action(values: Values, names: Mapping[Values, str]) -> str:
     return names.get(values, " ")
 
 
-def quoted_in_list(text: str) -> str:
-    """The text about a word, in a list of _arguments."""
+def quote_in_list(text: str) -> str:
+    """The description of a word, in a list of _arguments."""
     plain = re.sub(r'[\\"`$]', "", text).replace(":", "\\:")
     return f'"{plain}"'
 
 
-def quoted(text: str) -> str:
-    """As one word of zsh."""
+def quote(text: str) -> str:
+    """The text as one word of zsh."""
     return "'" + text.replace("'", "'\\''") + "'"

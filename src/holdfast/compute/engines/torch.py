@@ -1,9 +1,7 @@
 """The torch engine: torch's own kernels, for tensors on a CUDA device.
 
-Covers: `holdfast.tensor(…, device="cuda")`, with memory from the device's pool.
-Leaves to others: computing without torch, which is what the other engines are for.
-Promise: what `tensor` and `empty` make lies in the pool, results in torch's own allocator;
-recordings see both.
+`tensor` and `empty` take memory from the device's pool; results of kernels come from torch's own
+allocator. Recordings see both.
 """
 
 from __future__ import annotations
@@ -16,13 +14,13 @@ from typing import Any
 import numpy
 import torch
 
-from holdfast.compute import dtype as formats
+from holdfast.compute import dtype as dtypes
 from holdfast.compute.ops.table import OPS
-from holdfast.memory.manager import memory_manager
+from holdfast.memory.pools.manager import memory_manager
 
 
 class Array:
-    """A torch tensor with a format in our words."""
+    """A torch tensor whose dtype and strides read as NumPy's."""
 
     __slots__ = ("tensor",)
 
@@ -39,7 +37,7 @@ class Array:
 
     @property
     def dtype(self) -> numpy.dtype[Any]:
-        return formats.dtype(str(self.tensor.dtype))
+        return dtypes.dtype(str(self.tensor.dtype))
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -47,7 +45,7 @@ class Array:
 
 
 class _Kernels(Mapping[str, Callable[..., Any]]):
-    """Every op of the table that torch has under that name."""
+    """The ops of the table that torch has, under the same names."""
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         base, _, overload = name.partition(".")
@@ -80,12 +78,12 @@ class TorchEngine:
         return Array(block.tensor(dtype.name, shape))
 
     def upload(self, array: Any) -> Array:
-        kind = formats.dtype(array.dtype)
+        kind = dtypes.dtype(array.dtype)
         plain = numpy.array(array, copy=True, order="C")
         made = self.alloc(tuple(array.shape), kind)
         if plain.size:
-            words = torch.frombuffer(bytearray(plain.tobytes()), dtype=_torch(kind))
-            made.tensor.copy_(words.reshape(array.shape))
+            host = torch.frombuffer(bytearray(plain.tobytes()), dtype=_torch_dtype(kind))
+            made.tensor.copy_(host.reshape(array.shape))
         return made
 
     def download(self, array: Array) -> Any:
@@ -93,17 +91,17 @@ class TorchEngine:
         return flat.view(torch.uint8).numpy().view(array.dtype).reshape(array.shape)
 
     def cast(self, array: Array, dtype: numpy.dtype[Any]) -> Array:
-        return array if array.dtype == dtype else Array(array.tensor.to(_torch(dtype)))
+        return array if array.dtype == dtype else Array(array.tensor.to(_torch_dtype(dtype)))
 
     def write(self, array: Array, value: Array) -> None:
         array.tensor.copy_(value.tensor)
 
     def call(self, kernel: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        def down(value: Any) -> Any:
-            return _each(value, Array, lambda array: array.tensor)
+        def unwrap(value: Any) -> Any:
+            return _map_nested(value, Array, lambda array: array.tensor)
 
-        out = kernel(*map(down, args), **{k: down(v) for k, v in kwargs.items()})
-        return _each(out, torch.Tensor, Array)
+        out = kernel(*map(unwrap, args), **{k: unwrap(v) for k, v in kwargs.items()})
+        return _map_nested(out, torch.Tensor, Array)
 
 
 @functools.cache
@@ -114,15 +112,16 @@ def _engine(index: int) -> TorchEngine:
 engine = _engine(0)
 
 
-def _torch(kind: numpy.dtype[Any]) -> torch.dtype:
+def _torch_dtype(kind: numpy.dtype[Any]) -> torch.dtype:
     return getattr(torch, kind.name)
 
 
-def _each(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
+def _map_nested(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
+    """`function` of every `kind` in nested lists and tuples; NumPy dtypes become torch's."""
     if isinstance(value, kind):
         return function(value)
     if isinstance(value, numpy.dtype):
-        return _torch(value)
+        return _torch_dtype(value)
     if isinstance(value, list | tuple):
-        return type(value)(_each(v, kind, function) for v in value)
+        return type(value)(_map_nested(v, kind, function) for v in value)
     return value

@@ -1,4 +1,29 @@
-"""Modules that learn, without torch: names, arguments and weights are torch.nn's."""
+"""Neural-network modules without torch: names, arguments and weights are torch.nn's.
+
+There are more than 16 modules because each holds one family of torch.nn.
+
+    activation      ReLU, GELU, Softmax …
+    attention       MultiheadAttention, TransformerEncoder
+    cells           RNNCell, LSTMCell, GRUCell
+    container       Sequential, ModuleList, ModuleDict, Flatten
+    conv            Conv1d/2d/3d and their transposes
+    convert         moving and casting a module's tensors
+    custom          the names of specification 003: CustomLinear …
+    dropout         Dropout, Dropout1d/2d/3d
+    embedding       Embedding
+    init            initialization of parameters
+    linear          Linear, Bilinear, Identity
+    loss            losses
+    module          Module, the base class
+    normalization   BatchNorm, InstanceNorm, LayerNorm, GroupNorm, RMSNorm
+    padding         ZeroPad2d, Upsample, PixelShuffle …
+    parameter       Parameter
+    pooling         MaxPool, AvgPool, adaptive pooling
+    recurrent       RNN, LSTM, GRU
+    serialization   save and load safetensors
+    state           checks of a state_dict against a module
+    utils           gradient clipping, parameters_to_vector
+"""
 
 from __future__ import annotations
 

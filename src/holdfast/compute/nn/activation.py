@@ -1,6 +1,6 @@
-"""Activations: one module for each, with torch's arguments and defaults.
+"""Activation modules with torch's arguments and defaults.
 
-`inplace` is taken so that calls written for torch work; the result is a new tensor all the same.
+`inplace` is accepted for compatibility and ignored: the result is always a new tensor.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from holdfast.compute import functional as F
 from holdfast.compute.nn import init
 from holdfast.compute.nn.module import Module
 from holdfast.compute.nn.parameter import Parameter
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
 class ReLU(Module):
@@ -57,7 +57,7 @@ class ELU(Module):
 
 
 class GELU(Module):
-    """x times the normal distribution's probability below x; approximate: "none" or "tanh"."""
+    """x times the normal CDF at x; approximate: "none" or "tanh"."""
 
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class Softplus(Module):
 
 
 class PReLU(Module):
-    """x, or weight * x below zero; one weight for all, or one for each channel."""
+    """x, or weight * x below zero; one weight for all channels or one for each."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class Softmax(Module):
     def _dim(self, input: CustomTensor) -> int:
         if self.dim is not None:
             return self.dim
-        return 0 if input.ndim in (0, 1, 3) else 1  # as torch chose before it asked for one
+        return 0 if input.ndim in (0, 1, 3) else 1  # torch's old default
 
     def forward(self, input: CustomTensor) -> CustomTensor:
         return F._softmax(input, self._dim(input), False)

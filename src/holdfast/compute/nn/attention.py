@@ -1,8 +1,8 @@
-"""Attention: MultiheadAttention, TransformerEncoderLayer, TransformerEncoder.
+"""MultiheadAttention, TransformerEncoderLayer, TransformerEncoder; parameters and masks as in
+torch.
 
-Promise: parameters, masks and results as torch's. In a mask of truth values, True means "leave
-out"; a mask of numbers is added to the scores. Evaluation computes what training does: torch's
-short cut of filling padded places with zeros is not taken.
+In a boolean mask, True means "ignore"; a float mask is added to the scores. Unlike torch,
+evaluation computes the same as training: padded positions are not filled with zeros.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from numbers import Integral
 from typing import Any
 
 from holdfast.base.errors import BadInput
-from holdfast.compute import dtype as formats
+from holdfast.compute import dtype as dtypes
 from holdfast.compute import functional as F
 from holdfast.compute.nn import init
 from holdfast.compute.nn.container import ModuleList
-from holdfast.compute.nn.dropout import Dropout, dropped
+from holdfast.compute.nn.dropout import Dropout, drop_elements
 from holdfast.compute.nn.linear import Linear
 from holdfast.compute.nn.module import Module
 from holdfast.compute.nn.normalization import LayerNorm
 from holdfast.compute.nn.parameter import Parameter
-from holdfast.compute.schema import described
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.ops.schema import describe
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 # Scores of one head up to which all heads at once, as products of stacks of matrices, are quicker
 # than the op that saves memory and goes head by head.
@@ -32,11 +32,11 @@ _SMALL = 128 * 128
 
 
 class NonDynamicallyQuantizableLinear(Linear):
-    """A Linear under the name that torch prints for the output of attention."""
+    """A Linear with the name that torch prints for attention's output layer."""
 
 
 class MultiheadAttention(Module):
-    """Softmax(q kᵀ / √d) v in several heads, between four linear maps."""
+    """softmax(q kᵀ / √d) v in several heads, with linear projections."""
 
     in_proj_weight: Any  # Parameter or None, depending on kdim and vdim
     in_proj_bias: Any
@@ -120,10 +120,10 @@ class MultiheadAttention(Module):
         is_causal: bool = False,
     ) -> tuple[CustomTensor, CustomTensor | None]:
         batched = self._check(query, key, value)
-        q, k, v = self._projected(query, key, value, batched)
+        q, k, v = self._project(query, key, value, batched)
         count, length, _ = q.shape
         mask = self._mask(q, k, key_padding_mask, attn_mask, is_causal, batched)
-        k, v, mask = self._extended(k, v, mask)
+        k, v, mask = self._extend(k, v, mask)
         heads = [self._heads(t) for t in (q, k, v)]
         p = self.dropout if self.training else 0.0
         weights = None
@@ -142,7 +142,7 @@ class MultiheadAttention(Module):
         return (result if self.batch_first else F.transpose(result, 0, 1)), weights
 
     def _check(self, query: CustomTensor, key: CustomTensor, value: CustomTensor) -> bool:
-        """Whether there is a batch. Raises BadInput for what does not fit."""
+        """Whether the input has a batch dimension. Raises BadInput."""
         given = (query, key, value)
         widths = (self.embed_dim, self.kdim, self.vdim)
         for one in given:
@@ -165,9 +165,9 @@ class MultiheadAttention(Module):
 
     def _refused(self, given: Any, reason: str, expected: str) -> BadInput:
         name = f"MultiheadAttention({self.embed_dim}, {self.num_heads})"
-        return BadInput(f"{name} cannot take {described(given)}: {reason}", expected=expected)
+        return BadInput(f"{name} cannot take {describe(given)}: {reason}", expected=expected)
 
-    def _projected(
+    def _project(
         self, query: CustomTensor, key: CustomTensor, value: CustomTensor, batched: bool
     ) -> list[CustomTensor]:
         """Queries, keys and values as [batch, length, embed_dim]."""
@@ -191,12 +191,12 @@ class MultiheadAttention(Module):
         return found if self.batch_first else [F.transpose(t, 0, 1) for t in found]
 
     def _heads(self, tensor: CustomTensor) -> CustomTensor:
-        """[batch, length, embed_dim] as [batch, heads, length, head_dim]."""
+        """Reshape [batch, length, embed_dim] to [batch, heads, length, head_dim]."""
         count, length, _ = tensor.shape
         return F.transpose(F.reshape(tensor, [count, length, self.num_heads, self.head_dim]), 1, 2)
 
-    def _extended(self, k: Any, v: Any, mask: Any) -> tuple[Any, Any, Any]:
-        """A learned key and value at the end, and one of zeros, where they are asked for."""
+    def _extend(self, k: Any, v: Any, mask: Any) -> tuple[Any, Any, Any]:
+        """Append the learned key and value, and one of zeros, if configured."""
         count, added = k.shape[0], 0
         if self.bias_k is not None:
             k, v = (
@@ -214,13 +214,13 @@ class MultiheadAttention(Module):
     def _mask(
         self, q: Any, k: Any, padding: Any, given: Any, causal: bool, batched: bool
     ) -> CustomTensor | None:
-        """All masks as one of numbers that broadcasts to [batch, heads, query, key]."""
+        """Combine all masks into an additive one that broadcasts to [batch, heads, query, key]."""
         count, length, span = q.shape[0], q.shape[1], k.shape[1]
         masks = []
         if given is not None:
             shapes = ([length, span], [count * self.num_heads, length, span])
             self._check_mask("attn_mask", given, shapes)
-            added = as_numbers(given, q)
+            added = to_additive_mask(given, q)
             if given.ndim == 3:
                 added = F.reshape(added, [count, self.num_heads, length, span])
             masks.append(added)
@@ -229,7 +229,7 @@ class MultiheadAttention(Module):
         if padding is not None:
             shapes = ([count, span],) if batched else ([span],)
             self._check_mask("key_padding_mask", padding, shapes)
-            masks.append(F.reshape(as_numbers(padding, q), [count, 1, 1, span]))
+            masks.append(F.reshape(to_additive_mask(padding, q), [count, 1, 1, span]))
         if len(masks) == 2:
             return F.add(*masks)
         return masks[0] if masks else None
@@ -240,22 +240,22 @@ class MultiheadAttention(Module):
             raise self._refused(mask, f"{name} does not fit", expected)
 
 
-def as_numbers(mask: CustomTensor, like: CustomTensor) -> CustomTensor:
-    """A mask to add to scores: -inf where truth values say "leave out"."""
-    if mask.dtype != formats.BOOL:
+def to_additive_mask(mask: CustomTensor, like: CustomTensor) -> CustomTensor:
+    """Convert a boolean mask to one that is added to scores: -inf where True."""
+    if mask.dtype != dtypes.BOOL:
         return mask
     zeros = init.zeros_(init.empty(*mask.shape, device=like.device, dtype=like.dtype))
     return F.masked_fill(zeros, mask, -math.inf)
 
 
 def causal_mask(length: int, span: int, like: CustomTensor) -> CustomTensor:
-    """-inf above the diagonal: no looking ahead."""
+    """-inf above the diagonal."""
     filled = init.empty(length, span, device=like.device, dtype=like.dtype)
     return F.triu(init.constant_(filled, -math.inf), 1)
 
 
 def _safe(scores: CustomTensor, dim: int, half: bool) -> CustomTensor:
-    """Softmax with zeros, not NaN, where a mask leaves out a whole row: as in the large op."""
+    """Softmax that returns zeros, not NaN, for fully masked rows, as the fused op does."""
     return F._safe_softmax(scores, dim)
 
 
@@ -266,7 +266,7 @@ def _attend(
     scores = F.matmul(F.mul(q, 1 / math.sqrt(q.shape[-1])), F.transpose(k, -2, -1))
     if mask is not None:
         scores = F.add(scores, mask)
-    weights = dropped(softmax(scores, -1, False), p)
+    weights = drop_elements(softmax(scores, -1, False), p)
     return F.matmul(weights, v), weights
 
 
@@ -279,7 +279,7 @@ _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 
 
 class TransformerEncoderLayer(Module):
-    """Self-attention, then two linear maps, each with a norm and a way around it."""
+    """Self-attention, then two linear layers, each with a residual and a norm."""
 
     def __init__(
         self,
@@ -323,26 +323,26 @@ class TransformerEncoderLayer(Module):
     ) -> CustomTensor:
         masks = (src_mask, src_key_padding_mask, is_causal)
         if self.norm_first:
-            src = F.add(src, self._attended(self.norm1(src), *masks))
-            return F.add(src, self._fed(self.norm2(src)))
-        src = self.norm1(F.add(src, self._attended(src, *masks)))
-        return self.norm2(F.add(src, self._fed(src)))
+            src = F.add(src, self._attend(self.norm1(src), *masks))
+            return F.add(src, self._feed_forward(self.norm2(src)))
+        src = self.norm1(F.add(src, self._attend(src, *masks)))
+        return self.norm2(F.add(src, self._feed_forward(src)))
 
-    def _attended(self, x: CustomTensor, mask: Any, padding: Any, causal: bool) -> CustomTensor:
+    def _attend(self, x: CustomTensor, mask: Any, padding: Any, causal: bool) -> CustomTensor:
         out = self.self_attn(
             *(x, x, x), attn_mask=mask, key_padding_mask=padding, need_weights=False,
             is_causal=causal,
         )[0]  # fmt: skip
         return self.dropout1(out)
 
-    def _fed(self, x: CustomTensor) -> CustomTensor:
+    def _feed_forward(self, x: CustomTensor) -> CustomTensor:
         act = self.activation
         act = _ACTIVATIONS[act] if isinstance(act, str) else act
         return self.dropout2(self.linear2(self.dropout(act(self.linear1(x)))))
 
 
 class TransformerEncoder(Module):
-    """Copies of a layer one after the other, and a norm at the end where one is given."""
+    """A stack of copies of a layer, with an optional final norm."""
 
     def __init__(
         self,

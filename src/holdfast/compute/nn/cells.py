@@ -1,4 +1,4 @@
-"""One step of a recurrent layer: RNNCell, LSTMCell, GRUCell."""
+"""One time step of a recurrent layer: RNNCell, LSTMCell, GRUCell."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from holdfast.compute.nn import init
 from holdfast.compute.nn.module import Module
 from holdfast.compute.nn.parameter import Parameter
 from holdfast.compute.nn.recurrent import is_relu, zeros
-from holdfast.compute.schema import described
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.ops.schema import describe
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
 class _Cell(Module):
@@ -39,7 +39,7 @@ class _Cell(Module):
             init.uniform_(parameter, -bound, bound)
 
     def _start(self, input: CustomTensor, given: list[Any]) -> tuple[CustomTensor, list[Any]]:
-        """The input and the states with a batch. Raises BadInput for what does not fit."""
+        """The input and states with a batch dimension. Raises BadInput."""
         self.check_kind(input, self.weight_ih)
         if input.ndim not in (1, 2) or input.shape[-1] != self.input_size:
             raise self.refuse(
@@ -52,14 +52,14 @@ class _Cell(Module):
         for state in states:
             if list(state.shape) != wanted:
                 raise self.refuse(
-                    input, f"the first state is {described(state)}", f"a state of {wanted}"
+                    input, f"the first state is {describe(state)}", f"a state of {wanted}"
                 )
         if input.ndim == 2:
             return input, states
         return F.unsqueeze(input, 0), [F.unsqueeze(s, 0) for s in states]
 
     def _sums(self, input: CustomTensor, both: bool) -> CustomTensor:
-        """The input's part of the gates as one step; with both biases, or with its own."""
+        """The input's part of the gates, with both biases or only its own."""
         bias = self.bias_ih
         if both and bias is not None:
             bias = F.add(bias, self.bias_hh)

@@ -9,10 +9,10 @@ from typing import Any, Self
 from holdfast.base.errors import BadInput
 from holdfast.compute import functional as F
 from holdfast.compute.nn.module import Module
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
-class _Listed(Module):
+class _ModuleSequence(Module):
     """Modules named "0", "1" and so on."""
 
     def _listed(self) -> list[Any]:
@@ -23,7 +23,7 @@ class _Listed(Module):
         if not isinstance(index, int):
             raise BadInput(
                 f"{type(self).__name__} has no module {index!r}",
-                expected="a whole number, or a slice",
+                expected="an integer or a slice",
             )
         if not -len(names) <= index < len(names):
             raise IndexError(f"{type(self).__name__} has {len(names)} modules, none at {index}")
@@ -52,26 +52,26 @@ class _Listed(Module):
         return iter(self._listed())
 
     def append(self, module: Module) -> Self:
-        """One more at the end."""
+        """Add a module at the end."""
         self.add_module(str(len(self)), module)
         return self
 
     def extend(self, modules: Iterable[Module]) -> Self:
-        """Several more at the end."""
+        """Add several modules at the end."""
         for module in modules:
             self.append(module)
         return self
 
     def insert(self, index: int, module: Module) -> None:
-        """One more, before the one at `index`."""
+        """Insert a module before `index`."""
         self._check_part(str(len(self)), module, Module)
         listed = self._listed()
         listed.insert(index, module)
         self._modules.update({str(place): one for place, one in enumerate(listed)})
 
 
-class Sequential(_Listed):
-    """Modules one after the other: given as arguments, or as one OrderedDict of names."""
+class Sequential(_ModuleSequence):
+    """Modules in sequence, given as arguments or as one OrderedDict."""
 
     def __init__(self, *modules: Any) -> None:
         super().__init__()
@@ -91,8 +91,8 @@ class Sequential(_Listed):
         return input
 
 
-class ModuleList(_Listed):
-    """Modules in a list; what they compute together is up to who holds them."""
+class ModuleList(_ModuleSequence):
+    """Modules in a list."""
 
     def __init__(self, modules: Iterable[Module] | None = None) -> None:
         super().__init__()
@@ -105,8 +105,8 @@ class ModuleList(_Listed):
         return self.extend(modules)
 
     def __repr__(self) -> str:
-        """As torch: modules that print the same stand once, with how many there are."""
-        runs: list[list[Any]] = []  # first place, last place, text
+        """As in torch, equal modules are printed once, with their count."""
+        runs: list[list[Any]] = []  # first index, last index, text
         for place, module in enumerate(self):
             text = repr(module)
             if runs and runs[-1][2] == text:
@@ -131,7 +131,7 @@ class ModuleDict(Module):
         self.update(modules or {})
 
     def update(self, modules: Mapping[str, Module] | Iterable[Any]) -> None:
-        """More modules, from a mapping or from pairs."""
+        """Add modules from a mapping or from pairs."""
         pairs = modules.items() if isinstance(modules, Mapping) else modules
         for name, module in pairs:
             self[name] = module
@@ -155,28 +155,24 @@ class ModuleDict(Module):
         return name in self._modules
 
     def keys(self) -> Iterable[str]:
-        """Names."""
         return self._modules.keys()
 
     def values(self) -> Iterable[Any]:
-        """Modules."""
         return self._modules.values()
 
     def items(self) -> Iterable[tuple[str, Any]]:
-        """Names and modules."""
         return self._modules.items()
 
     def pop(self, name: str) -> Any:
-        """Take a module out."""
+        """Remove and return a module."""
         return self._modules.pop(name)
 
     def clear(self) -> None:
-        """Take all out."""
         self._modules.clear()
 
 
 class Flatten(Module):
-    """Dimensions from `start_dim` to `end_dim` as one."""
+    """Flatten the dimensions from `start_dim` to `end_dim`."""
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()
@@ -201,12 +197,12 @@ class Flatten(Module):
 
 
 class Unflatten(Module):
-    """One dimension as several; one of their sizes may be -1."""
+    """Split one dimension into several; one of their sizes may be -1."""
 
     def __init__(self, dim: int, unflattened_size: Any) -> None:
         super().__init__()
         if not isinstance(dim, int):
-            raise BadInput(f"{dim!r} is no dimension", expected="a whole number")
+            raise BadInput(f"{dim!r} is no dimension", expected="an integer")
         self.dim, self.unflattened_size = dim, unflattened_size
 
     def forward(self, input: CustomTensor) -> CustomTensor:

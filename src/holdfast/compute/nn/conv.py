@@ -1,7 +1,4 @@
-"""Convolutions: Conv1d/2d/3d, ConvTranspose1d/2d/3d.
-
-Promise: an input of the wrong rank, channels or size is refused with what would fit.
-"""
+"""Convolutions: Conv1d/2d/3d, ConvTranspose1d/2d/3d."""
 
 from __future__ import annotations
 
@@ -16,22 +13,22 @@ from holdfast.compute.nn import init
 from holdfast.compute.nn.module import Module
 from holdfast.compute.nn.padding import pad
 from holdfast.compute.nn.parameter import Parameter
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 def spread(value: Any, count: int) -> tuple[int, ...]:
-    """One number for every dimension, from one for all or from a list."""
+    """One value for each dimension, from a list or a single one."""
     return tuple(value) if isinstance(value, Sequence) else (value,) * count
 
 
 class _Conv(Module):
-    """What all convolutions share; `space` is how many dimensions they slide over."""
+    """The base of all convolutions; `space` is the number of spatial dimensions."""
 
     space: int
     transposed = False
-    bias: Any  # Parameter or None, whichever the constructor was told
+    bias: Any  # Parameter or None, by the constructor's `bias`
 
     def _make(self, sizes: dict[str, Any], bias: bool, device: Any, dtype: Any) -> None:
         for name, value in sizes.items():
@@ -63,7 +60,7 @@ class _Conv(Module):
             if not fits or min(given) < least[what]:
                 raise BadInput(
                     f"{name} cannot have {what}={given}",
-                    expected=f"a whole number from {least[what]} up, or {self.space} of them",
+                    expected=f"an integer from {least[what]} up, or {self.space} of them",
                 )
         modes = ("zeros",) if self.transposed else _PADDING_MODES
         if self.padding_mode not in modes:
@@ -80,7 +77,7 @@ class _Conv(Module):
             known = ', "same" or "valid"' if words else ""
             raise BadInput(
                 f"{name} has no padding {self.padding!r}",
-                expected=f"a number, one for each dimension{known}",
+                expected=f"an integer, one for each dimension{known}",
             )
         if self.padding == "same" and any(s != 1 for s in self.stride):
             raise BadInput(
@@ -89,14 +86,14 @@ class _Conv(Module):
             )
 
     def reset_parameters(self) -> None:
-        """Draw new numbers."""
+        """Initialize the parameters again."""
         init.kaiming_uniform_(self.weight, a=math.sqrt(5))
         if self.bias is not None:
             bound = init.inverse_root(init.fans(self.weight)[0])
             init.uniform_(self.bias, -bound, bound)
 
-    def _batched(self, input: CustomTensor) -> CustomTensor:
-        """The input with a batch. Raises BadInput for one that does not fit."""
+    def _add_batch(self, input: CustomTensor) -> CustomTensor:
+        """The input with a batch dimension. Raises BadInput if it does not fit."""
         self.check_kind(input, self.weight)
         at = input.ndim - self.space - 1
         if at not in (0, 1) or input.shape[at] != self.in_channels:
@@ -148,7 +145,7 @@ class _Plain(_Conv):
         self._make({k: v for k, v in sizes.items() if k[0] != "_"}, bias, device, dtype)
 
     def _sides(self) -> list[tuple[int, int]]:
-        """Padding before and behind, for each dimension."""
+        """Padding before and after, for each dimension."""
         if self.padding == "valid":
             return [(0, 0)] * self.space
         if self.padding == "same":
@@ -157,7 +154,7 @@ class _Plain(_Conv):
         return [(p, p) for p in self.padding]
 
     def forward(self, input: CustomTensor) -> CustomTensor:
-        batched = self._batched(input)
+        batched = self._add_batch(input)
         sides = self._sides()
         self._check_sizes(input, sides)
         inner = [min(side) for side in sides]
@@ -188,19 +185,19 @@ class _Plain(_Conv):
 
 
 class Conv1d(_Plain):
-    """Slides over [batch, channels, width]."""
+    """Convolution over [batch, channels, width]."""
 
     space = 1
 
 
 class Conv2d(_Plain):
-    """Slides over [batch, channels, height, width]."""
+    """Convolution over [batch, channels, height, width]."""
 
     space = 2
 
 
 class Conv3d(_Plain):
-    """Slides over [batch, channels, depth, height, width]."""
+    """Convolution over [batch, channels, depth, height, width]."""
 
     space = 3
 
@@ -228,7 +225,7 @@ class _Transposed(_Conv):
         self._make({k: v for k, v in sizes.items() if k[0] != "_"}, bias, device, dtype)
 
     def forward(self, input: CustomTensor, output_size: Any = None) -> CustomTensor:
-        batched = self._batched(input)
+        batched = self._add_batch(input)
         extra = self.output_padding if output_size is None else self._extra(input, output_size)
         out = F.convolution(
             *(batched, self.weight, self.bias, list(self.stride), list(self.padding)),
@@ -237,7 +234,7 @@ class _Transposed(_Conv):
         return out if batched.ndim == input.ndim else F.squeeze(out, 0)
 
     def _extra(self, input: CustomTensor, output_size: Any) -> list[int]:
-        """The output padding that gives this size."""
+        """The output padding that results in this size."""
         wanted = list(output_size)[-self.space :]
         least = [
             (size - 1) * s - 2 * p + d * (k - 1) + 1
@@ -257,18 +254,18 @@ class _Transposed(_Conv):
 
 
 class ConvTranspose1d(_Transposed):
-    """The gradient of a Conv1d, as a module: [batch, channels, width] grows."""
+    """The transpose of a Conv1d, over [batch, channels, width]."""
 
     space = 1
 
 
 class ConvTranspose2d(_Transposed):
-    """The gradient of a Conv2d, as a module: [batch, channels, height, width] grows."""
+    """The transpose of a Conv2d, over [batch, channels, height, width]."""
 
     space = 2
 
 
 class ConvTranspose3d(_Transposed):
-    """The gradient of a Conv3d, as a module: [batch, channels, depth, height, width] grows."""
+    """The transpose of a Conv3d, over [batch, channels, depth, height, width]."""
 
     space = 3

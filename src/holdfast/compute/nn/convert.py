@@ -1,4 +1,4 @@
-"""Tensors of modules changed where they are: moved, filled, freed of gradients."""
+"""Moving, casting and filling a module's tensors in place."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import Any
 import numpy
 
 from holdfast.base.errors import BadInput
-from holdfast.compute import dtype as formats
-from holdfast.compute.device import CustomDevice
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute import dtype as dtypes
+from holdfast.compute.tensors.custom_tensor import CustomTensor
+from holdfast.compute.tensors.device import CustomDevice
 
 
-def told_apart(given: Any, device: Any, dtype: Any) -> tuple[Any, Any]:
-    """A word for a device, or for a number format."""
+def parse_target(given: Any, device: Any, dtype: Any) -> tuple[Any, Any]:
+    """(device, dtype) with `given` as whichever of the two it names."""
     try:
-        return device, formats.dtype(given)
+        return device, dtypes.dtype(given)
     except BadInput:
         if not isinstance(given, str):
             raise
         return given, dtype
 
 
-def learnable(kind: numpy.dtype[Any], of: str) -> numpy.dtype[Any]:
-    """A format for weights. Raises BadInput for whole numbers, which cannot learn."""
-    if formats.category(kind) < formats.FLOATING:
+def check_weight_dtype(kind: numpy.dtype[Any], of: str) -> numpy.dtype[Any]:
+    """Raise BadInput for a dtype that weights cannot have (integers, booleans)."""
+    if dtypes.category(kind) < dtypes.FLOATING:
         raise BadInput(
             f"{of} cannot be turned into {kind}",
-            expected="a format with fractions",
+            expected="a floating-point dtype",
             hint="quant.quantize_weights(model)",
         )
     return kind
@@ -36,16 +36,16 @@ def learnable(kind: numpy.dtype[Any], of: str) -> numpy.dtype[Any]:
 def convert(
     tensor: CustomTensor, device: CustomDevice | None, kind: numpy.dtype[Any] | None
 ) -> None:
-    """Move a leaf to a device and, if it holds fractions, to a number format."""
+    """Move a leaf to a device; cast it to `kind` if it is floating point or complex."""
     if device is not None and device != tensor.device:
         array = tensor.data
         tensor._array, tensor.device = device.engine.upload(array), device
-    if kind is not None and formats.category(tensor.dtype) >= formats.FLOATING:
+    if kind is not None and dtypes.category(tensor.dtype) >= dtypes.FLOATING:
         tensor._array = tensor.device.engine.cast(tensor._array, kind)
 
 
 def fill(tensor: CustomTensor, value: Any) -> None:
-    """Copy numbers of the same shape into a tensor, whatever holds them."""
+    """Copy the elements of a tensor, torch tensor or array of the same shape into a tensor."""
     engine = tensor.device.engine
     same = isinstance(value, CustomTensor) and value.device.engine is engine
     array = value._array if same else engine.upload(to_host(value))
@@ -54,7 +54,7 @@ def fill(tensor: CustomTensor, value: Any) -> None:
 
 
 def to_host(value: Any) -> Any:
-    """The numbers of one of our tensors, a torch tensor or an array, as an array of the host."""
+    """A tensor, torch tensor or array as a host array."""
     if isinstance(value, CustomTensor):
         return value.data
     if hasattr(value, "detach"):  # torch's bfloat16 and float8 fit float32 without loss
@@ -64,13 +64,11 @@ def to_host(value: Any) -> Any:
     return numpy.asarray(value)
 
 
-def forget_gradient(tensor: CustomTensor, set_to_none: bool) -> None:
+def clear_gradient(tensor: CustomTensor, set_to_none: bool) -> None:
     """Drop a tensor's gradient, or fill it with zeros."""
     if tensor.grad is None:
         return
     if set_to_none:
         tensor.grad = None
     else:
-        tensor.grad = CustomTensor._filled(
-            0, (tuple(tensor.shape), tensor.grad.dtype, tensor.device)
-        )
+        tensor.grad = CustomTensor._full(0, (tuple(tensor.shape), tensor.grad.dtype, tensor.device))

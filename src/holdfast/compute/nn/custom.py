@@ -1,4 +1,4 @@
-"""The names specification 003 gives to modules."""
+"""The module names of specification 003."""
 
 from __future__ import annotations
 

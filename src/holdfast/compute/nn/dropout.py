@@ -1,4 +1,4 @@
-"""Modules that leave numbers out while training: Dropout, Dropout1d/2d/3d."""
+"""Dropout, Dropout1d/2d/3d."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from holdfast.base.errors import BadInput
 from holdfast.compute import functional as F
 from holdfast.compute.nn import init
 from holdfast.compute.nn.module import Module
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
 class Dropout(Module):
-    """Each number becomes 0 with probability `p`, the others grow to make up for it."""
+    """Zero each element with probability `p` in training, and scale the others by 1 / (1 - p)."""
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
@@ -22,14 +22,14 @@ class Dropout(Module):
 
     def forward(self, input: CustomTensor) -> CustomTensor:
         self.check_tensor(input)
-        return dropped(input, self.p if self.training else 0.0)
+        return drop_elements(input, self.p if self.training else 0.0)
 
     def extra_repr(self) -> str:
         return f"p={self.p}, inplace={self.inplace}"
 
 
-def dropped(input: CustomTensor, p: float) -> CustomTensor:
-    """The input with numbers left out; itself where p is 0."""
+def drop_elements(input: CustomTensor, p: float) -> CustomTensor:
+    """Apply dropout; returns the input itself if p is 0."""
     return input if p == 0 else F.native_dropout(input, p, True)[0]
 
 
@@ -49,22 +49,22 @@ class _FeatureDropout(Dropout):
         whole = input.shape[: input.ndim - self.ranks[0] + 1]
         shape = [*whole, *[1] * (input.ndim - len(whole))]
         ones = init.ones_(init.empty(*shape, device=input.device, dtype=input.dtype))
-        return F.mul(input, dropped(ones, self.p))
+        return F.mul(input, drop_elements(ones, self.p))
 
 
 class Dropout1d(_FeatureDropout):
-    """Whole channels of [batch, channels, length]."""
+    """Drops whole channels of [batch, channels, length]."""
 
     ranks = (2, 3)
 
 
 class Dropout2d(_FeatureDropout):
-    """Whole channels of [batch, channels, height, width]."""
+    """Drops whole channels of [batch, channels, height, width]."""
 
     ranks = (3, 4)
 
 
 class Dropout3d(_FeatureDropout):
-    """Whole channels of [batch, channels, depth, height, width]."""
+    """Drops whole channels of [batch, channels, depth, height, width]."""
 
     ranks = (4, 5)

@@ -1,23 +1,23 @@
-"""Rows of a table by number: Embedding."""
+"""Embedding: rows of a table by index."""
 
 from __future__ import annotations
 
 from typing import Any, Self
 
 from holdfast.base.errors import BadInput
-from holdfast.compute import autograd
-from holdfast.compute import dtype as formats
+from holdfast.compute import dtype as dtypes
 from holdfast.compute import functional as F
+from holdfast.compute.autograd import tape
 from holdfast.compute.nn import init
 from holdfast.compute.nn.module import Module
 from holdfast.compute.nn.parameter import Parameter
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
 class Embedding(Module):
-    """Row i of the weight for every number i of the input.
+    """Row i of the weight for every index i of the input.
 
-    The row `padding_idx` gets no gradient. `max_norm` and sparse gradients are not there.
+    The row `padding_idx` gets no gradient. `max_norm` and sparse gradients are not supported.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class Embedding(Module):
         return index % self.num_embeddings
 
     def reset_parameters(self) -> None:
-        """Draw new numbers."""
+        """Initialize the parameters again."""
         init.normal_(self.weight)
         if self.padding_idx is not None:
-            with autograd.no_grad():
+            with tape.no_grad():
                 init.zeros_(F.select(self.weight, 0, self.padding_idx))
 
     @classmethod
@@ -74,13 +74,13 @@ class Embedding(Module):
 
     def forward(self, input: CustomTensor) -> CustomTensor:
         self.check_tensor(input)
-        if formats.category(input.dtype) != formats.INTEGER:
-            raise self.refuse(input, "its numbers are not whole", "int64", "tensor.to('int64')")
+        if dtypes.category(input.dtype) != dtypes.INTEGER:
+            raise self.refuse(input, "its elements are not integers", "int64", "tensor.to('int64')")
         numbers = input.data
         if numbers.size and not 0 <= numbers.min() <= numbers.max() < self.num_embeddings:
             raise self.refuse(
                 input,
-                f"its numbers go from {numbers.min()} to {numbers.max()}",
+                f"its elements range from {numbers.min()} to {numbers.max()}",
                 f"0 to {self.num_embeddings - 1}",
             )
         skipped = -1 if self.padding_idx is None else self.padding_idx

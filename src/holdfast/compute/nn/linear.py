@@ -1,4 +1,4 @@
-"""Modules that multiply by a matrix: Linear, Bilinear; Identity, which does nothing."""
+"""Linear, Bilinear and Identity."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from holdfast.compute import functional as F
 from holdfast.compute.nn import init
 from holdfast.compute.nn.module import Module
 from holdfast.compute.nn.parameter import Parameter
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
 class Identity(Module):
-    """The input. Takes any arguments, so that it can stand for any module."""
+    """Returns the input; accepts and ignores any constructor arguments."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Linear(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw new numbers."""
+        """Initialize the parameters again."""
         init.kaiming_uniform_(self.weight, a=math.sqrt(5))
         if self.bias is not None:
             bound = init.inverse_root(self.in_features)

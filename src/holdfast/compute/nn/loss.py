@@ -1,18 +1,15 @@
-"""Losses: how far a prediction is from what was wanted, as one number.
-
-Promise: torch's arguments and values; `reduction` is "mean", "sum" or "none".
-"""
+"""Losses, with torch's arguments and values; `reduction` is "mean", "sum" or "none"."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from holdfast.base.errors import BadInput
-from holdfast.compute import dtype as formats
+from holdfast.compute import dtype as dtypes
 from holdfast.compute import functional as F
 from holdfast.compute.nn.module import Module
-from holdfast.compute.schema import described
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.ops.schema import describe
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 _REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 
@@ -40,11 +37,13 @@ class _Loss(Module):
         return _REDUCTIONS[self.reduction]
 
     def _check(self, input: CustomTensor, target: CustomTensor) -> None:
-        """The same shape. torch only warns of another one, which is nearly always a mistake."""
+        """Raise BadInput unless the shapes are equal; torch only warns of what is mostly a
+        mistake.
+        """
         self._check_tensors(input, target)
         if tuple(input.shape) != tuple(target.shape):
             raise BadInput(
-                f"{type(self).__name__} cannot compare {described(input)} with {described(target)}",
+                f"{type(self).__name__} cannot compare {describe(input)} with {describe(target)}",
                 expected="equal shapes",
                 hint="reshape one of them, or expand it on purpose",
             )
@@ -91,7 +90,7 @@ class SmoothL1Loss(_Loss):
 
 
 class HuberLoss(_Loss):
-    """Squared below `delta`, absolute above, `delta` times SmoothL1Loss."""
+    """Squared below `delta`, absolute above: `delta` times SmoothL1Loss."""
 
     def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
         super().__init__(reduction=reduction)
@@ -103,7 +102,7 @@ class HuberLoss(_Loss):
 
 
 class _Weighted(_Loss):
-    """With a weight that is a buffer."""
+    """A loss with a weight, which is a buffer."""
 
     def __init__(
         self,
@@ -117,7 +116,7 @@ class _Weighted(_Loss):
 
 
 class _Classes(_Weighted):
-    """[batch, classes, ...] against whole numbers of [batch, ...]."""
+    """[batch, classes, ...] against class indices [batch, ...]."""
 
     def __init__(
         self,
@@ -132,24 +131,24 @@ class _Classes(_Weighted):
 
     def _check_classes(self, input: CustomTensor, target: CustomTensor) -> None:
         self._check_tensors(input, target)
-        if formats.category(target.dtype) != formats.INTEGER:
+        if dtypes.category(target.dtype) != dtypes.INTEGER:
             raise BadInput(
-                f"{type(self).__name__} cannot take the classes {described(target)}",
-                expected="whole numbers",
+                f"{type(self).__name__} cannot take the classes {describe(target)}",
+                expected="integers",
                 hint="target.to('int64')",
             )
         shape = tuple(input.shape[:1] + input.shape[2:]) if input.ndim > 1 else ()
         if not input.ndim or tuple(target.shape) != shape:
             raise BadInput(
-                f"{type(self).__name__} cannot compare {described(input)} with {described(target)}",
-                expected=f"class numbers of {list(shape)}, or probabilities of {list(input.shape)}"
+                f"{type(self).__name__} cannot compare {describe(input)} with {describe(target)}",
+                expected=f"class indices of {list(shape)}, or probabilities of {list(input.shape)}"
                 if isinstance(self, CrossEntropyLoss)
-                else f"class numbers of {list(shape)}",
+                else f"class indices of {list(shape)}",
             )
 
 
 class NLLLoss(_Classes):
-    """The mean of -input[target]: for log-probabilities, as LogSoftmax gives them."""
+    """The mean of -input[target], for log-probabilities such as LogSoftmax returns."""
 
     def forward(self, input: CustomTensor, target: CustomTensor) -> CustomTensor:
         self._check_classes(input, target)
@@ -157,7 +156,7 @@ class NLLLoss(_Classes):
 
 
 class CrossEntropyLoss(_Classes):
-    """NLLLoss of the log-softmax; the target may also be probabilities of the input's shape."""
+    """NLLLoss of the log-softmax; the target may also be probabilities."""
 
     def __init__(
         self,
@@ -182,8 +181,8 @@ class CrossEntropyLoss(_Classes):
             self._check_classes(input, target)
         elif not target.is_floating_point():
             raise BadInput(
-                f"CrossEntropyLoss cannot compare {described(input)} with {described(target)}",
-                expected="probabilities with fractions, or whole numbers for the classes alone",
+                f"CrossEntropyLoss cannot compare {describe(input)} with {describe(target)}",
+                expected="probabilities with fractions, or integers for class indices",
             )
         return F.cross_entropy_loss(
             *(input, target, self.weight, self._reduction, self.ignore_index, self.label_smoothing)
@@ -199,7 +198,7 @@ class BCELoss(_Weighted):
 
 
 class BCEWithLogitsLoss(_Weighted):
-    """BCELoss of the sigmoid, computed so that nothing overflows."""
+    """BCELoss of the sigmoid, computed without overflow."""
 
     def __init__(
         self,
@@ -220,7 +219,7 @@ class BCEWithLogitsLoss(_Weighted):
 
 
 class KLDivLoss(_Loss):
-    """target * (log(target) - input); the input, and with `log_target` both, are logarithms."""
+    """target * (log(target) - input); the input (with `log_target` both) is a logarithm."""
 
     def __init__(
         self,
@@ -244,7 +243,7 @@ class KLDivLoss(_Loss):
 
 
 def reduced(each: CustomTensor, reduction: str) -> CustomTensor:
-    """The mean, the sum, or every number."""
+    """Apply the reduction."""
     return each if reduction == "none" else F.mean(each) if reduction == "mean" else F.sum(each)
 
 

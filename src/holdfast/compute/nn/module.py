@@ -1,9 +1,7 @@
-"""The base of everything that has parameters: `Module`.
+"""`Module`, the base of everything that has parameters.
 
-Covers: registration by assignment, walking the tree, modes, conversion, state, hooks, printing.
-Leaves to others: what a module computes, files (`serialization`).
-Promise: names, order and state_dict keys are those of the torch module of the same name; a state
-that does not fit changes nothing, and the error lists everything that is wrong with it.
+Names, order and state_dict keys are those of the torch module of the same name. A state that
+does not fit changes nothing, and the error lists everything that is wrong with it.
 """
 
 from __future__ import annotations
@@ -13,13 +11,19 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 from holdfast.base.errors import BadInput, Misuse
-from holdfast.compute import dtype as formats
-from holdfast.compute.device import CustomDevice
-from holdfast.compute.nn.convert import convert, fill, forget_gradient, learnable, told_apart
+from holdfast.compute import dtype as dtypes
+from holdfast.compute.nn.convert import (
+    check_weight_dtype,
+    clear_gradient,
+    convert,
+    fill,
+    parse_target,
+)
 from holdfast.compute.nn.parameter import Parameter
-from holdfast.compute.nn.state import Keys, compared, readable
-from holdfast.compute.schema import described
-from holdfast.compute.tensors import CustomTensor, Removable
+from holdfast.compute.nn.state import Keys, compare_keys, match_tensors
+from holdfast.compute.ops.schema import describe
+from holdfast.compute.tensors.custom_tensor import CustomTensor, Removable
+from holdfast.compute.tensors.device import CustomDevice
 
 _HELD = {
     "_parameters": ("parameter", "Parameter"),
@@ -30,13 +34,13 @@ _TABLES = tuple(_HELD)
 
 
 class Module:
-    """Something with parameters, buffers and modules inside; subclasses write `forward`."""
+    """Holds parameters, buffers and submodules; subclasses define `forward`."""
 
     training: bool
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, CustomTensor | None]
     _modules: dict[str, Module | None]
-    _passing: set[str]  # buffers that are no part of the state
+    _passing: set[str]  # buffers that are not in the state_dict
     _before: list[Any]
     _after: list[Any]
 
@@ -50,11 +54,10 @@ class Module:
         put("_after", [])
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module computes."""
         raise NotImplementedError(f"{type(self).__name__} has no forward()")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        for hook in tuple(self._before):  # one may take itself away
+        for hook in tuple(self._before):  # a hook may remove itself
             changed = hook(self, args)
             if changed is not None:
                 args = changed if isinstance(changed, tuple) else (changed,)
@@ -99,7 +102,7 @@ class Module:
         super().__setattr__(name, value)
 
     def _claim(self, name: str, table: str) -> None:
-        """Make sure that `name` stands in that table only."""
+        """Make sure that no other table holds `name`."""
         for other in _TABLES:
             if other != table:
                 self.__dict__[other].pop(name, None)
@@ -128,19 +131,19 @@ class Module:
     def register_buffer(
         self, name: str, tensor: CustomTensor | None, persistent: bool = True
     ) -> None:
-        """A tensor that belongs to the module and is not learned."""
+        """Add a tensor that is part of the module but not learned."""
         self._check_part(name, tensor, CustomTensor)
         self._buffers[name] = tensor
         if not persistent:
             self._passing.add(name)
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """A parameter, which may be missing (None)."""
+        """Add a parameter, which may be None."""
         self._check_part(name, param, Parameter)
         self._parameters[name] = param
 
     def add_module(self, name: str, module: Module | None) -> None:
-        """A module inside of this one."""
+        """Add a submodule."""
         self._check_part(name, module, Module)
         self._modules[name] = module
 
@@ -172,11 +175,11 @@ class Module:
     # ---- walking
 
     def children(self) -> Iterator[Module]:
-        """The modules directly inside."""
+        """The direct submodules."""
         return (module for _, module in self.named_children())
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """The modules directly inside, with their names; one that is there twice comes once."""
+        """The direct submodules with their names, each once."""
         seen: set[int] = set()
         for name, module in self._modules.items():
             if module is not None and id(module) not in seen:
@@ -184,13 +187,13 @@ class Module:
                 yield name, module
 
     def modules(self) -> Iterator[Module]:
-        """This module and all inside."""
+        """This module and all submodules."""
         return (module for _, module in self.named_modules())
 
     def named_modules(
         self, memo: set[int] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Module]]:
-        """This module and all inside, with dotted names."""
+        """This module and all submodules, with dotted names."""
         memo = set() if memo is None else memo
         if remove_duplicate and id(self) in memo:
             return
@@ -232,60 +235,61 @@ class Module:
         return self._walk("_buffers", prefix, recurse, remove_duplicate)
 
     def get_submodule(self, target: str) -> Module:
-        """The module at a dotted name. Raises AttributeError."""
+        """The submodule of a dotted name. Raises AttributeError."""
         found: Any = self
         for name in target.split(".") if target else ():
             found = getattr(found, name)
         return found
 
     def get_parameter(self, target: str) -> Parameter:
-        """The parameter at a dotted name. Raises AttributeError."""
+        """The parameter of a dotted name. Raises AttributeError."""
         path, _, name = target.rpartition(".")
         return getattr(self.get_submodule(path), name)
 
     # ---- modes
 
     def apply(self, fn: Callable[[Module], Any]) -> Self:
-        """Call `fn` on everything inside, then on this."""
+        """Call `fn` on every submodule, then on this module."""
         for module in self.children():
             module.apply(fn)
         fn(self)
         return self
 
     def train(self, mode: bool = True) -> Self:
-        """Behave as in training (dropout, batch statistics)."""
+        """Switch to training mode (dropout, batch statistics)."""
         for module in self.modules():
             module.training = mode
         return self
 
     def eval(self) -> Self:
-        """Behave as in use."""
+        """Switch to evaluation mode."""
         return self.train(False)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """Ask for gradients of every parameter, or of none."""
+        """Require gradients of all parameters, or of none."""
         for parameter in self.parameters():
             parameter.requires_grad_(requires_grad)
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients, or fill them with zeros."""
+        """Drop the gradients, or fill them with zeros."""
         for parameter in self.parameters():
-            forget_gradient(parameter, set_to_none)
+            clear_gradient(parameter, set_to_none)
 
     # ---- conversion
 
     def to(self, *args: Any, device: Any = None, dtype: Any = None) -> Self:
-        """To a device, a number format, or both; whole numbers keep their format."""
+        """Move to a device, cast to a dtype, or both; integer tensors keep their dtype."""
         for given in args:
             if isinstance(given, CustomTensor):
                 device, dtype = given.device, given.dtype
             elif isinstance(given, CustomDevice):
                 device = given
             elif given is not None:
-                device, dtype = told_apart(given, device, dtype)
+                device, dtype = parse_target(given, device, dtype)
         place = None if device is None else CustomDevice(str(device))
-        kind = None if dtype is None else learnable(formats.dtype(dtype), type(self).__name__)
+        name = type(self).__name__
+        kind = None if dtype is None else check_weight_dtype(dtypes.dtype(dtype), name)
         for module in self.modules():
             for table in ("_parameters", "_buffers"):
                 for tensor in module.__dict__[table].values():
@@ -296,19 +300,15 @@ class Module:
         return self
 
     def float(self) -> Self:
-        """All in float32."""
         return self.to(dtype="float32")
 
     def double(self) -> Self:
-        """All in float64."""
         return self.to(dtype="float64")
 
     def half(self) -> Self:
-        """All in float16."""
         return self.to(dtype="float16")
 
     def bfloat16(self) -> Self:
-        """All in bfloat16."""
         return self.to(dtype="bfloat16")
 
     # ---- state
@@ -328,9 +328,9 @@ class Module:
                 module._collect(into, f"{prefix}{name}.", made)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Keys:
-        """Copy a state in: tensors of ours or torch's, or arrays.
+        """Copy a state of tensors, torch tensors or arrays into the module.
 
-        Raises BadInput that lists what is missing, unexpected (unless not `strict`) or of another
+        Raises BadInput that lists what is missing, unexpected (if `strict`) or of another
         shape; nothing is changed then.
         """
         if not isinstance(state_dict, Mapping):
@@ -340,15 +340,15 @@ class Module:
             )
         own: dict[str, CustomTensor] = {}
         self._collect(own, "", lambda tensor: tensor)
-        keys = compared(type(self).__name__, own, state_dict, strict)
-        for tensor, value in readable(own, state_dict):
+        keys = compare_keys(type(self).__name__, own, state_dict, strict)
+        for tensor, value in match_tensors(own, state_dict):
             fill(tensor, value)
         return keys
 
     # ---- printing
 
     def extra_repr(self) -> str:
-        """What stands in the brackets of the printed form."""
+        """The arguments in the printed form."""
         return ""
 
     def __repr__(self) -> str:
@@ -366,7 +366,7 @@ class Module:
         return sorted({*super().__dir__(), *(n for t in _TABLES for n in self.__dict__[t])})
 
     def check_kind(self, given: Any, weight: CustomTensor) -> None:
-        """Raise BadInput for what is no tensor, or one in another format than the weights."""
+        """Raise BadInput unless `given` is a tensor with the dtype of the weights."""
         self.check_tensor(given)
         if given.dtype != weight.dtype:
             raise self.refuse(
@@ -377,18 +377,19 @@ class Module:
             )
 
     def check_tensor(self, given: Any) -> None:
-        """Raise BadInput for what is no tensor."""
+        """Raise BadInput unless `given` is a tensor."""
         if not isinstance(given, CustomTensor):
-            words = described(given) if hasattr(given, "ndim") else type(given).__name__
+            kind = describe(given) if hasattr(given, "ndim") else type(given).__name__
             raise BadInput(
-                f"{type(self).__name__}({self.extra_repr()}) cannot take {words}: it is no tensor",
+                f"{type(self).__name__}({self.extra_repr()}) cannot take {kind}: it is not a "
+                "tensor",
                 expected="a tensor",
                 hint="CustomTensor(data)",
             )
 
     def refuse(self, given: Any, reason: str, expected: str, hint: str | None = None) -> BadInput:
-        """The error for an input that this module cannot take."""
+        """The error for an input that this module does not accept."""
         name = f"{type(self).__name__}({self.extra_repr()})"
         return BadInput(
-            f"{name} cannot take {described(given)}: {reason}", expected=expected, hint=hint
+            f"{name} cannot take {describe(given)}: {reason}", expected=expected, hint=hint
         )

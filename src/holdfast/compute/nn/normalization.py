@@ -1,7 +1,7 @@
-"""Normalisation: BatchNorm1d/2d/3d, InstanceNorm1d/2d/3d, LayerNorm, GroupNorm, RMSNorm.
+"""BatchNorm1d/2d/3d, InstanceNorm1d/2d/3d, LayerNorm, GroupNorm, RMSNorm.
 
-Promise: running statistics are updated in training and used in evaluation, as torch does it; the
-running variance is the unbiased one.
+As in torch, running statistics are updated in training and used in evaluation; the running
+variance is unbiased.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 import numpy
 
 from holdfast.base.errors import BadInput
-from holdfast.compute import autograd
 from holdfast.compute import functional as F
+from holdfast.compute.autograd import tape
 from holdfast.compute.nn import init
 from holdfast.compute.nn.convert import fill
 from holdfast.compute.nn.module import Module
 from holdfast.compute.nn.parameter import Parameter
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
 def _affine(module: Module, shape: Sequence[int], weight: bool, bias: bool, kind: Any) -> None:
-    """A weight of ones and a bias of zeros, where they are wanted."""
+    """A weight of ones and a bias of zeros, if requested."""
     ones = Parameter(init.ones_(init.empty(*shape, **kind))) if weight else None
     zeros = Parameter(init.zeros_(init.empty(*shape, **kind))) if bias else None
     module.register_parameter("weight", ones)
@@ -32,7 +32,7 @@ def _affine(module: Module, shape: Sequence[int], weight: bool, bias: bool, kind
 
 
 class _Statistics(Module):
-    """Normalises channels, and may keep running statistics of them."""
+    """Normalizes channels, optionally with running statistics."""
 
     ranks: tuple[int, ...]
     shapes: str
@@ -68,7 +68,6 @@ class _Statistics(Module):
             self.register_buffer(name, buffer)
 
     def reset_running_stats(self) -> None:
-        """Forget what was seen so far."""
         if self.track_running_stats:
             init.zeros_(self.running_mean)
             init.ones_(self.running_var)
@@ -123,7 +122,7 @@ class _BatchNorm(_Statistics):
         )[0]
 
     def _share(self) -> float:
-        """How much this batch counts for the running statistics."""
+        """The weight of this batch in the running statistics."""
         seen = int(self.num_batches_tracked.data) + 1
         fill(self.num_batches_tracked, numpy.asarray(seen))
         return 1.0 / seen if self.momentum is None else self.momentum
@@ -197,7 +196,7 @@ class _InstanceNorm(_Statistics):
     def _track(self, batched: CustomTensor) -> None:
         dims = list(range(2, batched.ndim))
         share = 0.0 if self.momentum is None else self.momentum
-        with autograd.no_grad():
+        with tape.no_grad():
             means = F.mean(F.mean(batched, dims), [0])
             variances = F.mean(F.var(batched, dims), [0])
             for running, found in ((self.running_mean, means), (self.running_var, variances)):
@@ -223,7 +222,7 @@ class InstanceNorm3d(_InstanceNorm):
 
 
 class _OverLast(Module):
-    """Normalises the last dimensions."""
+    """Normalizes over the last dimensions."""
 
     normalized_shape: tuple[int, ...]
 

@@ -1,4 +1,4 @@
-"""Padding and resampling modules: ZeroPad2d and its kin, Upsample, PixelShuffle."""
+"""Padding and resampling: ConstantPad2d, ZeroPad2d, Upsample, PixelShuffle, PixelUnshuffle."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.base.errors import BadInput
 from holdfast.compute import functional as F
 from holdfast.compute.nn.module import Module
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 _SAMPLERS = {
     ("nearest", 1): "upsample_nearest1d",
@@ -26,7 +26,7 @@ _SAMPLERS = {
 
 
 def pad(input: CustomTensor, sizes: Sequence[int], mode: str) -> CustomTensor:
-    """Padding as torch lists it: left and right of the last dimension first."""
+    """The padding in torch's order: left and right of the last dimension first."""
     if mode == "circular":
         for place in range(0, len(sizes), 2):
             input = _wrapped(input, -1 - place // 2, sizes[place], sizes[place + 1])
@@ -46,7 +46,7 @@ def _wrapped(input: CustomTensor, dim: int, left: int, right: int) -> CustomTens
 
 
 class ConstantPad2d(Module):
-    """One number around a picture: (left, right, top, bottom), or the same on all sides."""
+    """A constant around an image: (left, right, top, bottom), or the same on all sides."""
 
     def __init__(self, padding: Any, value: float) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class ConstantPad2d(Module):
 
 
 class ZeroPad2d(ConstantPad2d):
-    """Zeros around a picture: (left, right, top, bottom), or the same on all sides."""
+    """Zeros around an image: (left, right, top, bottom), or the same on all sides."""
 
     def __init__(self, padding: Any) -> None:
         super().__init__(padding, 0.0)
@@ -92,7 +92,7 @@ class PixelShuffle(Module):
 
 
 class PixelUnshuffle(Module):
-    """What PixelShuffle did, back again."""
+    """The inverse of PixelShuffle."""
 
     def __init__(self, downscale_factor: int) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class PixelUnshuffle(Module):
 
 
 class Upsample(Module):
-    """[batch, channels, ...] made larger, to a `size` or by a `scale_factor`."""
+    """Resample [batch, channels, ...] to a `size` or by a `scale_factor`."""
 
     def __init__(
         self,

@@ -1,18 +1,15 @@
-"""Tensors that a module learns: `Parameter`.
-
-Promise: a parameter is always a leaf; it shares memory with the tensor it is made of.
-"""
+"""`Parameter`: a leaf tensor that a module learns. It shares memory with its source tensor."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from holdfast.compute.device import CustomDevice
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors.custom_tensor import CustomTensor
+from holdfast.compute.tensors.device import CustomDevice
 
 
 class Parameter(CustomTensor):
-    """A tensor that counts as a parameter of the module it is set on."""
+    """A tensor that becomes a parameter of the module it is assigned to."""
 
     def __init__(self, data: Any, requires_grad: bool = True) -> None:
         if isinstance(data, CustomTensor):

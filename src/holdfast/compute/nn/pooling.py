@@ -1,4 +1,4 @@
-"""Pooling: the largest or the mean of each window."""
+"""Max, average and adaptive pooling."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 from holdfast.base.errors import BadInput
 from holdfast.compute import functional as F
 from holdfast.compute.nn.module import Module
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
 def _listed(value: Any, count: int) -> list[int]:
-    """One number for each dimension. Raises BadInput for other things, and other counts."""
+    """One integer for each dimension. Raises BadInput."""
     listed = list(value) if isinstance(value, Sequence) else [value] * count
     if len(listed) != count or not all(n is None or isinstance(n, Integral) for n in listed):
         raise BadInput(
-            f"a window cannot be had from {value!r}",
-            expected=f"a whole number, or {count} of them",
+            f"{value!r} is no window size",
+            expected=f"an integer, or {count} of them",
         )
     return listed
 
 
 class _Pool(Module):
-    """Slides over the last `space` dimensions; batch and channels may stand before them."""
+    """Pools over the last `space` dimensions, after channels and an optional batch."""
 
     space: int
 
@@ -71,13 +71,13 @@ class _MaxPool(_Pool):
         )
         spans = [d * (k - 1) + 1 for d, k in zip(dilation, window, strict=True)]
         self._check_window(input, spans, padding)
-        values, indices = self._pooled(input, window, stride, padding, dilation)
+        values, indices = self._pool(input, window, stride, padding, dilation)
         return (values, indices) if self.return_indices else values
 
-    def _pooled(self, input: CustomTensor, *sizes: list[int]) -> Any:
+    def _pool(self, input: CustomTensor, *sizes: list[int]) -> Any:
         if self.space == 2:
             return F.max_pool2d_with_indices(input, *sizes, self.ceil_mode)
-        fill = (1, 1, 0, 1)  # a line is a picture of height 1
+        fill = (1, 1, 0, 1)  # 1-d input is an image of height 1
         flat = [[one, *given] for one, given in zip(fill, sizes, strict=True)]
         found = F.max_pool2d_with_indices(F.unsqueeze(input, -2), *flat, self.ceil_mode)
         return tuple(F.squeeze(one, -2) for one in found)
@@ -90,13 +90,13 @@ class _MaxPool(_Pool):
 
 
 class MaxPool1d(_MaxPool):
-    """The largest of each window of [batch, channels, width]."""
+    """The maximum of each window of [batch, channels, width]."""
 
     space = 1
 
 
 class MaxPool2d(_MaxPool):
-    """The largest of each window of [batch, channels, height, width]."""
+    """The maximum of each window of [batch, channels, height, width]."""
 
     space = 2
 
@@ -170,7 +170,7 @@ class _Adaptive(_Pool):
         self.output_size = output_size
 
     def _target(self, input: CustomTensor) -> list[int]:
-        """The size wanted; None stands for the input's own."""
+        """The output size; None stands for the input's size."""
         own = input.shape[-self.space :]
         wanted = _listed(self.output_size, self.space)
         return [size if w is None else w for w, size in zip(wanted, own, strict=True)]
@@ -180,7 +180,7 @@ class _Adaptive(_Pool):
 
 
 class AdaptiveAvgPool1d(_Adaptive):
-    """The mean of windows chosen so that `output_size` of them cover the width."""
+    """The mean of `output_size` windows that cover the width."""
 
     space = 1
 
@@ -190,7 +190,7 @@ class AdaptiveAvgPool1d(_Adaptive):
 
 
 class AdaptiveAvgPool2d(_Adaptive):
-    """The mean of windows chosen so that `output_size` of them cover height and width."""
+    """The mean of `output_size` windows that cover height and width."""
 
     space = 2
 
@@ -202,7 +202,7 @@ class AdaptiveAvgPool2d(_Adaptive):
 
 
 class AdaptiveMaxPool2d(_Adaptive):
-    """The largest of windows chosen so that `output_size` of them cover height and width."""
+    """The maximum of `output_size` windows that cover height and width."""
 
     space = 2
 

@@ -1,7 +1,7 @@
-"""Recurrent modules: RNN, LSTM, GRU.
+"""RNN, LSTM, GRU.
 
-The input's part of all time steps is one matrix product; the steps themselves are one op for each
-layer and direction (`ops.recurrent`). Single steps are in `cells`.
+The input's part of the gates for all steps is one matrix product; all steps of a layer and
+direction are one op (`ops.layers.recurrent`). Single steps are in `cells`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 from holdfast.base.errors import BadInput
 from holdfast.compute import functional as F
 from holdfast.compute.nn import init
-from holdfast.compute.nn.dropout import dropped
+from holdfast.compute.nn.dropout import drop_elements
 from holdfast.compute.nn.module import Module
 from holdfast.compute.nn.parameter import Parameter
-from holdfast.compute.schema import described
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.ops.schema import describe
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
 def zeros(shape: list[int], like: CustomTensor) -> CustomTensor:
-    """A first state."""
+    """An initial state."""
     return init.zeros_(init.empty(*shape, device=like.device, dtype=like.dtype))
 
 
@@ -95,18 +95,18 @@ class _Recurrent(Module):
             self.register_parameter(name + suffix, Parameter(init.empty(*shape, **kind)))
 
     def reset_parameters(self) -> None:
-        """Draw new numbers."""
+        """Initialize the parameters again."""
         bound = init.inverse_root(self.hidden_size)
         for parameter in self.parameters():
             init.uniform_(parameter, -bound, bound)
 
     def flatten_parameters(self) -> None:
-        """Nothing to do: parameters need not lie side by side."""
+        """Does nothing: parameters need not be contiguous."""
 
     # ---- the input and the state
 
     def _check_input(self, input: CustomTensor) -> bool:
-        """Whether there is a batch. Raises BadInput for an input that does not fit."""
+        """Whether the input has a batch dimension. Raises BadInput."""
         self.check_kind(input, self.weight_ih_l0)
         if input.ndim not in (2, 3) or input.shape[-1] != self.input_size:
             order = "batch, steps" if self.batch_first else "steps, batch"
@@ -124,7 +124,7 @@ class _Recurrent(Module):
     def _state(
         self, given: CustomTensor | None, input: CustomTensor, batched: bool, width: int
     ) -> CustomTensor:
-        """[layers * directions, batch, width]: what was given, or zeros."""
+        """The initial state [layers * directions, batch, width]: the given one, or zeros."""
         batch = input.shape[0 if self.batch_first else 1] if batched else 1
         shape = [self.num_layers * self._ways, batch, width]
         if given is None:
@@ -132,17 +132,17 @@ class _Recurrent(Module):
         wanted = shape if batched else [shape[0], width]
         if list(given.shape) != wanted:
             raise self.refuse(
-                input, f"the first state is {described(given)}", f"a state of {wanted}"
+                input, f"the first state is {describe(given)}", f"a state of {wanted}"
             )
         return given if batched else F.unsqueeze(given, 1)
 
     def _run(self, input: CustomTensor, states: list[CustomTensor]) -> tuple[Any, list[Any]]:
-        """Everything a batch goes through: the last layer's output, and the last states."""
+        """Run all layers: the last layer's output, and the final states."""
         first = 1 if self.batch_first else 0  # where the steps are
         flowing, last = input, []
         for layer in range(self.num_layers):
             if layer and self.training:
-                flowing = dropped(flowing, self.dropout)
+                flowing = drop_elements(flowing, self.dropout)
             outs = []
             for way, suffix in enumerate(self._suffixes(layer)):
                 own = [F.select(s, 0, layer * self._ways + way) for s in states]
@@ -158,14 +158,14 @@ class _Recurrent(Module):
         return getattr(self, f"bias_{name}{suffix}") if self.bias else None
 
     def _gates(self, input: CustomTensor, suffix: str) -> CustomTensor:
-        """The input's part for all steps; both biases are in it."""
+        """The input's part of the gates for all steps, including both biases."""
         bias = None
         if self.bias:
             bias = F.add(self._bias("ih", suffix), self._bias("hh", suffix))
         return F.linear(input, getattr(self, f"weight_ih{suffix}"), bias)
 
     def _layer(self, gates: Any, own: list[Any], suffix: str, reverse: bool) -> tuple[Any, Any]:
-        """A layer's output for all steps, and the states it ends with."""
+        """One layer's output for all steps, and its final states."""
         raise NotImplementedError
 
     def _through(self, input: CustomTensor, given: list[Any], widths: list[int]) -> Any:
@@ -199,19 +199,19 @@ def _end(out: CustomTensor, reverse: bool) -> CustomTensor:
 
 
 class LSTM(_Recurrent):
-    """Long short-term memory. Returns the output and (h, c), and takes (h, c)."""
+    """Long short-term memory. Takes and returns the states (h, c) beside the output."""
 
     parts = 4
 
     def _layer(self, gates: Any, own: list[Any], suffix: str, reverse: bool) -> tuple[Any, Any]:
         weight = getattr(self, f"weight_hh{suffix}")
         if self.proj_size:
-            return self._projected(gates, own, suffix, reverse)
+            return self._project(gates, own, suffix, reverse)
         out, cells, _ = F._lstm_layer(gates, own[0], own[1], weight, reverse)
         return out, (_end(out, reverse), _end(cells, reverse))
 
-    def _projected(self, gates: Any, own: list[Any], suffix: str, reverse: bool) -> tuple[Any, Any]:
-        """Step by step, with the projection inside of the loop."""
+    def _project(self, gates: Any, own: list[Any], suffix: str, reverse: bool) -> tuple[Any, Any]:
+        """Step by step, with the projection inside the loop."""
         weight = getattr(self, f"weight_hh{suffix}")
         down = getattr(self, f"weight_hr{suffix}")
         h, c = own
@@ -230,14 +230,14 @@ class LSTM(_Recurrent):
 
 
 def lstm_step(gates: CustomTensor, c: CustomTensor) -> tuple[CustomTensor, CustomTensor]:
-    """h and c after one step, from the gates' sums."""
+    """h and c after one step, from the sums of the gates."""
     i, f, g, o = F.split(gates, gates.shape[-1] // 4, -1)
     c = F.add(F.mul(F.sigmoid(f), c), F.mul(F.sigmoid(i), F.tanh(g)))
     return F.mul(F.sigmoid(o), F.tanh(c)), c
 
 
 class GRU(_Recurrent):
-    """Gated recurrent units. Returns the output and h."""
+    """Gated recurrent unit. Returns the output and h."""
 
     parts = 3
 
@@ -252,7 +252,7 @@ class GRU(_Recurrent):
 
 
 class RNN(_Recurrent):
-    """tanh or relu of input and state. Returns the output and h."""
+    """Elman RNN with tanh or relu. Returns the output and h."""
 
     parts = 1
 
@@ -283,7 +283,7 @@ class RNN(_Recurrent):
 
 
 def is_relu(name: str, nonlinearity: str) -> bool:
-    """Which of the two nonlinearities. Raises BadInput for another one."""
+    """Whether the nonlinearity is relu rather than tanh. Raises BadInput for others."""
     if nonlinearity not in ("tanh", "relu"):
         raise BadInput(f"{name} has no nonlinearity {nonlinearity!r}", expected="one of tanh, relu")
     return nonlinearity == "relu"

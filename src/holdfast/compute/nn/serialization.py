@@ -1,7 +1,6 @@
-"""Weights in files: `save(module, path)`, `load(path)`.
+"""`save(module, path)` and `load(path)`: weights as safetensors, which torch and JAX read as well.
 
-The format is safetensors, which torch, JAX and every model hub read as well.
-Promise: a file is there whole or not at all; what is read back has the formats it was saved in.
+A file is written completely or not at all. Dtypes are preserved.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from typing import Any
 import numpy
 
 from holdfast.base.errors import BadInput, MissingDependency
-from holdfast.compute import dtype as formats
-from holdfast.compute.device import device as as_device
+from holdfast.compute import dtype as dtypes
 from holdfast.compute.nn.convert import to_host
 from holdfast.compute.nn.module import Module
-from holdfast.compute.schema import described
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.ops.schema import describe
+from holdfast.compute.tensors.custom_tensor import CustomTensor
+from holdfast.compute.tensors.device import device as as_device
 
 _KINDS = {
     "BOOL": "bool",
@@ -66,11 +65,11 @@ def save(
         )
     arrays = {}
     for name, value in state.items():
-        # Tied parameters would be one piece of memory twice, which the format refuses.
+        # Copied, because safetensors rejects tied parameters, which share memory.
         arrays[name] = numpy.array(to_host(value), order="C", copy=True)
         if not isinstance(name, str) or arrays[name].dtype.name not in _KINDS.values():
             raise BadInput(
-                f"{name!r}, {described(arrays[name])}, cannot be saved",
+                f"{name!r}, {describe(arrays[name])}, cannot be saved",
                 expected=f"a name, and one of {', '.join(_KINDS.values())}",
             )
     target = Path(path)
@@ -89,14 +88,14 @@ def save(
 
 
 def load(path: str | os.PathLike[str], device: Any = None) -> OrderedDict[str, CustomTensor]:
-    """Read a state_dict from safetensors. Raises BadInput for a file that is none."""
+    """Read a state_dict from safetensors. Raises BadInput for an invalid file."""
     library = _safetensors()
     source, place = Path(path), as_device(device)
     state: OrderedDict[str, CustomTensor] = OrderedDict()
     try:
         # Not library.numpy.load: it knows no bfloat16.
         for name, entry in library.deserialize(source.read_bytes()):
-            kind = formats.dtype(_KINDS[entry["dtype"]])
+            kind = dtypes.dtype(_KINDS[entry["dtype"]])
             array = numpy.frombuffer(entry["data"], kind).reshape(entry["shape"])
             state[name] = CustomTensor(array, place, kind)
     except (OSError, library.SafetensorError, KeyError) as exc:

@@ -1,4 +1,4 @@
-"""Whether a state fits a module, and the error where it does not."""
+"""Checks of a state_dict against a module."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from holdfast.base.errors import BadInput
-from holdfast.compute import dtype as formats
+from holdfast.compute import dtype as dtypes
 from holdfast.compute.nn.convert import to_host
-from holdfast.compute.schema import described
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.ops.schema import describe
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
 class Keys(NamedTuple):
-    """What `load_state_dict(strict=False)` passed over."""
+    """What `load_state_dict(strict=False)` ignored."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
 
 
-def compared(module: str, own: Mapping[str, Any], given: Mapping[str, Any], strict: bool) -> Keys:
-    """Names that only one of the two has.
+def compare_keys(
+    module: str, own: Mapping[str, Any], given: Mapping[str, Any], strict: bool
+) -> Keys:
+    """The keys that only one of the two has.
 
-    Raises BadInput for those, if `strict`, and for every shape that differs.
+    Raises BadInput for these if `strict`, and for every shape that differs.
     """
     keys = Keys([n for n in own if n not in given], [n for n in given if n not in own])
     wrong = [
@@ -31,7 +33,7 @@ def compared(module: str, own: Mapping[str, Any], given: Mapping[str, Any], stri
         if name in given and _sizes(given[name]) != list(own[name].shape)
     ]
     if wrong or (strict and any(keys)):
-        raise _unfit(module, keys if strict else Keys([], []), wrong)
+        raise _state_error(module, keys if strict else Keys([], []), wrong)
     return keys
 
 
@@ -40,31 +42,31 @@ def _sizes(value: Any) -> Any:
     return f"a {type(value).__name__}" if shape is None else list(shape)
 
 
-def readable(own: Mapping[str, Any], given: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    """Pairs of a tensor and what can be copied into it.
+def match_tensors(own: Mapping[str, Any], given: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    """Pairs of a tensor and the value to copy into it.
 
-    Raises BadInput for values that are no numbers, or would lose their imaginary part.
+    Raises BadInput for values that are not numeric, or would lose their imaginary part.
     """
     found = []
     for name in own:
         if name in given:
             value = given[name]
             value = value if isinstance(value, CustomTensor) else to_host(value)
-            _check_format(name, value, own[name])
+            _check_dtype(name, value, own[name])
             found.append((own[name], value))
     return found
 
 
-def _check_format(name: str, value: Any, own: Any) -> None:
+def _check_dtype(name: str, value: Any, own: Any) -> None:
     numbers = value.dtype.kind not in "OSUMm"
-    if not numbers or (formats.is_complex(value.dtype) and not formats.is_complex(own.dtype)):
+    if not numbers or (dtypes.is_complex(value.dtype) and not dtypes.is_complex(own.dtype)):
         raise BadInput(
-            f"{name} of the state is {described(value)}, which does not fit {described(own)}",
+            f"{name} of the state is {describe(value)}, which does not fit {describe(own)}",
             expected="real numbers" if numbers else "numbers",
         )
 
 
-def _unfit(module: str, keys: Keys, wrong: list[str]) -> BadInput:
+def _state_error(module: str, keys: Keys, wrong: list[str]) -> BadInput:
     lists = {
         "missing": keys.missing_keys,
         "unexpected": keys.unexpected_keys,

@@ -1,4 +1,4 @@
-"""Gradients held in bounds: clip_grad_norm_, clip_grad_value_."""
+"""Gradient clipping, and parameters_to_vector."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import numpy
 
 from holdfast.base.errors import BadInput
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute import functional as F
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
 def _gradients(parameters: Any) -> list[CustomTensor]:
@@ -38,9 +39,10 @@ def clip_grad_norm_(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> CustomTensor:
-    """Scale all gradients so that their common norm is at most `max_norm`; returns the old norm.
+    """Scale all gradients so that their total norm is at most `max_norm`; returns the old norm.
 
-    Raises BadInput for a norm that is no number, if `error_if_nonfinite`; nothing is changed then.
+    Raises BadInput for a norm of NaN or infinity if `error_if_nonfinite`; nothing is changed
+    then.
     """
     gradients = _gradients(parameters)
     max_norm, norm_type = _number("max_norm", max_norm), _number("norm_type", norm_type)
@@ -55,7 +57,7 @@ def clip_grad_norm_(
     if error_if_nonfinite and not math.isfinite(total):
         raise BadInput(
             f"the norm of the gradients is {total}",
-            expected="gradients that are numbers",
+            expected="finite gradients",
             hint="error_if_nonfinite=False, or a smaller learning rate",
         )
     share = min(max_norm / (total + 1e-6), 1.0)  # a NaN stays one, as in torch
@@ -71,11 +73,11 @@ def _number(name: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError) as exc:
-        raise BadInput(f"{name}={value!r} is no number", expected="a number") from exc
+        raise BadInput(f"{name}={value!r} is not a number", expected="a number") from exc
 
 
 def _norm(array: Any, kind: float) -> float:
-    """One tensor's norm; squares are summed in float64, so that they cannot overflow."""
+    """One tensor's norm; squares are summed in float64 to avoid overflow."""
     flat = numpy.abs(array.ravel()).astype(numpy.float64)
     if not flat.size:
         return 0.0
@@ -95,7 +97,7 @@ def clip_grad_value_(
     clip_value: float,
     foreach: bool | None = None,
 ) -> None:
-    """Bring every gradient between -clip_value and clip_value."""
+    """Clip every gradient to [-clip_value, clip_value]."""
     bound = abs(_number("clip_value", clip_value))
     for gradient in _gradients(parameters):
         array = gradient.data
@@ -104,7 +106,5 @@ def clip_grad_value_(
 
 
 def parameters_to_vector(parameters: Iterable[CustomTensor]) -> CustomTensor:
-    """All parameters one after the other."""
-    from holdfast.compute import functional as F
-
+    """All parameters, flattened and concatenated."""
     return F.cat([F.reshape(p, [-1]) for p in parameters], 0)

@@ -67,7 +67,7 @@ def _forward(name: str) -> Callable[..., Any]:
 
 
 def add() -> None:
-    """Put the aliases into the table, with the overloads their ops have by now."""
+    """Add the aliases to the table, with all overloads that their ops have."""
     for alias, name in ALIASES.items():
         for one in tuple(PACKETS[name]):
             op(one.schema.text.replace(name, alias, 1), decomposition=_forward(name))

@@ -1,6 +1,6 @@
-"""Ops that draw random numbers, from the generator of `holdfast.compute.random`.
+"""Ops that draw random numbers from the generator of `holdfast.compute.random`.
 
-Promise: for one seed they are the numbers torch draws on a CPU, to the last bits of a logarithm.
+For one seed they are the numbers that torch draws on a CPU, up to rounding of logarithms.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy
 
-from holdfast.compute import dtype as formats
-from holdfast.compute.ops.factory import LIKE, SIZED
+from holdfast.compute import dtype as dtypes
+from holdfast.compute.ops.layout.factory import LIKE, SIZED
 from holdfast.compute.ops.rules import LIKE_SELF, Meta, rule
 from holdfast.compute.ops.table import Op, op
 
@@ -30,13 +30,13 @@ op("randint_like.Tensor(Tensor self, Tensor high, *, ScalarType? dtype=None) -> 
    effect=True)  # fmt: skip
 
 
-def _permutation(op: Op, bound: dict[str, Any]) -> Meta:
-    return Meta((bound["n"],), formats.asked(bound["dtype"], formats.INT64))
+def _infer_permutation(op: Op, bound: dict[str, Any]) -> Meta:
+    return Meta((bound["n"],), dtypes.dtype_or(bound["dtype"], dtypes.INT64))
 
 
-op("randperm(int n, *, ScalarType? dtype=long) -> Tensor", rule(_permutation), effect=True)
+op("randperm(int n, *, ScalarType? dtype=long) -> Tensor", rule(_infer_permutation), effect=True)
 
-# ---- in the shape of a tensor, whose numbers do not matter
+# ---- in the shape of a tensor
 
 op("uniform(Tensor self, float from=0., float to=1.) -> Tensor", LIKE_SELF, _NONE, effect=True)
 op("normal_functional(Tensor self, float mean=0., float std=1.) -> Tensor", LIKE_SELF, _NONE,
@@ -49,7 +49,7 @@ op("random(Tensor self) -> Tensor", LIKE_SELF, _NONE, effect=True)
 op("random.to(Tensor self, int to) -> Tensor", LIKE_SELF, _NONE, effect=True)
 op("random.from(Tensor self, int from, int? to) -> Tensor", LIKE_SELF, _NONE, effect=True)
 
-# ---- with chances or means given for each number
+# ---- with parameters for each element
 
 op("bernoulli(Tensor self) -> Tensor", LIKE_SELF, _NONE, effect=True)
 op("bernoulli.p(Tensor self, float p=0.5) -> Tensor", LIKE_SELF, _NONE, effect=True)
@@ -57,26 +57,26 @@ op("bernoulli.Tensor(Tensor self, Tensor p) -> Tensor", LIKE_SELF,
    {"self": "zeros_like(grad)", "p": "zeros_like(p)"}, effect=True)  # fmt: skip
 
 
-def _drawn(op: Op, bound: dict[str, Any]) -> Meta:
+def _infer_random(op: Op, bound: dict[str, Any]) -> Meta:
     given = [bound[n] for n in ("mean", "std") if hasattr(bound[n], "shape")]
     shape = numpy.broadcast_shapes(*(one.shape for one in given))
-    return Meta(shape, formats.result_type(*given))
+    return Meta(shape, dtypes.result_type(*given))
 
 
-op("normal.Tensor_float(Tensor mean, float std=1.) -> Tensor", rule(_drawn),
+op("normal.Tensor_float(Tensor mean, float std=1.) -> Tensor", rule(_infer_random),
    {"mean": "zeros_like(grad)"}, effect=True)  # fmt: skip
-op("normal.float_Tensor(float mean, Tensor std) -> Tensor", rule(_drawn),
+op("normal.float_Tensor(float mean, Tensor std) -> Tensor", rule(_infer_random),
    {"std": "zeros_like(grad)"}, effect=True)  # fmt: skip
-op("normal.Tensor_Tensor(Tensor mean, Tensor std) -> Tensor", rule(_drawn),
+op("normal.Tensor_Tensor(Tensor mean, Tensor std) -> Tensor", rule(_infer_random),
    {"mean": "zeros_like(mean)", "std": "zeros_like(std)"}, effect=True)  # fmt: skip
 op("normal.float_float(float mean, float std, int[] size, *, ScalarType? dtype=None) -> Tensor",
    SIZED, effect=True)  # fmt: skip
 
 
-def _multinomial(op: Op, bound: dict[str, Any]) -> Meta:
+def _infer_multinomial(op: Op, bound: dict[str, Any]) -> Meta:
     of = bound["self"]
-    return Meta((*of.shape[:-1], bound["num_samples"]), formats.INT64)
+    return Meta((*of.shape[:-1], bound["num_samples"]), dtypes.INT64)
 
 
 op("multinomial(Tensor self, int num_samples, bool replacement=False) -> Tensor",
-   rule(_multinomial), effect=True)  # fmt: skip
+   rule(_infer_multinomial), effect=True)  # fmt: skip

@@ -1,21 +1,18 @@
-"""The table: every op by its ATen name.
+"""The op table: one `Op` for each overload, by ATen name.
 
-Covers: one `Op` for each overload (signature, rule, gradient, decomposition), looking one up.
-Leaves to others: kernels (engines), taking gradients (autograd).
-Promise: a name is in the table once; in-place and out= forms are not in it, they follow from the
-functional op.
+In-place and out= forms are not in the table; they follow from the functional op.
 
-A gradient is a line for each input, in the words of the op's own signature:
+A gradient is a line of code for each input, with the parameter names of the op's signature:
 
     op("mul.Tensor(Tensor self, Tensor other) -> Tensor", POINTWISE,
        {"self": "grad * conj(other)", "other": "grad * conj(self)"})
 
-`grad` is the gradient of the first result (`grads` the tuple, for ops with several), `result` or
-`result0`, `result1` … are what the op returned, every other name is an argument, an op of this
-table, or a word of `gradients`. A line for several inputs ("input, weight, bias") returns a
-tuple, and `mask` says which of them are wanted. Sums over broadcast dimensions and casts to the
-input's format happen by themselves. A name that is used only as `x.shape`, `x.dtype` or `x.ndim`
-does not keep the tensor alive, nor does a list that is only used as `[t.shape for t in tensors]`.
+`grad` is the gradient of the first result, `grads` the tuple of all; `result` (or `result0`,
+`result1` …) is what the op returned. Every other name is an argument, an op of this table, or a
+function of `autograd.formulas`. A line for several inputs ("input, weight, bias") returns a
+tuple; `mask` says which of them are needed. Sums over broadcast dimensions and casts to the
+input's dtype are automatic. A name used only as `x.shape`, `x.dtype` or `x.ndim` does not keep
+the tensor alive, nor does a list used only as `[t.shape for t in tensors]`.
 """
 
 from __future__ import annotations
@@ -26,12 +23,12 @@ from typing import Any
 
 from holdfast.base.errors import AlreadyRegistered, NotFound
 from holdfast.compute.ops.rules import COMPUTED, Rule
-from holdfast.compute.schema import Schema, parse
+from holdfast.compute.ops.schema import Schema, parse
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
-    """One overload: what goes in, what comes out, how it is differentiated and taken apart."""
+    """One overload: signature, shape rule, gradient and decomposition."""
 
     schema: Schema
     rule: Rule
@@ -41,12 +38,13 @@ class Op:
 
     @property
     def name(self) -> str:
-        """The key in the table."""
         return self.schema.name
 
     @property
     def constant(self) -> bool:
-        """Whether results do not depend on the numbers of its arguments: no gradient is missing."""
+        """Whether results do not depend on the arguments' elements, so that no gradient is
+        missing.
+        """
         base = self.schema.base
         return (
             self.effect
@@ -70,9 +68,9 @@ def op(
     *,
     effect: bool = False,
 ) -> Op:
-    """Put an op into the table.
+    """Add an op to the table.
 
-    `effect`: calling it twice with the same arguments may give two results (random numbers).
+    `effect`: two calls with the same arguments may return different results (random numbers).
     """
     made = Op(parse(text), rule, gradient or {}, decomposition, effect)
     if made.name in OPS:
@@ -83,7 +81,7 @@ def op(
 
 
 def composite(text: str, gradient: Mapping[str, str] | None = None) -> Callable[..., Any]:
-    """A decorator: the function below takes the op apart into other ops of the table."""
+    """Decorator: the function computes the op by other ops of the table."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         op(text, COMPUTED, gradient, function)

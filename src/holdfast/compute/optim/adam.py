@@ -1,4 +1,4 @@
-"""Adam and AdamW: steps in units of how much a gradient varies."""
+"""Adam and AdamW."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from holdfast.base.errors import BadInput
 from holdfast.compute.optim import update
-from holdfast.compute.optim.optimizer import Optimizer, Params, check, steps_of
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.optim.optimizer import Optimizer, Params, check, count_step
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
 class Adam(Optimizer):
-    """Kingma and Ba (2015); with `amsgrad`, Reddi and others (2018)."""
+    """Kingma and Ba (2015); with `amsgrad`, Reddi et al. (2018)."""
 
     _decoupled = False
     _ranges = dict.fromkeys(("lr", "eps", "weight_decay"), (0, math.inf)) | {"betas": (0, 1)}
@@ -55,8 +55,8 @@ class Adam(Optimizer):
         self, parameter: CustomTensor, group: dict[str, Any], state: dict[str, Any]
     ) -> None:
         names = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else [])]
-        step = steps_of(state)
-        states = [self._kept(parameter, state, name) for name in names]
+        step = count_step(state)
+        states = [self._state_tensor(parameter, state, name) for name in names]
         (first, second), lr = group["betas"], group["lr"]
         size = lr / (1 - first**step)
         root = math.sqrt(1 - second**step)
@@ -69,7 +69,7 @@ class Adam(Optimizer):
             spare, other = scratch
             if shrink != 1.0:
                 xp.multiply(p, shrink, out=p)
-            g = update.effective(xp, p, g, spare, group["maximize"], decay)
+            g = update.effective_gradient(xp, p, g, spare, group["maximize"], decay)
             xp.subtract(g, mean, out=other)
             xp.multiply(other, 1 - first, out=other)
             xp.add(mean, other, out=mean)
@@ -89,7 +89,7 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam whose weight decay acts on the parameter itself: Loshchilov and Hutter (2019)."""
+    """Adam with decoupled weight decay: Loshchilov and Hutter (2019)."""
 
     _decoupled = True
 
@@ -108,7 +108,7 @@ class AdamW(Adam):
 
 
 class CustomAdam(Adam):
-    """Adam with the names specification 003 gives: `parameters`, `lr`, `m` and `v`."""
+    """Adam with the names of specification 003: `parameters`, `lr`, `m` and `v`."""
 
     def __init__(self, parameters: Params, lr: float = 0.001, **options: Any) -> None:
         super().__init__(parameters, lr, **options)
@@ -126,12 +126,12 @@ class CustomAdam(Adam):
 
     @property
     def m(self) -> dict[int, CustomTensor]:
-        """The first moment of each parameter that was changed, by its place."""
+        """The first moment of each updated parameter, by its index."""
         return self._moments("exp_avg")
 
     @property
     def v(self) -> dict[int, CustomTensor]:
-        """The second moment of each parameter that was changed, by its place."""
+        """The second moment of each updated parameter, by its index."""
         return self._moments("exp_avg_sq")
 
     def _moments(self, name: str) -> dict[int, CustomTensor]:

@@ -10,7 +10,7 @@ from holdfast.compute.optim.optimizer import Optimizer
 
 
 class Rates:
-    """What all schedulers share: the optimizer whose rates they set, and a state."""
+    """The optimizer whose rates a scheduler sets, and the scheduler's state."""
 
     optimizer: Optimizer
     _last: list[float]
@@ -20,7 +20,7 @@ class Rates:
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def get_last_lr(self) -> list[float]:
-        """What was set last."""
+        """The rates that were set last."""
         return self._last
 
     def state_dict(self) -> dict[str, Any]:
@@ -28,7 +28,7 @@ class Rates:
         return {k: v for k, v in vars(self).items() if k != "optimizer" and not _has_function(v)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where that state was. Raises BadInput for what is no state."""
+        """Continue from a state. Raises BadInput if it is none."""
         if not isinstance(state_dict, Mapping):
             raise BadInput(
                 f"a {type(state_dict).__name__} is no state of {type(self).__name__}",
@@ -38,7 +38,7 @@ class Rates:
 
 
 def groups_of(optimizer: Any, scheduler: str) -> list[dict[str, Any]]:
-    """The groups of an optimizer. Raises BadInput for what is none."""
+    """The parameter groups of an optimizer. Raises BadInput."""
     if not isinstance(optimizer, Optimizer):
         raise BadInput(
             f"{scheduler} was given a {type(optimizer).__name__}", expected="an optimizer"
@@ -46,8 +46,8 @@ def groups_of(optimizer: Any, scheduler: str) -> list[dict[str, Any]]:
     return optimizer.param_groups
 
 
-def for_each(name: str, value: Any, count: int) -> list[Any]:
-    """One value for every group, from one for all or one for each. Raises BadInput."""
+def one_per_group(name: str, value: Any, count: int) -> list[Any]:
+    """One value for each group, from a list or a single one. Raises BadInput."""
     listed = list(value) if isinstance(value, list | tuple) else [value] * count
     if len(listed) != count:
         raise BadInput(
@@ -57,15 +57,15 @@ def for_each(name: str, value: Any, count: int) -> list[Any]:
     return listed
 
 
-def counted(scheduler: str, name: str, value: Any) -> Any:
-    """A number of epochs. Raises BadInput for one below 1."""
+def check_count(scheduler: str, name: str, value: Any) -> Any:
+    """Return a number of epochs. Raises BadInput if it is below 1."""
     if not isinstance(value, int | float) or not value >= 1:
         raise BadInput(f"{scheduler} cannot have {name}={value!r}", expected="at least 1")
     return value
 
 
-def factor_of(scheduler: str, name: str, value: Any) -> Any:
-    """A number to multiply by. Raises BadInput for what is none."""
+def check_factor(scheduler: str, name: str, value: Any) -> Any:
+    """Return a factor. Raises BadInput if it is not a number."""
     value = value.item() if hasattr(value, "item") else value
     if not isinstance(value, int | float):
         raise BadInput(f"{scheduler} cannot have {name}={value!r}", expected="a number")
@@ -77,7 +77,7 @@ def _has_function(value: Any) -> bool:
 
 
 class LRScheduler(Rates):
-    """Sets the `lr` of every group; subclasses write `get_lr`."""
+    """Sets the `lr` of every group; subclasses define `get_lr`."""
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         self.optimizer = optimizer
@@ -95,17 +95,17 @@ class LRScheduler(Rates):
         self.step()
 
     def get_lr(self) -> list[float]:
-        """The rate of each group for `last_epoch`, from the rates now."""
+        """The rate of each group for `last_epoch`, from the current rates."""
         raise NotImplementedError
 
-    def _closed(self) -> list[float]:
-        """The rate of each group for `last_epoch`, whatever the rates are now."""
+    def _closed_form(self) -> list[float]:
+        """The rate of each group for `last_epoch`, independent of the current rates."""
         return self.get_lr()
 
     def step(self, epoch: int | None = None) -> None:
-        """Go one epoch on, or to an epoch."""
+        """Advance by one epoch, or to `epoch`."""
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
-        self._set(self.get_lr() if epoch is None else self._closed())
+        self._set(self.get_lr() if epoch is None else self._closed_form())
 
     def _set(self, rates: Sequence[float]) -> None:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):

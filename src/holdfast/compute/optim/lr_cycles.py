@@ -1,4 +1,4 @@
-"""Rates that go through phases, follow a number, or follow other schedulers."""
+"""Schedulers with phases, on a plateau, or in sequence."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from bisect import bisect_right
 from typing import Any
 
 from holdfast.base.errors import BadInput, Misuse
-from holdfast.compute.optim.lr_base import LRScheduler, Rates, for_each, groups_of
+from holdfast.compute.optim.lr_base import LRScheduler, Rates, groups_of, one_per_group
 from holdfast.compute.optim.optimizer import Optimizer
 
 
 class OneCycleLR(LRScheduler):
-    """Up to `max_lr` and far down again in `total_steps`, momentum the other way (Smith 2018)."""
+    """Up to `max_lr` and down again in `total_steps`; momentum inversely (Smith 2018)."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class OneCycleLR(LRScheduler):
             raise BadInput(f"OneCycleLR cannot have pct_start={pct_start}", expected="0 to 1")
         self.total_steps, self.anneal_strategy = total_steps, anneal_strategy
         self.cycle_momentum = cycle_momentum
-        highest = for_each("max_lr", max_lr, len(groups_of(optimizer, "OneCycleLR")))
+        highest = one_per_group("max_lr", max_lr, len(groups_of(optimizer, "OneCycleLR")))
         low, high = base_momentum, max_momentum
         self._starts = [rate / div_factor for rate in highest]
         ends = [start / final_div_factor for start in self._starts]
@@ -71,12 +71,12 @@ class OneCycleLR(LRScheduler):
         if self.last_epoch > self.total_steps:
             raise Misuse(
                 f"OneCycleLR is at step {self.last_epoch} of {self.total_steps}",
-                expected="no more steps than it was told",
+                expected="no more steps than total_steps",
             )
         begin = 0.0
         for place, (end, starts, ends, before, after) in enumerate(self._phases):
             if self.last_epoch <= end or place == len(self._phases) - 1:
-                # A phase without length is at its end.
+                # A phase of length 0 is at its end.
                 share = (self.last_epoch - begin) / (end - begin) if end != begin else 1.0
                 self._set_momentum(self._between(before, after, share))
                 pairs = zip(starts, ends, strict=True)
@@ -93,7 +93,7 @@ class OneCycleLR(LRScheduler):
 
 
 class ReduceLROnPlateau(Rates):
-    """Times `factor` when a number has not become better for `patience` epochs."""
+    """Multiply by `factor` when a metric has not improved for `patience` epochs."""
 
     def __init__(
         self,
@@ -118,13 +118,13 @@ class ReduceLROnPlateau(Rates):
         self.mode, self.factor, self.patience = mode, factor, patience
         self.threshold, self.threshold_mode = threshold, threshold_mode
         self.cooldown, self.eps = cooldown, eps
-        self.min_lrs = for_each("min_lr", min_lr, count)
+        self.min_lrs = one_per_group("min_lr", min_lr, count)
         self.best = math.inf if mode == "min" else -math.inf
         self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
         self._last = self._rates
 
     def step(self, metrics: Any, epoch: int | None = None) -> None:
-        """Look at a number, and slow down where it no longer helps."""
+        """Report the metric of an epoch."""
         now = metrics.item() if hasattr(metrics, "item") else metrics
         if not isinstance(now, int | float):
             raise BadInput(
@@ -159,7 +159,7 @@ class ReduceLROnPlateau(Rates):
 
 
 class SequentialLR(LRScheduler):
-    """Schedulers one after the other; each begins anew at its milestone."""
+    """Schedulers in sequence; each starts at its milestone."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class SequentialLR(LRScheduler):
         self._last = schedulers[0].get_last_lr()
 
     def step(self, epoch: int | None = None) -> None:
-        """Go one epoch on."""
+        """Advance by one epoch."""
         self.last_epoch += 1
         place = bisect_right(self._milestones, self.last_epoch)
         scheduler = self._schedulers[place]
@@ -206,7 +206,7 @@ class SequentialLR(LRScheduler):
         return {**kept, "_schedulers": [s.state_dict() for s in self._schedulers]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where that state was."""
+        """Continue from a state."""
         rest = dict(state_dict)
         for scheduler, state in zip(self._schedulers, rest.pop("_schedulers"), strict=True):
             scheduler.load_state_dict(state)

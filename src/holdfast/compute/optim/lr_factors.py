@@ -1,4 +1,4 @@
-"""Rates that are the first rate times a factor of the epoch."""
+"""Schedulers whose rate is the first rate times a factor of the epoch."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from holdfast.base.errors import BadInput
-from holdfast.compute.optim.lr_base import LRScheduler, counted, factor_of, groups_of
+from holdfast.compute.optim.lr_base import LRScheduler, check_count, check_factor, groups_of
 from holdfast.compute.optim.optimizer import Optimizer
 
 
 class _Factor(LRScheduler):
-    """The first rate times a factor of the epoch, reached from the rate before."""
+    """The first rate times a factor of the epoch, computed from the rate before."""
 
     def _factor(self, epoch: int) -> float:
         raise NotImplementedError
@@ -21,10 +21,10 @@ class _Factor(LRScheduler):
     def get_lr(self) -> list[float]:
         now = self._factor(self.last_epoch)
         before = self._factor(self.last_epoch - 1) if self.last_epoch > 0 else 1.0
-        # Equal ones are told apart first: both may be 0.
+        # Compared first, because both may be 0.
         return self._rates if now == before else [rate * (now / before) for rate in self._rates]
 
-    def _closed(self) -> list[float]:
+    def _closed_form(self) -> list[float]:
         return [base * self._factor(self.last_epoch) for base in self.base_lrs]
 
 
@@ -34,8 +34,8 @@ class StepLR(_Factor):
     def __init__(
         self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
     ) -> None:
-        self.step_size = counted("StepLR", "step_size", step_size)
-        self.gamma = factor_of("StepLR", "gamma", gamma)
+        self.step_size = check_count("StepLR", "step_size", step_size)
+        self.gamma = check_factor("StepLR", "gamma", gamma)
         super().__init__(optimizer, last_epoch)
 
     def _factor(self, epoch: int) -> float:
@@ -57,7 +57,7 @@ class MultiStepLR(_Factor):
                 f"MultiStepLR cannot have milestones={milestones!r}", expected="a list of epochs"
             )
         self.milestones = Counter(milestones)
-        self.gamma = factor_of("MultiStepLR", "gamma", gamma)
+        self.gamma = check_factor("MultiStepLR", "gamma", gamma)
         super().__init__(optimizer, last_epoch)
 
     def _factor(self, epoch: int) -> float:
@@ -68,7 +68,7 @@ class ExponentialLR(_Factor):
     """Times `gamma` every epoch."""
 
     def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
-        self.gamma = factor_of("ExponentialLR", "gamma", gamma)
+        self.gamma = check_factor("ExponentialLR", "gamma", gamma)
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
@@ -95,7 +95,7 @@ class LinearLR(_Factor):
                 expected="a start above 0 and up to 1, an end from 0 to 1",
             )
         self.start_factor, self.end_factor = start_factor, end_factor
-        self.total_iters = counted("LinearLR", "total_iters", total_iters)
+        self.total_iters = check_count("LinearLR", "total_iters", total_iters)
         super().__init__(optimizer, last_epoch)
 
     def _factor(self, epoch: int) -> float:
@@ -123,7 +123,7 @@ class ConstantLR(_Factor):
 
 
 class LambdaLR(LRScheduler):
-    """The first rate times what a function says of the epoch; one for all groups, or for each."""
+    """The first rate times a function of the epoch; one for all groups, or one for each."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class LambdaLR(LRScheduler):
     def get_lr(self) -> list[float]:
         pairs = zip(self.base_lrs, self.lr_lambdas, strict=True)
         return [
-            base * factor_of("LambdaLR", "factor", function(self.last_epoch))
+            base * check_factor("LambdaLR", "factor", function(self.last_epoch))
             for base, function in pairs
         ]
 
@@ -159,8 +159,8 @@ class CosineAnnealingLR(LRScheduler):
         eta_min: float = 0.0,
         last_epoch: int = -1,
     ) -> None:
-        self.T_max = counted("CosineAnnealingLR", "T_max", T_max)
-        self.eta_min = factor_of("CosineAnnealingLR", "eta_min", eta_min)
+        self.T_max = check_count("CosineAnnealingLR", "T_max", T_max)
+        self.eta_min = check_factor("CosineAnnealingLR", "eta_min", eta_min)
         super().__init__(optimizer, last_epoch)
 
     def _height(self, epoch: int) -> float:
@@ -171,11 +171,11 @@ class CosineAnnealingLR(LRScheduler):
             return self._rates
         now, before = self._height(self.last_epoch), self._height(self.last_epoch - 1)
         if (self.last_epoch - 1 - self.T_max) % (2 * self.T_max) == 0:
-            # At the bottom nothing is left to be multiplied: up again by the first rate's share.
+            # At the minimum the rate cannot be multiplied: restart from the first rate.
             pairs = zip(self._rates, self.base_lrs, strict=True)
             return [rate + (base - self.eta_min) * now for rate, base in pairs]
         return [(rate - self.eta_min) * (now / before) + self.eta_min for rate in self._rates]
 
-    def _closed(self) -> list[float]:
+    def _closed_form(self) -> list[float]:
         height = self._height(self.last_epoch)
         return [self.eta_min + (base - self.eta_min) * height for base in self.base_lrs]

@@ -1,7 +1,6 @@
-"""Learning rates that change over time.
+"""Learning-rate schedulers with torch's values.
 
-Promise: the values are torch's. Where torch's rates follow from the rate before (so that several
-schedulers can act on one optimizer), these do too.
+As in torch, rates follow from the rate before, so several schedulers can act on one optimizer.
 """
 
 from __future__ import annotations

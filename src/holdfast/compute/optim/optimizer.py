@@ -1,7 +1,7 @@
-"""The base of optimizers: parameters in groups, options for each group, state for each parameter.
+"""`Optimizer`: parameters in groups, options for each group, state for each parameter.
 
-Promise: state_dict() has torch's layout and names, so that a state goes both ways between the two;
-a state that does not fit changes nothing.
+state_dict() has torch's layout and names, so states can be exchanged with torch. A state that
+does not fit changes nothing.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 import numpy
 
 from holdfast.base.errors import BadInput
-from holdfast.compute import autograd
-from holdfast.compute import dtype as formats
-from holdfast.compute.nn.convert import forget_gradient, to_host
-from holdfast.compute.schema import described
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute import dtype as dtypes
+from holdfast.compute.autograd import tape
+from holdfast.compute.nn.convert import clear_gradient, to_host
+from holdfast.compute.ops.schema import describe
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
 class Optimizer:
-    """Changes parameters by their gradients; subclasses write `_update`."""
+    """Updates parameters by their gradients; subclasses define `_update`."""
 
     # (low, high) of options, for the groups that come with options of their own
     _ranges: Mapping[str, tuple[float, float]] = {}
@@ -33,7 +33,7 @@ class Optimizer:
         self.param_groups: list[dict[str, Any]] = []
         if isinstance(params, CustomTensor):
             raise BadInput(
-                f"{type(self).__name__} was given {described(params)}",
+                f"{type(self).__name__} was given {describe(params)}",
                 expected="several parameters",
                 hint="module.parameters(), or [tensor]",
             )
@@ -54,7 +54,7 @@ class Optimizer:
             self.add_param_group(group)
 
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
-        """More parameters, with options of their own. Raises BadInput."""
+        """Add parameters with their own options. Raises BadInput."""
         if not isinstance(param_group, Mapping) or "params" not in param_group:
             raise BadInput(
                 f"{type(self).__name__} was given a {type(param_group).__name__} for a group",
@@ -75,13 +75,13 @@ class Optimizer:
     def _check_parameter(self, parameter: Any, known: set[int]) -> None:
         reason = None
         if not isinstance(parameter, CustomTensor):
-            reason = f"a {type(parameter).__name__} is no tensor"
+            reason = f"a {type(parameter).__name__} is not a tensor"
         elif not parameter.is_leaf:
-            reason = f"{described(parameter)} is the result of a computation"
-        elif formats.category(parameter.dtype) != formats.FLOATING:
-            reason = f"{described(parameter)} holds no real numbers with fractions"
+            reason = f"{describe(parameter)} is the result of a computation"
+        elif dtypes.category(parameter.dtype) != dtypes.FLOATING:
+            reason = f"{describe(parameter)} is not floating point"
         elif id(parameter) in known:
-            reason = f"{described(parameter)} is there twice"
+            reason = f"{describe(parameter)} is there twice"
         if reason:
             raise BadInput(
                 f"{type(self).__name__} cannot change this parameter: {reason}",
@@ -91,16 +91,16 @@ class Optimizer:
     # ---- steps
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients, or fill them with zeros."""
+        """Drop the gradients, or fill them with zeros."""
         for group in self.param_groups:
             for parameter in group["params"]:
-                forget_gradient(parameter, set_to_none)
+                clear_gradient(parameter, set_to_none)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Change every parameter that has a gradient; returns what `closure` returned."""
+        """Update every parameter that has a gradient; returns what `closure` returned."""
         loss = None
         if closure is not None:
-            with autograd.enable_grad():
+            with tape.enable_grad():
                 loss = closure()
         ready = [
             (parameter, group)
@@ -115,12 +115,12 @@ class Optimizer:
         return loss
 
     def _check_gradient(self, parameter: CustomTensor) -> None:
-        """Raise BadInput for a gradient that does not belong to its parameter."""
+        """Raise BadInput for a gradient that does not fit its parameter."""
         gradient: Any = parameter.grad
         if not isinstance(gradient, CustomTensor):
             reason = f"its gradient is a {type(gradient).__name__}"
         elif gradient.shape != parameter.shape or not gradient.is_floating_point():
-            reason = f"its gradient is {described(gradient)}"
+            reason = f"its gradient is {describe(gradient)}"
         elif not parameter.device.matches(gradient.device):
             reason = f"its gradient is on {gradient.device}, it is on {parameter.device}"
         elif not getattr(getattr(parameter._array, "flags", None), "writeable", True):
@@ -128,7 +128,7 @@ class Optimizer:
         else:
             return
         raise BadInput(
-            f"{type(self).__name__} cannot change the parameter {described(parameter)}: {reason}",
+            f"{type(self).__name__} cannot change the parameter {describe(parameter)}: {reason}",
             expected="a gradient of the parameter's shape, and memory of its own",
         )
 
@@ -137,18 +137,20 @@ class Optimizer:
     ) -> None:
         raise NotImplementedError
 
-    def _kept(self, parameter: CustomTensor, state: dict[str, Any], name: str) -> CustomTensor:
-        """A tensor of the state, of the parameter's shape; it begins with zeros."""
+    def _state_tensor(
+        self, parameter: CustomTensor, state: dict[str, Any], name: str
+    ) -> CustomTensor:
+        """A tensor of the state, in the parameter's shape; initially zeros."""
         found = state.get(name)
         if found is None:
             meta = (tuple(parameter.shape), parameter.dtype, parameter.device)
-            found = state[name] = CustomTensor._filled(0, meta)
+            found = state[name] = CustomTensor._full(0, meta)
         return found
 
     # ---- state
 
     def state_dict(self) -> dict[str, Any]:
-        """Options and state, with parameters as numbers."""
+        """Options and state, with parameters as indices."""
         numbers: dict[int, int] = {}
         groups = []
         for group in self.param_groups:
@@ -160,7 +162,7 @@ class Optimizer:
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over options and state, from here or from torch. Raises BadInput."""
+        """Load options and state, of this library or of torch. Raises BadInput."""
         groups, states = _parts(state_dict)
         sizes = [len(group["params"]) for group in groups]
         own = [len(group["params"]) for group in self.param_groups]
@@ -175,9 +177,9 @@ class Optimizer:
             for number, parameter in zip(group["params"], mine["params"], strict=True)
         }
         loaded = {
-            parameters[number]: {k: _loaded(v, parameters[number], k) for k, v in kept.items()}
+            parameters[number]: {k: _load_value(v, parameters[number], k) for k, v in kept.items()}
             for number, kept in states.items()
-            if number in parameters or _unknown(number)
+            if number in parameters or _unknown_parameter(number)
         }
         self.state.clear()
         self.state.update(loaded)
@@ -193,7 +195,7 @@ class Optimizer:
 
 
 def _parts(state: Any) -> tuple[Any, Any]:
-    """Groups and states. Raises BadInput where there are none."""
+    """Groups and states of a state_dict. Raises BadInput."""
     known = isinstance(state, Mapping) and "state" in state and "param_groups" in state
     if not known or any("params" not in group for group in state["param_groups"]):
         raise BadInput(
@@ -203,27 +205,27 @@ def _parts(state: Any) -> tuple[Any, Any]:
     return state["param_groups"], state["state"]
 
 
-def _unknown(number: Any) -> bool:
+def _unknown_parameter(number: Any) -> bool:
     raise BadInput(
-        f"the state is for a parameter {number!r} that no group has",
+        f"the state has a parameter {number!r} that no group has",
         expected="the state of an optimizer with the same groups",
     )
 
 
-def _loaded(value: Any, parameter: CustomTensor, name: str) -> Any:
+def _load_value(value: Any, parameter: CustomTensor, name: str) -> Any:
     if name == "step" or not hasattr(value, "shape"):
         return int(to_host(value)) if name == "step" else value
     array = to_host(value)
     if array.shape != tuple(parameter.shape):
         raise BadInput(
-            f"{name!r} of the state is {described(array)}, its parameter {described(parameter)}",
+            f"{name!r} of the state is {describe(array)}, its parameter {describe(parameter)}",
             expected="equal shapes",
         )
     return CustomTensor(array, parameter.device, parameter.dtype)
 
 
 def check(of: str, options: dict[str, Any], **ranges: tuple[float, float]) -> None:
-    """Raise BadInput for an option that is no number in [low, high); tensors become numbers."""
+    """Raise BadInput for an option that is not a number in [low, high); tensors become numbers."""
     for name, (low, high) in ranges.items():
         if hasattr(options[name], "item"):
             options[name] = options[name].item()
@@ -236,7 +238,7 @@ def check(of: str, options: dict[str, Any], **ranges: tuple[float, float]) -> No
                 )
 
 
-def steps_of(state: dict[str, Any]) -> int:
+def count_step(state: dict[str, Any]) -> int:
     """Count one more step."""
     state["step"] = state.get("step", 0) + 1
     return state["step"]

@@ -1,4 +1,4 @@
-"""RMSprop and Adagrad: steps divided by the root of squared gradients."""
+"""RMSprop and Adagrad."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 from holdfast.compute.nn.init import constant_
 from holdfast.compute.optim import update
-from holdfast.compute.optim.optimizer import Optimizer, Params, check, steps_of
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.optim.optimizer import Optimizer, Params, check, count_step
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
 class RMSprop(Optimizer):
-    """Divided by the root of a running mean of squares (Hinton's lecture); `centered` by the
-    running standard deviation (Graves 2013)."""
+    """Divide by the root of a running mean of squares (Hinton's lecture); `centered`: by the
+    running standard deviation (Graves 2013).
+    """
 
     _ranges = dict.fromkeys(("lr", "alpha", "eps", "momentum", "weight_decay"), (0, math.inf))
 
@@ -48,15 +49,15 @@ class RMSprop(Optimizer):
         names = ["square_avg"]
         names += ["momentum_buffer"] if group["momentum"] > 0 else []
         names += ["grad_avg"] if group["centered"] else []
-        steps_of(state)
-        states = [self._kept(parameter, state, name) for name in names]
+        count_step(state)
+        states = [self._state_tensor(parameter, state, name) for name in names]
         alpha, momentum = group["alpha"], group["momentum"]
 
         def change(xp: Any, p: Any, g: Any, kept: Sequence[Any], scratch: Sequence[Any]) -> None:
             by = dict(zip(names, kept, strict=True))
             spare, other, last = scratch
             square = by["square_avg"]
-            g = update.effective(xp, p, g, spare, group["maximize"], group["weight_decay"])
+            g = update.effective_gradient(xp, p, g, spare, group["maximize"], group["weight_decay"])
             xp.multiply(square, alpha, out=square)
             xp.multiply(g, g, out=other)
             xp.multiply(other, 1 - alpha, out=other)
@@ -81,7 +82,7 @@ class RMSprop(Optimizer):
 
 
 class Adagrad(Optimizer):
-    """Divided by the root of the sum of all squares so far: Duchi and others (2011)."""
+    """Divide by the root of the sum of all squares so far: Duchi et al. (2011)."""
 
     _ranges = dict.fromkeys(
         ("lr", "lr_decay", "eps", "weight_decay", "initial_accumulator_value"), (0, math.inf)
@@ -113,13 +114,14 @@ class Adagrad(Optimizer):
         self, parameter: CustomTensor, group: dict[str, Any], state: dict[str, Any]
     ) -> None:
         if "sum" not in state:
-            constant_(self._kept(parameter, state, "sum"), group["initial_accumulator_value"])
-        rate = group["lr"] / (1 + (steps_of(state) - 1) * group["lr_decay"])
+            sums = self._state_tensor(parameter, state, "sum")
+            constant_(sums, group["initial_accumulator_value"])
+        rate = group["lr"] / (1 + (count_step(state) - 1) * group["lr_decay"])
 
         def change(xp: Any, p: Any, g: Any, kept: Sequence[Any], scratch: Sequence[Any]) -> None:
             total = kept[0]
             spare, other = scratch
-            g = update.effective(xp, p, g, spare, group["maximize"], group["weight_decay"])
+            g = update.effective_gradient(xp, p, g, spare, group["maximize"], group["weight_decay"])
             xp.multiply(g, g, out=other)
             xp.add(total, other, out=total)
             xp.sqrt(total, out=other)

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent, with momentum."""
+"""Stochastic gradient descent with momentum."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from holdfast.base.errors import BadInput
 from holdfast.compute.optim import update
 from holdfast.compute.optim.optimizer import Optimizer, Params, check
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
 class SGD(Optimizer):
-    """parameter -= lr * gradient, or the gradients' running sum with `momentum`."""
+    """parameter -= lr * gradient, or a running sum of gradients with `momentum`."""
 
     _ranges = dict.fromkeys(("lr", "momentum", "weight_decay"), (0, math.inf))
 
@@ -50,11 +50,11 @@ class SGD(Optimizer):
     ) -> None:
         momentum, first = group["momentum"], state.get("momentum_buffer") is None
         damping = 1.0 if first else 1.0 - group["dampening"]
-        states = [self._kept(parameter, state, "momentum_buffer")] if momentum else []
+        states = [self._state_tensor(parameter, state, "momentum_buffer")] if momentum else []
 
         def change(xp: Any, p: Any, g: Any, kept: Sequence[Any], scratch: Sequence[Any]) -> None:
             spare, other = scratch
-            g = update.effective(xp, p, g, spare, group["maximize"], group["weight_decay"])
+            g = update.effective_gradient(xp, p, g, spare, group["maximize"], group["weight_decay"])
             if kept:
                 buffer = kept[0]
                 xp.multiply(buffer, momentum, out=buffer)

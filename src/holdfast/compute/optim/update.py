@@ -1,10 +1,9 @@
-"""How an optimizer's arithmetic runs: block by block on NumPy, op by op elsewhere.
+"""Runs an optimizer's update: block by block on NumPy, op by op on other engines.
 
 An update is written once, against a few functions with `out=` (`multiply`, `add`, `sqrt` …) and
-scratch memory that is handed in. On the NumPy engine those are NumPy's own, and the arrays are
-blocks that stay in the cache: a step of Adam takes a dozen passes over five arrays, and whole
-arrays would go to memory and back for each of them. Other engines get whole tensors and the ops
-of the table.
+scratch memory. On the NumPy engine those are NumPy's own, and the arrays are blocks that stay
+in the cache: a step of Adam makes a dozen passes over five arrays, and whole arrays would go to
+memory and back for each of them. Other engines get whole tensors and the ops of the table.
 """
 
 from __future__ import annotations
@@ -14,11 +13,13 @@ from typing import Any
 
 import numpy
 
-from holdfast.compute import autograd, functional, threads
-from holdfast.compute import dtype as formats
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute import dtype as dtypes
+from holdfast.compute import functional
+from holdfast.compute.autograd import tape
+from holdfast.compute.engines.numpy import threads
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
-BLOCK = 32768  # numbers: with five arrays and three of scratch 1 MB, which a core's cache holds
+BLOCK = 32768  # elements: five arrays and three of scratch take 1 MB, which fits a core's cache
 _LEAST = 4  # blocks for which another thread is worth waking
 
 # update(xp, parameter, gradient, states, scratch): changes parameter and states, and the scratch.
@@ -26,7 +27,7 @@ Update = Callable[[Any, Any, Any, Sequence[Any], Sequence[Any]], None]
 
 
 class _Ops:
-    """NumPy's names over the op table."""
+    """NumPy's function names, on the op table."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(functional, _NAMES.get(name, name))
@@ -43,7 +44,7 @@ def run(
     gradient: Any = parameter.grad
     engine = parameter.device.engine
     if engine.name == "numpy":
-        _blocked(update, parameter._array, gradient._array, [s._array for s in states], scratch)
+        _run_blocks(update, parameter._array, gradient._array, [s._array for s in states], scratch)
     else:
         made = [
             CustomTensor._wrap(
@@ -51,18 +52,18 @@ def run(
             )
             for _ in range(scratch)
         ]
-        with autograd.no_grad():
+        with tape.no_grad():
             update(_ops, parameter, gradient, states, made)
     for tensor in (parameter, *states):
         tensor._touch()
 
 
-def _blocked(
+def _run_blocks(
     update: Update, parameter: Any, gradient: Any, states: Sequence[Any], scratch: int
 ) -> None:
     changed = [parameter, *states]
     flat = [_flat(a) for a in changed]
-    if any(f is None for f in flat):  # a view with gaps: on copies, then back
+    if any(f is None for f in flat):  # not contiguous: update copies, then write them back
         flat = [numpy.ascontiguousarray(a).reshape(-1) for a in changed]
         _blocks(update, flat, numpy.ascontiguousarray(gradient).reshape(-1), scratch)
         for target, source in zip(changed, flat, strict=True):
@@ -72,12 +73,12 @@ def _blocked(
 
 
 def _flat(array: Any) -> Any:
-    """The same memory as one line; None where that cannot be."""
+    """The same memory flattened; None if it is not contiguous."""
     return array.reshape(-1) if array.flags.c_contiguous else None
 
 
 def _blocks(update: Update, changed: Sequence[Any], gradient: Any, scratch: int) -> None:
-    """All blocks, each thread with a run of them."""
+    """Run all blocks; each thread takes a contiguous range."""
     size = changed[0].size
     teams = min(threads.get_num_threads(), size // (_LEAST * BLOCK)) or 1
     run_of = -(-size // (teams * BLOCK)) * BLOCK
@@ -90,7 +91,7 @@ def _blocks(update: Update, changed: Sequence[Any], gradient: Any, scratch: int)
 
 
 def _in_turn(update: Update, changed: Sequence[Any], gradient: Any, scratch: int) -> None:
-    kind = formats.working(changed[0].dtype)
+    kind = dtypes.working(changed[0].dtype)
     narrow = kind != changed[0].dtype
     size = changed[0].size
     memory = [numpy.empty(min(size, BLOCK), kind) for _ in range(scratch)]
@@ -106,10 +107,10 @@ def _in_turn(update: Update, changed: Sequence[Any], gradient: Any, scratch: int
                 target[...] = source
 
 
-def effective(
+def effective_gradient(
     xp: Any, parameter: Any, gradient: Any, scratch: Any, maximize: bool, weight_decay: float
 ) -> Any:
-    """The gradient to follow: turned around to maximize, pulled to 0 by weight decay."""
+    """The gradient, negated to maximize, with weight decay added."""
     if maximize:
         gradient = xp.negative(gradient, out=scratch)
     if weight_decay:

@@ -1,11 +1,20 @@
-"""Quantization: whole numbers in place of floats.
+"""Quantization: integers in place of floats.
 
-quant.quantize_weights(model)            # int8 weights, float arithmetic
-quant.quantize_dynamic(model)            # int8 products, ranges found on the fly
-prepared = quant.prepare(model)          # run data through it, then
-quant.convert(prepared)                  # int8 products, fixed ranges
-quant.prepare_qat(model)                 # train it further, then convert
-print(quant.compare(model, quantized, batch))
+    quant.quantize_weights(model)            # int8 weights, float arithmetic
+    quant.quantize_dynamic(model)            # int8 products, ranges found on the fly
+    prepared = quant.prepare(model)          # run data through it, then
+    quant.convert(prepared)                  # int8 products, fixed ranges
+    quant.prepare_qat(model)                 # train it further, then convert
+    print(quant.compare(model, quantized, batch))
+
+Modules:
+
+    flows           from a float model to a quantized one
+    layers          QuantizedLinear, QuantizedConv2d
+    observers       ranges of what passes through a layer
+    report          the error and the bytes saved, layer by layer
+    scheme          scales, zero points, rounding, packing
+    training        layers that are trained with fake quantization
 """
 
 from __future__ import annotations

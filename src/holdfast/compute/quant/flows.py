@@ -1,8 +1,7 @@
-"""From a float model to one of whole numbers: weights alone, dynamic, static, trained for it.
+"""From a float model to a quantized one: weights only, dynamic, static, quantization-aware
+training.
 
-Covers: which layers are replaced, folding batch normalisation, calibration.
-Leaves to others: the layers (layers, training), ranges (observers), rounding (scheme).
-Promise: the model that is given stays as it is; a copy comes back.
+Every function returns a copy; the given model is not changed.
 """
 
 from __future__ import annotations
@@ -28,23 +27,23 @@ from holdfast.compute.quant.scheme import (
     quantize,
 )
 from holdfast.compute.quant.training import Learning
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
 def quantize_weights(model: Any, scheme: Scheme = INT8_CHANNELS) -> Any:
-    """A copy whose Linear and Conv2d keep whole numbers and compute in float."""
+    """A copy whose Linear and Conv2d store integer weights and compute in float."""
     _refuse_no_scheme(scheme)
-    return _replaced(model, lambda name, layer: _converted(layer, scheme, "weights"))
+    return _replace_layers(model, lambda name, layer: _convert_layer(layer, scheme, "weights"))
 
 
 def quantize_dynamic(model: Any, scheme: Scheme = INT8_CHANNELS) -> Any:
-    """A copy that multiplies whole numbers; each row of an input is rounded by its own range."""
+    """A copy that multiplies integers; each row of an input is scaled by its own range."""
     _refuse_groups(scheme)
-    return _replaced(model, lambda name, layer: _converted(layer, scheme, "dynamic"))
+    return _replace_layers(model, lambda name, layer: _convert_layer(layer, scheme, "dynamic"))
 
 
 class Observed(nn.Module):
-    """A layer and the observer of what it is given."""
+    """A layer and the observer of its inputs."""
 
     inner: Any
 
@@ -58,10 +57,10 @@ class Observed(nn.Module):
 
 
 def prepare(model: Any, observer: str = "histogram") -> Any:
-    """A copy to run typical data through, before `convert`; batch normalisation is folded in."""
+    """A copy to run typical data through before `convert`; batch normalization is folded in."""
     _refuse_other(model)
     folded = fold(copy.deepcopy(model).eval())
-    return _replaced(
+    return _replace_layers(
         folded, lambda name, layer: Observed(layer, observers.make(observer, name)), inplace=True
     )
 
@@ -69,13 +68,13 @@ def prepare(model: Any, observer: str = "histogram") -> Any:
 def prepare_qat(
     model: Any, weight: Scheme = INT8_CHANNELS, activation: Scheme = INT8_ACTIVATIONS
 ) -> Any:
-    """A copy to train further: it rounds as the quantized model will, and learns with that."""
+    """A copy to train further: it rounds as the quantized model will."""
     _refuse_other(model)
     _refuse_groups(weight)
     _refuse_spread(activation)
     training = model.training
     folded = fold(copy.deepcopy(model).eval())
-    made = _replaced(
+    made = _replace_layers(
         folded, lambda name, layer: Learning(layer, name, weight, activation), inplace=True
     )
     return made.train(training)
@@ -84,10 +83,10 @@ def prepare_qat(
 def convert(
     prepared: Any, weight: Scheme = INT8_CHANNELS, activation: Scheme = INT8_ACTIVATIONS
 ) -> Any:
-    """A copy of what `prepare` or `prepare_qat` made, with whole numbers and fixed ranges.
+    """A quantized copy of what `prepare` or `prepare_qat` returned, with fixed ranges.
 
-    After `prepare_qat` the schemes are those it was trained with. Raises Misuse for a layer that
-    has seen nothing.
+    After `prepare_qat` the schemes are those of the training. Raises Misuse for a layer that has
+    seen no data.
     """
     _refuse_groups(weight)
     _refuse_spread(activation)
@@ -96,15 +95,15 @@ def convert(
         if isinstance(layer, Learning):
             ranges = layer.of_input.parameters()
             chosen = layer.of_input.scheme, *ranges
-            return _converted(layer.inner, layer.of_weight.scheme, "static", chosen)
+            return _convert_layer(layer.inner, layer.of_weight.scheme, "static", chosen)
         low, high = layer.observer.range()
         ranges = parameters(activation, low, high, f"layer {name!r}")
-        return _converted(layer.inner, weight, "static", (activation, *ranges))
+        return _convert_layer(layer.inner, weight, "static", (activation, *ranges))
 
-    return _replaced(prepared, made, (Observed, Learning)).eval()
+    return _replace_layers(prepared, made, (Observed, Learning)).eval()
 
 
-def _converted(layer: Any, scheme: Scheme, how: str, activation: Any = None) -> Any:
+def _convert_layer(layer: Any, scheme: Scheme, how: str, activation: Any = None) -> Any:
     made = quantize(layer.weight.detach(), scheme)
     if isinstance(layer, nn.Linear):
         return QuantizedLinear(made, layer.bias, how, activation)
@@ -127,7 +126,7 @@ def _refuse_spread(scheme: Scheme) -> None:
     _refuse_no_scheme(scheme)
     if scheme.group or scheme.axis is not None:
         raise BadInput(
-            f"{scheme} cannot be had for what goes into a layer",
+            f"{scheme} cannot be used for the input of a layer",
             expected="a scheme with one scale for the tensor",
             hint=f"Scheme(bits={scheme.bits}, symmetric={scheme.symmetric})",
         )
@@ -143,7 +142,7 @@ def _refuse_groups(scheme: Scheme) -> None:
         )
     if scheme.axis not in (None, 0) or not scheme.symmetric:
         raise BadInput(
-            f"{scheme} cannot be had for a weight that is multiplied in whole numbers",
+            f"{scheme} cannot be used for a weight in an integer product",
             expected="a symmetric scheme, per tensor or per output channel (axis=0)",
         )
 
@@ -151,28 +150,28 @@ def _refuse_groups(scheme: Scheme) -> None:
 _LINEAR, _CONV = (nn.Linear, nn.CustomLinear), (nn.Conv2d, nn.CustomConv2d)
 
 
-def _usable(layer: Any) -> bool:
-    """Only the classes themselves: one made from them may compute something else."""
+def _is_quantizable(layer: Any) -> bool:
+    """Only the classes themselves: a subclass may compute something else."""
     if type(layer) in _LINEAR:
         return True
     return type(layer) in _CONV and layer.padding_mode == "zeros" and sides(layer) is not None
 
 
-def _replaced(
+def _replace_layers(
     model: Any,
     make: Callable[[str, Any], Any],
     kinds: tuple[type, ...] | None = None,
     inplace: bool = False,
 ) -> Any:
-    """A copy of the model with other layers in place of those that can be quantized."""
+    """A copy of the model with its quantizable layers replaced."""
     _refuse_other(model)
     root = nn.Sequential(model if inplace else copy.deepcopy(model))
-    made: dict[int, tuple[Any, Any]] = {}  # a layer with two names is one layer afterwards too
+    made: dict[int, tuple[Any, Any]] = {}  # a shared layer stays shared
     for path, parent in list(root.named_modules()):
         if isinstance(parent, Observed | Learning):
             continue
         for name, child in list(parent._modules.items()):
-            if isinstance(child, kinds) if kinds else _usable(child):
+            if isinstance(child, kinds) if kinds else _is_quantizable(child):
                 full = f"{path}.{name}".lstrip(".").removeprefix("0").lstrip(".")
                 if id(child) not in made:
                     made[id(child)] = child, make(full, child)
@@ -188,16 +187,16 @@ def _replaced(
 
 
 def fold(model: Any) -> Any:
-    """Multiply batch normalisation into the convolution before it, in place; returns the model.
+    """Fold batch normalization into the convolution before it, in place; returns the model.
 
-    Only neighbours inside of a Sequential, in evaluation mode, where the order is certain, and
-    only a convolution whose weights nothing else uses.
+    Only for neighbours inside a Sequential in evaluation mode, where the order is certain, and
+    only if nothing else uses the convolution's weights.
     """
     uses = _uses(model)
     for parent in list(model.modules()):
         if type(parent).forward is not nn.Sequential.forward:
             continue
-        # Not named_children(), which leaves a module out the second time.
+        # Not named_children(), which lists a shared module once.
         for (_, conv), (name, norm) in itertools.pairwise(list(parent._modules.items())):
             if type(conv) not in _CONV or type(norm) is not nn.BatchNorm2d:
                 continue

@@ -1,8 +1,7 @@
-"""Layers that keep whole numbers: what conversion puts in place of Linear and Conv2d.
+"""Quantized layers: QuantizedLinear, QuantizedConv2d.
 
-Covers: weights alone, weights and activations quantized on the fly, activations by fixed ranges.
-Promise: the weight is kept as int8 (4 bits: two in a byte) and in no other form; products of
-quantized activations and weights are products of whole numbers, exact in int32.
+The weight is stored as int8 only (4 bits: two in a byte). Products of quantized activations and
+weights are integer products, exact in int32.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ from typing import Any
 import numpy
 
 from holdfast.compute import functional as F
-from holdfast.compute.creation import from_numpy
 from holdfast.compute.nn.module import Module
 from holdfast.compute.quant.scheme import Quantized, Scheme
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors.creation import from_numpy
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 _STEPS = 127  # levels on each side of zero for activations quantized on the fly
 
 
 class QuantizedLayer(Module):
-    """What both layers share. `how` is "weights", "dynamic" or "static"."""
+    """The base of both layers. `how` is "weights", "dynamic" or "static"."""
 
     weight: Any
     weight_scale: Any
@@ -54,15 +53,15 @@ class QuantizedLayer(Module):
         return Quantized(self.weight, self.weight_scale, zeros, self.scheme, self.weight_shape)
 
     def _whole(self) -> CustomTensor:
-        """The weight's levels as int8: the buffer itself unless two are in a byte."""
+        """The weight's levels as int8: the buffer itself unless two are packed in a byte."""
         if self.scheme.bits == 4:
             return from_numpy(self.quantized().levels(), self.weight.device)
         return self.weight
 
     def _levels(self, input: CustomTensor) -> tuple[Any, Any, int]:
-        """The input as int8, the scale of its rows (or the one scale), and its zero point.
+        """The input as int8, the scale of its rows (or one scale), and its zero point.
 
-        A row with a NaN has the scale NaN, so that it is one in the output too.
+        A row with a NaN gets the scale NaN, so that its output is NaN too.
         """
         across = list(range(1, input.ndim))
         if self.activation is None:
@@ -81,14 +80,14 @@ class QuantizedLayer(Module):
         return level.to("int8"), scales, zero
 
     def _check(self, input: Any) -> None:
-        """Raise BadInput for what is no tensor of fractions."""
+        """Raise BadInput unless `input` is a floating-point tensor."""
         self.check_tensor(input)
         if not input.is_floating_point():
             raise self.refuse(
                 input, "it holds no fractions", "floating-point numbers", "tensor.to('float32')"
             )
 
-    def _dequantized(self, like: CustomTensor) -> CustomTensor:
+    def _dequantize(self, like: CustomTensor) -> CustomTensor:
         return self.quantized().dequantize().to(like.dtype)
 
     def extra_repr(self) -> str:
@@ -96,7 +95,7 @@ class QuantizedLayer(Module):
 
 
 class QuantizedLinear(QuantizedLayer):
-    """x @ weightᵀ + bias with a weight of whole numbers."""
+    """x @ weightᵀ + bias with an integer weight."""
 
     def forward(self, input: CustomTensor) -> CustomTensor:
         self._check(input)
@@ -104,7 +103,7 @@ class QuantizedLinear(QuantizedLayer):
         if not input.ndim or input.shape[-1] != columns:
             raise self.refuse(input, f"its last size is not {columns}", f"[..., {columns}]")
         if self.how == "weights":
-            return F.linear(input, self._dequantized(input), self.bias)
+            return F.linear(input, self._dequantize(input), self.bias)
         flat = input.reshape(-1, columns)
         levels, scale, zero = self._levels(flat)
         weight = self._whole()
@@ -117,7 +116,7 @@ class QuantizedLinear(QuantizedLayer):
 
 
 class QuantizedConv2d(QuantizedLayer):
-    """A convolution with a weight of whole numbers."""
+    """A convolution with an integer weight."""
 
     def __init__(self, made: Quantized, conv: Any, how: str, activation: Any = None) -> None:
         super().__init__(made, conv.bias, how, activation)
@@ -133,14 +132,14 @@ class QuantizedConv2d(QuantizedLayer):
                 f"[batch, {channels}, height, width] or [{channels}, height, width]",
             )
         if input.ndim == 3:
-            return F.squeeze(self._batched(F.unsqueeze(input, 0)), 0)
-        return self._batched(input)
+            return F.squeeze(self._add_batch(F.unsqueeze(input, 0)), 0)
+        return self._add_batch(input)
 
-    def _batched(self, input: CustomTensor) -> CustomTensor:
+    def _add_batch(self, input: CustomTensor) -> CustomTensor:
         stride, padding, dilation, groups = self.settings
         sizes = list(stride), list(padding), list(dilation)
         if self.how == "weights":
-            return F.conv2d(input, self._dequantized(input), self.bias, *sizes, groups)
+            return F.conv2d(input, self._dequantize(input), self.bias, *sizes, groups)
         levels, scale, zero = self._levels(input)
         weight = self._whole()
         sums = F.holdfast_int_conv2d(levels, weight, *sizes, groups, zero)
@@ -151,7 +150,7 @@ class QuantizedConv2d(QuantizedLayer):
 
 
 def sides(conv: Any) -> tuple[int, ...] | None:
-    """The padding of a convolution in numbers; None where one side needs more than the other."""
+    """The padding of a convolution as integers; None if it is not symmetric."""
     if not isinstance(conv.padding, str):
         return tuple(conv.padding)
     if conv.padding == "valid":

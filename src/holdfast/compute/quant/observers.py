@@ -1,9 +1,4 @@
-"""Observers: the range of what goes through a layer.
-
-Covers: smallest and largest, moving averages, per channel, ranges that leave outliers out.
-Leaves to others: what is done with a range (scheme).
-Promise: NaN and infinities are refused at once, by the name of the layer.
-"""
+"""Observers: the range of what passes through a layer. NaN and infinity raise at once."""
 
 from __future__ import annotations
 
@@ -12,11 +7,11 @@ from typing import Any
 import numpy
 
 from holdfast.base.errors import BadInput, Misuse
-from holdfast.compute.schema import described
+from holdfast.compute.ops.schema import describe
 
 
 class MinMax:
-    """The smallest and the largest number of all that was seen."""
+    """The minimum and maximum of everything seen."""
 
     def __init__(self, name: str = "", axis: int | None = None) -> None:
         self.name, self.axis = name, axis
@@ -24,13 +19,13 @@ class MinMax:
         self.high: Any = None
 
     def __call__(self, tensor: Any) -> None:
-        """Look at a batch. Raises BadInput for NaN and infinities."""
+        """Observe a batch. Raises BadInput for NaN and infinity."""
         array = numpy.asarray(tensor.data, numpy.float32)
         bad = array.size - int(numpy.isfinite(array).sum())
         if bad:
             raise BadInput(
-                f"layer {self.name!r} was given {bad} NaN or infinite numbers of {array.size} "
-                f"({described(tensor)})",
+                f"layer {self.name!r} received {bad} NaN or infinite elements of {array.size} "
+                f"({describe(tensor)})",
                 expected="finite numbers",
                 hint="a smaller learning rate, or look for the layer before it that overflows",
             )
@@ -49,10 +44,10 @@ class MinMax:
         return array.min(axis=dims), array.max(axis=dims)
 
     def range(self) -> tuple[Any, Any]:
-        """(lowest, highest). Raises Misuse where nothing was seen."""
+        """(lowest, highest). Raises Misuse if nothing was seen."""
         if self.low is None:
             raise Misuse(
-                f"layer {self.name!r} has seen no numbers",
+                f"layer {self.name!r} has seen no data",
                 expected="a few batches of typical data through the prepared model",
                 hint="for batch in data: prepared(batch)",
             )
@@ -60,7 +55,7 @@ class MinMax:
 
 
 class MovingAverage(MinMax):
-    """Ends that follow the batches slowly: one odd batch does not decide."""
+    """Moving averages of minimum and maximum, so that one outlier batch counts little."""
 
     def __init__(self, name: str = "", axis: int | None = None, momentum: float = 0.1) -> None:
         super().__init__(name, axis)
@@ -76,7 +71,7 @@ class MovingAverage(MinMax):
 
 
 class Histogram(MinMax):
-    """The range with the smallest squared error: outliers are cut off where that pays."""
+    """The range with the smallest squared error: outliers are clipped if that pays."""
 
     BINS = 1024
 
@@ -101,7 +96,7 @@ class Histogram(MinMax):
         if ends[0] == ends[1]:
             room = max(0.5, abs(ends[0]) / 2)
             ends = (ends[0] - room, ends[1] + room)
-        # In float64: the distance between the ends may be more than float32 can hold.
+        # In float64: the width of the range may exceed float32.
         counted = numpy.asarray(numbers, numpy.float64)
         self.counts += numpy.histogram(counted, self.BINS, ends, weights=weights)[0]
 
@@ -117,7 +112,7 @@ class Histogram(MinMax):
         return low, high
 
     def _error(self, centres: Any, low: float, high: float) -> float:
-        """Squared error of rounding to levels within low..high, and of cutting off outside."""
+        """The squared error of rounding inside low..high, and of clipping outside."""
         step = max((high - low) / self.levels, 1e-30)
         outside = numpy.maximum(centres - high, 0) + numpy.maximum(low - centres, 0)
         inside = step * step / 12

@@ -1,7 +1,4 @@
-"""What quantization costs, layer by layer.
-
-Covers: the error of each layer's output on given data, bytes before and after, as text and JSON.
-"""
+"""What quantization costs, layer by layer: output error and bytes, as text and JSON."""
 
 from __future__ import annotations
 
@@ -15,15 +12,16 @@ import numpy
 
 from holdfast.base.errors import BadInput
 from holdfast.base.units import format_bytes
-from holdfast.compute import autograd, nn
+from holdfast.compute import nn
+from holdfast.compute.autograd import tape
 from holdfast.compute.quant.flows import fold
 from holdfast.compute.quant.layers import QuantizedLayer
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One layer: how far its output is off, and what its weight takes."""
+    """One layer: its output error, and the bytes of its weight."""
 
     layer: str
     scheme: str
@@ -36,7 +34,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Rows, the worst first, and the error of the whole model's output."""
+    """Rows, worst first, and the error of the model's output."""
 
     rows: tuple[Row, ...]
     output_db: float
@@ -61,9 +59,9 @@ class Report:
 
 
 def compare(model: Any, quantized: Any, data: Any) -> Report:
-    """Run `data` (one batch) through both models and hold every quantized layer's output up.
+    """Run one batch `data` through both models, and compare the output of every quantized layer.
 
-    A layer is given what reaches it in its own model, so errors of the layers before count too.
+    A layer gets the input from its own model, so errors of earlier layers count too.
     """
     for one in (model, quantized):
         if not isinstance(one, nn.Module):
@@ -101,7 +99,7 @@ def _outputs(model: Any, names: list[str], data: Any) -> tuple[dict[str, Any], A
         handles.append(model.get_submodule(name).register_forward_hook(hook))
     modes = {module: module.training for module in model.modules()}
     try:
-        with autograd.no_grad():
+        with tape.no_grad():
             out = model.eval()(data)
     finally:
         for module, training in modes.items():
@@ -139,5 +137,5 @@ def _signal_db(expected: Any, found: Any) -> float:
 
 
 def nbytes(model: nn.Module) -> int:
-    """Bytes of everything the model keeps: parameters and buffers."""
+    """Bytes of all parameters and buffers."""
     return sum(t.nbytes for t in (*model.parameters(), *model.buffers()))

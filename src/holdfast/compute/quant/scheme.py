@@ -1,8 +1,6 @@
-"""How numbers become few levels: `Scheme`, `quantize`, `Quantized`.
+"""`Scheme`, `quantize`, `Quantized`: scales and zero points from ranges, rounding, 4-bit packing.
 
-Covers: scales and zero points from ranges, rounding, two 4-bit numbers in a byte, going back.
-Leaves to others: finding ranges over many batches (observers), layers.
-Promise: level = round(x / scale) + zero_point within low..high, rounded half to even as torch does.
+level = round(x / scale) + zero_point, clipped to low..high; half rounds to even, as in torch.
 """
 
 from __future__ import annotations
@@ -14,17 +12,17 @@ from typing import Any
 import numpy
 
 from holdfast.base.errors import BadInput
-from holdfast.compute.creation import from_numpy
-from holdfast.compute.schema import described
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.ops.schema import describe
+from holdfast.compute.tensors.creation import from_numpy
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
     """Levels of `bits` bits.
 
-    Symmetric levels have 0 in the middle and no zero point. `axis`: a scale for each channel along
-    it. `group`: a scale for each so many numbers along the last axis.
+    Symmetric levels have no zero point. `axis`: one scale for each channel along it. `group`:
+    one scale for each so many elements along the last axis.
     """
 
     bits: int = 8
@@ -34,10 +32,10 @@ class Scheme:
 
     def __post_init__(self) -> None:
         if not isinstance(self.bits, int) or not 2 <= self.bits <= 8:
-            raise BadInput(f"{self.bits!r} bits cannot be had", expected="2 to 8 bits")
+            raise BadInput(f"{self.bits!r} bits are not supported", expected="2 to 8 bits")
         if self.group is not None and (self.group < 1 or self.axis is not None):
             raise BadInput(
-                f"groups of {self.group} numbers along axis {self.axis} cannot be had",
+                f"groups of {self.group} elements along axis {self.axis} are not supported",
                 expected="a group of at least 1, and no axis beside it",
             )
 
@@ -66,7 +64,7 @@ INT4 = Scheme(bits=4, group=32)
 def parameters(scheme: Scheme, low: Any, high: Any, where: str = "the tensor") -> tuple[Any, Any]:
     """Scales (float32) and zero points (int32) that cover the ranges low..high.
 
-    Raises BadInput for ranges that are not numbers.
+    Raises BadInput for ranges that are not finite.
     """
     low, high = numpy.asarray(low, numpy.float64), numpy.asarray(high, numpy.float64)
     bad = ~(numpy.isfinite(low) & numpy.isfinite(high))
@@ -84,13 +82,13 @@ def parameters(scheme: Scheme, low: Any, high: Any, where: str = "the tensor") -
         scale = (high - low) / (scheme.high - scheme.low)
         zero = scheme.low - numpy.rint(low / numpy.where(scale > 0, scale, 1))
     scale = numpy.where(scale > 0, scale, 1.0).astype(numpy.float32)
-    # Numbers near the smallest float32 would have a scale of zero.
+    # For ranges near the smallest float32 the scale would be zero.
     scale = numpy.maximum(scale, numpy.finfo(numpy.float32).tiny)
     return scale, numpy.clip(zero, scheme.low, scheme.high).astype(numpy.int32)
 
 
 class Quantized:
-    """Whole numbers, and how to make numbers of them again."""
+    """Integer levels with their scales and zero points."""
 
     __slots__ = ("scale", "scheme", "shape", "values", "zero_point")
 
@@ -101,7 +99,7 @@ class Quantized:
         self.scheme, self.shape = scheme, tuple(shape)
 
     def dequantize(self) -> CustomTensor:
-        """The numbers that the levels stand for, in float32."""
+        """The float32 values of the levels."""
         levels = self.levels().astype(numpy.float32)
         spread = _spread(self.scheme, levels.shape)
         if self.scheme.group:
@@ -111,7 +109,7 @@ class Quantized:
         return from_numpy(numpy.asarray(made).reshape(self.shape), self.values.device)
 
     def levels(self) -> Any:
-        """The levels as an array of int8 in the shape of the numbers."""
+        """The levels as an int8 array in the original shape."""
         if self.scheme.bits == 4:
             return unpack(self.values.data, self.shape)
         return self.values.data.reshape(self.shape)
@@ -126,7 +124,7 @@ class Quantized:
 
 
 class _Spread:
-    """How scales lie beside numbers: the shape they have there, and the shape of the groups."""
+    """The shape of scales for broadcasting, and the shape with groups split off."""
 
     def __init__(self, scheme: Scheme, shape: tuple[int, ...]) -> None:
         self.grouped = shape
@@ -156,48 +154,48 @@ _spread = _Spread
 def quantize(
     tensor: Any, scheme: Scheme = INT8, scale: Any = None, zero_point: Any = None
 ) -> Quantized:
-    """Round a tensor to levels; scales come from its own range unless they are given.
+    """Round a tensor to levels; scales come from its own range unless given.
 
-    Raises BadInput for NaN, infinities, whole numbers, and shapes the scheme does not fit.
+    Raises BadInput for NaN, infinity, integers, and shapes that the scheme does not fit.
     """
     of = tensor if isinstance(tensor, CustomTensor) else CustomTensor(tensor)
     if not of.is_floating_point():
-        raise BadInput(f"cannot quantize {described(of)}", expected="floating-point numbers")
+        raise BadInput(f"cannot quantize {describe(of)}", expected="floating-point numbers")
     array = of.data.astype(numpy.float32)
     spread = _spread(scheme, array.shape)
     grouped = array.reshape(spread.grouped)
     if scale is None:
-        _refuse_bad(array, described(of))
+        _refuse_bad(array, describe(of))
         low, high = _range(grouped, spread.scales)
-        scale, zero_point = parameters(scheme, low, high, described(of))
-    scales = _given("scale", scale, numpy.float32, spread.scales)
+        scale, zero_point = parameters(scheme, low, high, describe(of))
+    scales = _check_given("scale", scale, numpy.float32, spread.scales)
     if not (numpy.isfinite(scales) & (scales > 0)).all():
         raise BadInput(
-            f"cannot quantize {described(of)} by a scale of {scales.min()}",
+            f"cannot quantize {describe(of)} by a scale of {scales.min()}",
             expected="scales above 0",
         )
     zeros = numpy.zeros(spread.scales, numpy.int32)
     if zero_point is not None:
-        zeros = _given("zero_point", zero_point, numpy.int32, spread.scales)
+        zeros = _check_given("zero_point", zero_point, numpy.int32, spread.scales)
     levels = numpy.clip(numpy.rint(grouped / scales) + zeros, scheme.low, scheme.high)
     levels = levels.astype(numpy.int8).reshape(array.shape)
     stored = pack(levels) if scheme.bits == 4 else levels
     parts = stored, scales.astype(numpy.float32).reshape(-1), zeros.astype(numpy.int32).reshape(-1)
-    values, kept_scales, kept_zeros = (_uploaded(part, of.device) for part in parts)
+    values, kept_scales, kept_zeros = (_upload(part, of.device) for part in parts)
     return Quantized(values, kept_scales, kept_zeros, scheme, array.shape)
 
 
-def _given(name: str, value: Any, kind: Any, shape: tuple[int, ...]) -> Any:
+def _check_given(name: str, value: Any, kind: Any, shape: tuple[int, ...]) -> Any:
     array = numpy.asarray(value.data if isinstance(value, CustomTensor) else value, kind)
     if array.size != math.prod(shape):
         raise BadInput(
-            f"{name} has {array.size} numbers",
+            f"{name} has {array.size} elements",
             expected=f"{math.prod(shape)}, one for each channel or group",
         )
     return array.reshape(shape)
 
 
-def _uploaded(array: Any, device: Any) -> CustomTensor:
+def _upload(array: Any, device: Any) -> CustomTensor:
     """A tensor in memory of the device's pool."""
     return CustomTensor._wrap(device.engine.upload(array), device)
 
@@ -213,14 +211,14 @@ def _refuse_bad(array: Any, what: str) -> None:
     bad = array.size - int(numpy.isfinite(array).sum())
     if bad:
         raise BadInput(
-            f"cannot quantize {what}: {bad} of {array.size} numbers are NaN or infinite",
+            f"cannot quantize {what}: {bad} of {array.size} elements are NaN or infinite",
             expected="finite numbers",
             hint="look for the layer whose output overflows before quantizing",
         )
 
 
 def pack(levels: Any) -> Any:
-    """Levels of 4 bits, two in a byte, the first in its low half."""
+    """Pack 4-bit levels, two in a byte, the first in the low half."""
     flat = (levels.reshape(-1).astype(numpy.int16) & 0xF).astype(numpy.uint8)
     if flat.size % 2:
         flat = numpy.append(flat, numpy.uint8(0))
@@ -228,7 +226,7 @@ def pack(levels: Any) -> Any:
 
 
 def unpack(packed: Any, shape: tuple[int, ...]) -> Any:
-    """What `pack` was given, as int8."""
+    """The inverse of `pack`, as int8."""
     halves = numpy.stack((packed & 0xF, packed >> 4), axis=-1).reshape(-1)
     signed = ((halves.astype(numpy.int8) ^ 8) - 8).astype(numpy.int8)
     return signed[: int(numpy.prod(shape, dtype=numpy.int64))].reshape(shape)

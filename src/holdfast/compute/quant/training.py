@@ -1,20 +1,17 @@
-"""Layers that learn to be quantized: rounded on the way forward, straight through on the way back.
-
-Covers: fake-quantized weights and inputs for Linear and Conv2d.
-Leaves to others: putting them in place and taking them out (flows).
-"""
+"""Layers for quantization-aware training: fake-quantized forward, straight-through gradients."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from holdfast.compute import autograd, nn
 from holdfast.compute import functional as F
-from holdfast.compute.creation import from_numpy
+from holdfast.compute import nn
+from holdfast.compute.autograd import tape
 from holdfast.compute.quant.layers import sides
 from holdfast.compute.quant.observers import MinMax, MovingAverage
 from holdfast.compute.quant.scheme import Scheme, parameters
-from holdfast.compute.tensors import CustomTensor
+from holdfast.compute.tensors.creation import from_numpy
+from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
 class Rounding:
@@ -25,7 +22,7 @@ class Rounding:
 
     def __call__(self, tensor: CustomTensor, learning: bool) -> CustomTensor:
         if learning:
-            with autograd.no_grad():
+            with tape.no_grad():
                 self.observer(tensor.detach())
         scale, zero = self.parameters()
         low, high = self.scheme.low, self.scheme.high
@@ -36,19 +33,19 @@ class Rounding:
         )
 
     def parameters(self) -> tuple[Any, Any]:
-        """Scale and zero point for the range seen. Raises Misuse where nothing was."""
+        """Scale and zero point for the range seen. Raises Misuse if there is none."""
         return parameters(self.scheme, *self.observer.range(), f"layer {self.observer.name!r}")
 
 
 class Learning(nn.Module):
-    """A Linear or Conv2d whose weight and input are rounded as the quantized layer would."""
+    """A Linear or Conv2d whose weight and input are rounded as in the quantized layer."""
 
     inner: Any
 
     def __init__(self, inner: Any, name: str, weight: Scheme, activation: Scheme) -> None:
         super().__init__()
         self.inner, self.name = inner, name
-        # A weight is seen whole each time; of activations a batch is only a sample.
+        # The whole weight is seen each time, but a batch is only a sample of activations.
         self.of_weight = Rounding(weight, _Latest(name, weight.axis))
         self.of_input = Rounding(activation, MovingAverage(name))
 

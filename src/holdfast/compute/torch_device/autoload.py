@@ -1,11 +1,9 @@
-"""What torch calls when it is imported and Holdfast is installed (entry point `torch.backends`).
+"""Registers the device when torch is imported (entry point `torch.backends`).
 
-Covers: whether to register the device unasked.
-Leaves to others: registering (`registering`).
-Promise: `import torch` never fails because of Holdfast: what goes wrong is a RuntimeWarning. A
-program that never names the device does not get it: `torch.accelerator` knows of none until then.
-Where there is another accelerator nothing is registered, because torch would take the device for
-it; `import holdfast.torch` registers it there too. `TORCH_DEVICE_BACKEND_AUTOLOAD=0` turns it off.
+`import torch` never fails because of Holdfast: errors become a RuntimeWarning. `torch.accelerator`
+knows of no device until the program names it. Where torch has another accelerator nothing is
+registered, because torch would take the device for it; `import holdfast.torch` registers it there
+too. `TORCH_DEVICE_BACKEND_AUTOLOAD=0` turns this off.
 
 This file imports nothing but the standard library: torch is still being imported when it runs.
 """
@@ -16,15 +14,15 @@ import warnings
 
 
 def autoload() -> None:
-    """Register the device, where that disturbs nobody."""
+    """Register the device, unless torch has another accelerator."""
     try:
-        if not _another_accelerator():
-            from holdfast.compute.torch_device.registering import register
+        if not _has_other_accelerator():
+            from holdfast.compute.torch_device.registration import register
 
             register(asked=False)
-    except Exception as exc:  # noqa: BLE001 - whatever it is, it is no reason to have no torch
+    except Exception as exc:  # noqa: BLE001 - `import torch` must not fail
         warnings.warn(
-            f"torch.device('holdfast') is not there: {_said(exc)} "
+            f"torch.device('holdfast') is not there: {_describe(exc)} "
             "(TORCH_DEVICE_BACKEND_AUTOLOAD=0 stops the attempt, and `import holdfast.torch` "
             "shows the error)",
             RuntimeWarning,
@@ -32,8 +30,8 @@ def autoload() -> None:
         )
 
 
-def _said(exc: Exception) -> str:
-    """An error in a line, with what to try, or else what would have been right."""
+def _describe(exc: Exception) -> str:
+    """An error in one line, with its hint, else with what was expected."""
     if isinstance(exc, ImportError) and (exc.name or "").partition(".")[0] in (
         "numpy",
         "ml_dtypes",
@@ -46,10 +44,10 @@ def _said(exc: Exception) -> str:
     return str(what)
 
 
-def _another_accelerator() -> bool:
+def _has_other_accelerator() -> bool:
     """Whether torch has an accelerator of its own here.
 
-    CUDA is not initialized for this, which would be felt by every process forked later.
+    CUDA is not initialized for this: processes forked later could not use it.
     """
     import torch
 

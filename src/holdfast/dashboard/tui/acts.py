@@ -1,8 +1,6 @@
-"""What `top` asks of the process that is chosen: holders, leaks, freeing, a budget, an end.
+"""Keys of `top` that act on the selected process: holders, leaks, freeing, budget, stop.
 
-Covers: the keys that act, from the question to what is said afterwards.
-Leaves to others: windows (dialogs), the thread that does it (looking), the screen (app).
-Promise: an error of the process is shown in its own words, and ends nothing.
+An error of the process is shown as it is, and ends nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from textual.app import App
 from textual.message import Message
 
 from holdfast.base.errors import HoldfastError, NotFound, Unsupported
-from holdfast.dashboard.snapshot import ModelUse, Snapshot
+from holdfast.dashboard.snapshot.snapshot import ModelUse, Snapshot
 from holdfast.dashboard.tui import dialogs, timeline, words
 from holdfast.dashboard.tui.details import Details
 from holdfast.dashboard.tui.looking import Actor, Answer, Then
@@ -25,7 +23,7 @@ from holdfast.dashboard.tui.table import SteadyTable
 
 
 class Watching(Protocol):
-    """What is needed of `watching.Watcher`."""
+    """The part of `watching.Watcher` that is used here."""
 
     def look(self) -> Snapshot: ...
 
@@ -33,7 +31,7 @@ class Watching(Protocol):
 
 
 class Acted(Message):
-    """What was asked for is done."""
+    """A request has finished."""
 
     def __init__(self, then: Then, answer: Answer) -> None:
         super().__init__()
@@ -41,7 +39,7 @@ class Acted(Message):
 
 
 class ActingApp(App[int]):
-    """The half of the screen that acts."""
+    """Base of TopApp: the keys that act on a process."""
 
     def __init__(self, watcher: Watching) -> None:
         super().__init__()
@@ -53,18 +51,18 @@ class ActingApp(App[int]):
         self.post_message(Acted(then, answer))
 
     def on_acted(self, event: Acted) -> None:
-        """An answer came."""
+        """Hand the answer to its callback."""
         if not self.gone:
             event.then(event.answer)
 
     @property
     def gone(self) -> bool:
-        """Whether the screen is being taken down."""
+        """Whether the screen is closing."""
         return not self.query("#title")
 
     @property
     def chosen(self) -> Watched | None:
-        """The process under the cursor."""
+        """The selected process."""
         key = self.query_one("#processes", SteadyTable).chosen
         return self.session.watched.get(key) if key else None
 
@@ -92,7 +90,7 @@ class ActingApp(App[int]):
         return fill
 
     def action_debugging(self) -> None:
-        """Record blocks, or no more."""
+        """Switch memory debugging."""
         one = self.chosen
         wanted = not (one is not None and one.process.leaks.debugging)
         said = "blocks are recorded from now on" if wanted else "blocks are recorded no more"
@@ -176,7 +174,7 @@ class ActingApp(App[int]):
         """Ask where to, then write a timeline."""
 
         def save(path: Path, then: Then) -> None:
-            document = timeline.document(self.session)  # here, where nobody changes it
+            document = timeline.document(self.session)  # in this thread, which alone changes it
             self.actor.ask(lambda: timeline.write(document, path), then)
 
         def saved(path: Path | None) -> None:
@@ -193,7 +191,7 @@ class ActingApp(App[int]):
         then: Callable[[Any], None],
         one: Watched | None = None,
     ) -> None:
-        """Have the chosen process asked; errors are shown, all else goes to `then`."""
+        """Send a request to the selected process; shows errors, passes answers to `then`."""
         one = one or self.chosen
         if one is None:
             self._complain(_nobody())

@@ -1,10 +1,7 @@
-"""`holdfast top` on the screen.
+"""The screen of `holdfast top`: layout, sorting, and the keys that change what is shown.
 
-Covers: layout, order, and the keys that change what is shown.
-Leaves to others: keys that act (acts), looking (looking), what is known (session), cells and lines
-(rows, tables, machine).
-Promise: nothing waits for a process here: that is done in threads. The terminal is as it was when
-`run` returns, also after Ctrl-C, SIGTERM and errors.
+Nothing here waits for a process; threads do. The terminal is restored when `run` returns, also
+after Ctrl-C, SIGTERM and errors.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import DataTable, Footer, Static
 
-from holdfast.dashboard.snapshot import Snapshot
+from holdfast.dashboard.snapshot.snapshot import Snapshot
 from holdfast.dashboard.tui import dialogs, rows, words
 from holdfast.dashboard.tui.acts import ActingApp, Watching
 from holdfast.dashboard.tui.details import TABS, Details
@@ -31,12 +28,12 @@ from holdfast.dashboard.tui.machine import curves, machine_lines
 from holdfast.dashboard.tui.once import NOBODY
 from holdfast.dashboard.tui.table import SteadyTable, SteadyText
 
-INTERRUPTED, ENDED = 130, 143  # statuses after Ctrl-C and SIGTERM
-STALE_S = 3.0  # without a look for so long, the title says so
+INTERRUPTED, ENDED = 130, 143  # exit statuses after Ctrl-C and SIGTERM
+STALE_S = 3.0  # the title warns when the last snapshot is older
 
 
 class Looked(Message):
-    """A look is over."""
+    """A snapshot was taken, or failed."""
 
     def __init__(self, found: Snapshot | Exception) -> None:
         super().__init__()
@@ -95,7 +92,7 @@ class TopApp(ActingApp):
         yield Footer(compact=True)
 
     def on_mount(self) -> None:
-        """Begin to look."""
+        """Start the threads."""
         self.theme = "textual-light" if self._light else "textual-dark"
         self.title = "holdfast top"
         loop = asyncio.get_running_loop()
@@ -109,32 +106,31 @@ class TopApp(ActingApp):
         self._looker.start()
 
     def stop(self) -> None:
-        """End the threads; after `run`."""
+        """Stop the threads; after `run`."""
         self._looker.stop()
         self.actor.stop()
 
     def _tell_look(self, found: Snapshot | Exception) -> None:
         if not self.post_message(Looked(found)):  # the screen is gone
-            self._looker.shown()
+            self._looker.allow_next()
 
     def on_looked(self, event: Looked) -> None:
-        """Take a look in, and show it unless paused."""
+        """Add a snapshot to the session; draw it unless paused."""
         if isinstance(event.found, Snapshot):
             self.session.add(event.found)
             self._problem, self._looked_at = None, time.monotonic()
         else:
             self._problem = str(event.found).partition("\n")[0]
         self.draw()
-        self._looker.shown()
+        self._looker.allow_next()
 
     def on_resize(self) -> None:
-        """Lay out anew."""
         self.call_after_refresh(self.draw)
 
     # ---- drawing
 
     def draw(self) -> None:
-        """Show what is known; while paused, only that time goes on."""
+        """Draw everything; while paused, only the title."""
         self._draw_title()
         snapshot = self.session.snapshot
         if snapshot is None or self.paused or self.gone:
@@ -163,7 +159,7 @@ class TopApp(ActingApp):
 
     def _draw_processes(self) -> None:
         table, nobody = self.query_one("#processes", SteadyTable), self.query_one("#nobody", Static)
-        found = rows.ordered(self.session.watched.values(), self.sort_key, self.turned)
+        found = rows.sort_processes(self.session.watched.values(), self.sort_key, self.turned)
         nobody.display, table.display = not found, bool(found)
         width = rows.widths(self.size.width - 1)
         table.put(
@@ -199,43 +195,37 @@ class TopApp(ActingApp):
     # ---- keys that change what is shown
 
     def action_leave(self) -> None:
-        """q."""
         self.exit(0)
 
     def action_ctrl_c(self) -> None:
-        """The terminal hands Ctrl-C on as a key."""
+        """In raw mode the terminal sends Ctrl-C as a key."""
         self.exit(INTERRUPTED)
 
     def action_sort(self) -> None:
-        """The next column."""
         names = list(rows.COLUMNS)
         self.sort_key = names[(names.index(self.sort_key) + 1) % len(names)]
         self.turned = False
         self._draw_processes()
 
     def action_turn(self) -> None:
-        """The other way round."""
         self.turned = not self.turned
         self._draw_processes()
 
     def action_pause(self) -> None:
-        """What is shown stands still; what is seen is still kept."""
+        """Freeze the screen; snapshots are still recorded."""
         self.paused = not self.paused
         self.draw()
 
     def action_tab(self, name: str) -> None:
-        """A tab of the details."""
         self.query_one(Details).open(name)
 
     def action_outside(self) -> None:
-        """From the tables to the processes."""
+        """Move the focus back to the processes."""
         self.query_one("#processes").focus()
 
     def action_theme(self) -> None:
-        """Dark or light."""
         dark = self.theme == "textual-dark"
         self.theme = "textual-light" if dark else "textual-dark"
 
     def action_help(self) -> None:
-        """All keys."""
         self.push_screen(dialogs.HelpDialog())

@@ -1,7 +1,6 @@
-"""Memory of a process over all the time it was watched, drawn with blocks.
+"""Memory of a process over the whole time, as a chart of block characters.
 
-Covers: several rows of characters with an axis.  Leaves to others: curves of one row (words).
-Promise: each column shows the most of its part of the time, so that no peak is missing.
+Each column shows the maximum of its interval, so that no peak is missing.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _EIGHTHS = " ▁▂▃▄▅▆▇█"
 def chart(
     name: str, samples: Sequence[ProcessSample], figure: str, width: int, rows: int, style: str
 ) -> list[Text]:
-    """A title and `rows` lines; nothing where the figure is not known."""
+    """A title and `rows` lines; empty if nothing is known."""
     points = [(one.at_s, getattr(one, figure)) for one in samples]
     known = [(at_s, count) for at_s, count in points if count is not None]
     if not known:
@@ -38,7 +37,7 @@ def chart(
 
 
 def columns(points: Sequence[tuple[float, int]], count: int) -> list[int | None]:
-    """The most in each of `count` equal parts of the time; gaps are as what came before."""
+    """The maximum in each of `count` equal intervals; gaps repeat the previous value."""
     began, ended = points[0][0], points[-1][0]
     span = max(ended - began, 1e-9)
     found: list[int | None] = [None] * max(count, 1)
@@ -52,7 +51,7 @@ def columns(points: Sequence[tuple[float, int]], count: int) -> list[int | None]
 
 
 def _floor(least: int, most: int) -> int:
-    """Where the axis begins: at 0, unless what changes is little, and yet more than a hundredth."""
+    """Where the axis begins: 0, unless the range is small but above a hundredth."""
     zoomed = 0.65 * most <= least <= 0.99 * most
     return int(least - 0.1 * (most - least)) if zoomed else 0
 

@@ -1,7 +1,6 @@
-"""The lower half: everything about the process that is chosen, in tabs.
+"""The lower half of the screen: the selected process in tabs.
 
-Covers: which tab shows what.  Leaves to others: cells (tables), asking for more (app).
-Promise: holders and leaks are those of the process they were asked of, or nothing.
+Holders and leaks are shown only for the process they were requested from.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Static, TabbedContent, TabPane
 
 from holdfast.base.units import format_seconds
-from holdfast.dashboard.snapshot import Holder, LeakFound
+from holdfast.dashboard.snapshot.snapshot import Holder, LeakFound
 from holdfast.dashboard.tui import charts, tables, words
 from holdfast.dashboard.tui.session import Watched
 from holdfast.dashboard.tui.table import SteadyTable, SteadyText
@@ -23,12 +22,12 @@ from holdfast.dashboard.tui.table import SteadyTable, SteadyText
 TEXTS = ("overview", "history")
 TABS = ("overview", "models", "pools", "tags", "holders", "leaks", "history")
 CHART_ROWS = 4
-WIDE = 140  # from here on there is room for the side
-SIDE = 72  # characters in it
+WIDE = 140  # from this width on, the side panel is shown
+SIDE = 72  # its width in characters
 
 
 class Details(Horizontal):
-    """Tabs of one process; on a wide screen, what it does and its history stand beside them."""
+    """Tabs of one process; wide screens show run and history beside them."""
 
     DEFAULT_CSS = """
     Details { height: 1fr; }
@@ -70,7 +69,7 @@ class Details(Horizontal):
         self.draw()
 
     def enter(self) -> None:
-        """Put the cursor into what is shown."""
+        """Focus the open tab."""
         pane = self.query_one(TabbedContent).active_pane
         for widget in pane.query("SteadyTable, VerticalScroll") if pane else ():
             if widget.focusable and widget.display:
@@ -81,10 +80,10 @@ class Details(Horizontal):
         """The id of the model under the cursor."""
         return self.query_one("#models-table", SteadyTable).chosen
 
-    # ---- what there is to show
+    # ---- content
 
     def show(self, one: Watched | None, now_s: float) -> None:
-        """This process, or nobody, at that time."""
+        """Show this process, or none."""
         self._one, self._now_s = one, now_s
         self.draw()
 
@@ -99,7 +98,7 @@ class Details(Horizontal):
         self.draw()
 
     def draw(self) -> None:
-        """The open tab alone: the others are not looked at."""
+        """Draw the open tab only."""
         drawers: dict[str, Callable[[Watched], None]] = {
             "overview": self._overview,
             "models": lambda one: self._sheet("models", tables.models(one.process.models)),
@@ -169,7 +168,7 @@ class Details(Horizontal):
         self.query_one("#overview-text", SteadyText).put(self._doing(one, self._width))
 
     def _doing(self, one: Watched, width: int) -> list[RenderableType]:
-        """What it does, where its weights go, what is known of leaks."""
+        """Its run, links and leaks."""
         process = one.process
         parts: list[RenderableType] = []
         if one.state != "alive":

@@ -1,7 +1,6 @@
-"""Questions that `top` asks before it acts: what to free, how much, whether, where to.
+"""Windows that ask before something is done: what to free, a budget, a confirmation, a file.
 
-Covers: the windows and their keys.  Leaves to others: doing it (app, looking).
-Promise: Escape changes nothing; what cannot be done is said in the window, which stays open.
+Escape changes nothing. Errors are shown in the window, which stays open.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from textual.widgets import Button, Checkbox, Input, Static
 
 from holdfast.base.errors import HoldfastError
 from holdfast.base.units import format_bytes, parse_bytes
-from holdfast.dashboard.snapshot import ModelUse
+from holdfast.dashboard.snapshot.snapshot import ModelUse
 from holdfast.dashboard.tui import words
 
 Answered = Callable[[Any], None]
-ALL = "all"  # as a budget: all there is
+ALL = "all"  # as a budget: no limit
 
 
 class Dialog(ModalScreen[Any]):
-    """A window in the middle. `dismiss(None)` is "no"."""
+    """A modal window. `dismiss(None)` cancels."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss(None)", "no")]
     DEFAULT_CSS = """
@@ -48,23 +47,23 @@ class Dialog(ModalScreen[Any]):
     title_text = ""
 
     def compose(self) -> ComposeResult:
-        """The title, then what the window is about."""
+        """The title, then `content`."""
         with VerticalScroll(can_focus=False):
             yield Static(self.title_text, classes="title", markup=False)
             yield from self.content()
 
     def content(self) -> ComposeResult:
-        """What the window is about."""
+        """Widgets below the title."""
         yield from ()
 
     def complain(self, problem: str) -> None:
-        """Say what is wrong."""
+        """Show an error."""
         self.query_one(".error", Static).update(Text(problem))
 
 
 @dataclass(frozen=True, slots=True)
 class ToFree:
-    """What was chosen to be freed."""
+    """What to free."""
 
     caches: bool
     models: bool
@@ -80,7 +79,6 @@ class FreeDialog(Dialog):
         self.title_text = f"Free memory of {process}"
 
     def content(self) -> ComposeResult:
-        """Two marks and two buttons."""
         yield Checkbox("caches of pools and devices, and garbage", True, id="caches")
         yield Checkbox("models, which are loaded again when they are used", False, id="models")
         yield Static("", classes="error", markup=False)
@@ -91,12 +89,10 @@ class FreeDialog(Dialog):
 
     @on(Button.Pressed, "#leave")
     def leave(self) -> None:
-        """Nothing."""
         self.dismiss(None)
 
     @on(Button.Pressed, "#free")
     def action_free(self) -> None:
-        """Free what is marked."""
         chosen = ToFree(
             self.query_one("#caches", Checkbox).value, self.query_one("#models", Checkbox).value
         )
@@ -120,13 +116,12 @@ class ConfirmDialog(Dialog):
         self._about = about
 
     def content(self) -> ComposeResult:
-        """What happens then."""
         yield Static(self._about, markup=False)
         yield Static("y does it, n or Escape leaves it as it is", classes="soft")
 
 
 class BudgetDialog(Dialog):
-    """Another budget for a model. `ask(bytes or None, then)` has it changed."""
+    """Asks for a budget. `ask(bytes or None, then)` changes it."""
 
     def __init__(
         self, model: ModelUse, sharing: int, ask: Callable[[int | None, Answered], None]
@@ -137,7 +132,6 @@ class BudgetDialog(Dialog):
         self._asking = False
 
     def content(self) -> ComposeResult:
-        """What it has, and a line to write in."""
         model = self._model
         now = "all there is" if model.budget_bytes is None else format_bytes(model.budget_bytes)
         about = f"weights {format_bytes(model.weight_bytes)}, budget now {now}"
@@ -155,7 +149,7 @@ class BudgetDialog(Dialog):
 
     @on(Input.Submitted)
     def change(self, event: Input.Submitted) -> None:
-        """Have it changed; the window closes once that is done."""
+        """Change it; the window closes when that is done."""
         text = event.value.strip()
         if self._asking:
             return
@@ -180,17 +174,16 @@ class BudgetDialog(Dialog):
 
 
 class SaveDialog(Dialog):
-    """A file for the timeline. `save(path, then)` writes it."""
+    """Asks for a file for the timeline. `save(path, then)` writes it."""
 
     title_text = "Save what was seen so far"
 
     def __init__(self, name: str, save: Callable[[Path, Answered], None]) -> None:
         super().__init__()
         self._name, self._save = name, save
-        self._agreed: str | None = None  # to be replaced
+        self._agreed: str | None = None  # existing file that may be replaced
 
     def content(self) -> ComposeResult:
-        """A line to write in."""
         yield Static("a page (.html), or figures (.json, .csv)", markup=False)
         yield Input(self._name, id="file")
         yield Static("", classes="error", markup=False)
@@ -198,7 +191,7 @@ class SaveDialog(Dialog):
 
     @on(Input.Submitted)
     def write(self, event: Input.Submitted) -> None:
-        """Have it written; a file that is there is only replaced when asked twice."""
+        """Write it; an existing file is replaced only after a second Enter."""
         text = event.value.strip()
         if not text:
             self.complain("a file needs a name")
@@ -244,6 +237,5 @@ class HelpDialog(Dialog):
     title_text = "holdfast top"
 
     def content(self) -> ComposeResult:
-        """The keys."""
         yield Static(HELP, markup=False)
         yield Static("\nEscape goes back", classes="soft")

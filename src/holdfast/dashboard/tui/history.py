@@ -1,9 +1,7 @@
-"""What was seen since `top` began, of the machine and of every process, in bounded memory.
+"""Samples of memory over time, of the machine and of every process, in bounded memory.
 
-Covers: samples made of snapshots, thinning, the last minutes in so many columns.
-Leaves to others: who is alive (session), files (timeline).
-Promise: a track keeps at most `MOST` samples. The highest of RAM, devices and pools is never
-thinned away; the older, the fewer samples for a second.
+A track keeps at most `MOST` samples: older ones get sparser, but the peaks of RAM, devices and
+pools are kept.
 """
 
 from __future__ import annotations
@@ -14,10 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from holdfast.base.thinning import thinned
-from holdfast.dashboard.snapshot import Process, Snapshot
+from holdfast.base.downsample import thin
+from holdfast.dashboard.snapshot.snapshot import Process, Snapshot
 
-MOST = 2400  # twenty minutes of two looks a second before anything gets thinner
+MOST = 2400  # twenty minutes at two samples a second without thinning
 Named = tuple[tuple[str, int], ...]
 
 
@@ -36,11 +34,11 @@ class MachineSample:
     at_s: float
     ram_bytes: int
     gpus: tuple[int | None, ...]  # in the order of the snapshot
-    devices: int | None  # on devices, by Holdfast's processes together; None where none has one
+    devices: int | None  # on devices, sum over Holdfast's processes; None without devices
 
     @property
     def device_bytes(self) -> int | None:
-        """On all GPUs; where no driver tells, what Holdfast's processes have on devices."""
+        """On all GPUs; without a driver, the sum over Holdfast's processes."""
         known = [count for count in self.gpus if count is not None]
         return sum(known) if known else self.devices
 
@@ -64,7 +62,7 @@ class ProcessSample:
 
 
 def machine_sample(snapshot: Snapshot) -> MachineSample:
-    """What the history keeps of a snapshot's machine."""
+    """The sample of a snapshot's machine."""
     devices = [one.reserved_bytes for process in snapshot.processes for one in process.devices]
     return MachineSample(
         at_s=snapshot.at_s,
@@ -75,21 +73,21 @@ def machine_sample(snapshot: Snapshot) -> MachineSample:
 
 
 def process_sample(at_s: float, process: Process) -> ProcessSample:
-    """What the history keeps of a process."""
+    """The sample of a process."""
     devices = process.devices
     return ProcessSample(
         at_s=at_s,
         ram_bytes=process.rss_bytes,
         devices=tuple((one.name, one.reserved_bytes) for one in devices),
         used=tuple((one.name, one.used_bytes) for one in devices if one.used_bytes is not None),
-        pools=_told_apart((one.name, one.allocated_bytes) for one in process.pools),
-        models=_told_apart((one.name, one.resident_bytes) for one in process.models),
+        pools=_number_duplicates((one.name, one.allocated_bytes) for one in process.pools),
+        models=_number_duplicates((one.name, one.resident_bytes) for one in process.models),
         stage=process.run.stage if process.run else None,
     )
 
 
-def _told_apart(named: Iterable[tuple[str, int]]) -> Named:
-    """Two of the same name get numbers."""
+def _number_duplicates(named: Iterable[tuple[str, int]]) -> Named:
+    """Append numbers to equal names."""
     seen: Counter[str] = Counter()
     found = []
     for name, count in named:
@@ -99,7 +97,7 @@ def _told_apart(named: Iterable[tuple[str, int]]) -> Named:
 
 
 class Track(Generic[S]):
-    """Samples of one subject, oldest first. `figures` are what no peak may be lost of."""
+    """Samples of one subject, oldest first. Peaks of `figures` are never thinned out."""
 
     def __init__(self, *figures: Callable[[S], int], most: int = MOST) -> None:
         self._figures = figures
@@ -107,10 +105,9 @@ class Track(Generic[S]):
         self._samples: list[S] = []
 
     def add(self, sample: S) -> None:
-        """Keep one more."""
         self._samples.append(sample)
         if len(self._samples) >= self._most:
-            self._samples = thinned(self._samples, *self._figures)
+            self._samples = thin(self._samples, *self._figures)
 
     @property
     def samples(self) -> Sequence[S]:
@@ -120,9 +117,9 @@ class Track(Generic[S]):
     def columns(
         self, figure: Callable[[S], int | None], count: int, span_s: float, now_s: float
     ) -> list[int | None]:
-        """The most in each of `count` parts of the last `span_s` seconds; None where none is known.
+        """The maximum in each of `count` intervals of the last `span_s` seconds, or None.
 
-        A part without a sample between two that have one is taken from the one before.
+        An interval without a sample between two others repeats the previous one.
         """
         found: list[int | None] = [None] * count
         for sample in reversed(self._samples):
@@ -132,10 +129,10 @@ class Track(Generic[S]):
             value = figure(sample)
             if value is not None and at < count:
                 found[at] = max(found[at] or 0, value)
-        return _joined(found)
+        return _fill_gaps(found)
 
 
-def _joined(values: list[int | None]) -> list[int | None]:
+def _fill_gaps(values: list[int | None]) -> list[int | None]:
     last = max((at for at, value in enumerate(values) if value is not None), default=-1)
     for at in range(1, last):
         if values[at] is None:

@@ -1,9 +1,6 @@
-"""Looking and acting away from the screen, in threads, so that a stuck process freezes nothing.
+"""Threads that take snapshots and send requests, so that no stuck process freezes the screen.
 
-Covers: a look every so often, and what people ask of a process.
-Leaves to others: the connection (watching), what is shown of it (app).
-Promise: never more than one look waits to be shown. No thread is a reason for the process to stay;
-`stop` waits for them a second at most.
+At most one snapshot waits to be shown. The threads are daemons; `stop` waits a second at most.
 """
 
 from __future__ import annotations
@@ -14,16 +11,16 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.base.errors import HoldfastError
-from holdfast.dashboard.snapshot import Snapshot
+from holdfast.dashboard.snapshot.snapshot import Snapshot
 
-EXPECTED = (HoldfastError, OSError)  # what looking and acting may fail with
+EXPECTED = (HoldfastError, OSError)  # errors of snapshots and requests
 GOODBYE_S = 1.0
-Answer = Any  # what was asked for, or the error instead
+Answer = Any  # the result, or the error
 Then = Callable[[Answer], None]
 
 
 class Looker:
-    """Looks every `interval_s` seconds; `tell` gets the snapshot or the error, in this thread."""
+    """Takes a snapshot every `interval_s` seconds; calls `tell` with it or the error."""
 
     def __init__(
         self,
@@ -38,15 +35,15 @@ class Looker:
         self._thread = threading.Thread(target=self._run, name="holdfast top", daemon=True)
 
     def start(self) -> None:
-        """Begin with a look now."""
+        """Start; the first snapshot is taken now."""
         self._thread.start()
 
-    def shown(self) -> None:
-        """What was told last is on the screen: the next may come."""
+    def allow_next(self) -> None:
+        """The last snapshot is on the screen; the next may be taken."""
         self._shown.set()
 
     def stop(self) -> None:
-        """No more looks."""
+        """Stop taking snapshots."""
         self._stopped.set()
         self._shown.set()
         if self._thread.is_alive():
@@ -68,14 +65,14 @@ class Looker:
 
 
 class Actor:
-    """Does what it is asked, each in a thread; `tell` gets the answer and what to do then."""
+    """Runs each request in a thread; calls `tell` with the callback and the answer."""
 
     def __init__(self, tell: Callable[[Then, Answer], None]) -> None:
         self._tell = tell
         self._threads: list[threading.Thread] = []
 
     def ask(self, call: Callable[[], Any], then: Then) -> None:
-        """Have `call` done; `then` gets what it returns, or the error it raises."""
+        """Run `call`; `then` gets its result or its error."""
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         thread = threading.Thread(
             target=self._run, args=(call, then), name="holdfast top acts", daemon=True
@@ -84,7 +81,7 @@ class Actor:
         thread.start()
 
     def stop(self) -> None:
-        """Wait for what is under way, a second at most."""
+        """Wait for running requests, a second at most."""
         end_s = time.monotonic() + GOODBYE_S
         for thread in self._threads:
             thread.join(max(end_s - time.monotonic(), 0.0))

@@ -1,7 +1,6 @@
-"""The machine as a few lines: RAM, NUMA nodes, GPUs with their links, the last minutes as curves.
+"""The machine as a few lines: RAM, NUMA nodes, GPUs with their links, sparklines.
 
-Covers: laying them out in a width.  Leaves to others: reading the figures (dashboard.machine).
-Promise: no line is wider than asked for, from 60 characters on.
+No line is wider than asked for, from 60 characters on.
 """
 
 from __future__ import annotations
@@ -10,18 +9,18 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from holdfast.dashboard.snapshot import GpuUse, Machine
+from holdfast.dashboard.snapshot.snapshot import GpuUse, Machine
 from holdfast.dashboard.tui import words
 from holdfast.dashboard.tui.history import Track
 from holdfast.dashboard.tui.session import Session
 
-LEAST_S, MOST_S = 15.0, 180.0  # what the curves show: all that was seen, between these two
-WIDE = 116  # from here on, two nodes or two curves stand side by side
+LEAST_S, MOST_S = 15.0, 180.0  # time span of the curves
+WIDE = 116  # from this width on, two nodes or curves per line
 LABEL = 6
 
 
 def machine_lines(machine: Machine, width: int) -> list[Text]:
-    """RAM first, then nodes where there are several, then GPUs."""
+    """RAM, then nodes if there are several, then GPUs."""
     lines = [_line("RAM", machine.ram_used_bytes, machine.ram_total_bytes, width)]
     if len(machine.nodes) > 1:
         across = 2 if width >= WIDE else 1
@@ -66,7 +65,7 @@ def _beside(parts: Sequence[Text], width: int) -> Text:
 
 
 def curves(session: Session, width: int) -> list[Text]:
-    """RAM and devices over the last minutes; the axis goes from the least to the most."""
+    """RAM and devices over the last minutes, each from its minimum to its maximum."""
     snapshot = session.snapshot
     if snapshot is None:
         return []

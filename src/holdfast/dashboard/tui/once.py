@@ -1,7 +1,6 @@
-"""One look, printed: the machine, its processes, and all of the process that was asked for.
+"""`holdfast top --once`: one snapshot as text, also where standard output is not a terminal.
 
-Covers: `holdfast top --once`, and `top` where standard output is no terminal.
-Promise: needs no package beside Rich; a pipe gets plain text.
+Needs only Rich; a pipe gets plain text.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.dashboard.snapshot import Snapshot
+from holdfast.dashboard.snapshot.snapshot import Snapshot
 from holdfast.dashboard.tui import rows, tables
 from holdfast.dashboard.tui.machine import machine_lines
 from holdfast.dashboard.tui.session import Session, Watched
@@ -24,7 +23,7 @@ NOBODY = (
 
 
 def print_once(session: Session, by: str, whole: bool, console: Console) -> None:
-    """What a session has seen; `whole` adds all that each process has."""
+    """Print a session; `whole` adds all details of each process."""
     snapshot = session.snapshot
     if snapshot is None:
         return
@@ -35,7 +34,7 @@ def print_once(session: Session, by: str, whole: bool, console: Console) -> None
     if not snapshot.processes:
         console.print(f"\n{NOBODY}", markup=False, highlight=False, soft_wrap=True)
         return
-    watched = rows.ordered(session.watched.values(), by)
+    watched = rows.sort_processes(session.watched.values(), by)
     console.print(_table(watched, by, width), highlight=False)
     for one in watched if whole else ():
         for part in _whole(one, snapshot, width):

@@ -1,9 +1,4 @@
-"""The table of processes: its columns, what is in them, and their order.
-
-Covers: one row for each process, sorting by any column.
-Leaves to others: drawing it live (table) or once (once).
-Promise: two orders of the same rows differ only where the rows do: the number decides last.
-"""
+"""The table of processes: columns, cells, sorting. The pid breaks ties, so sorting is stable."""
 
 from __future__ import annotations
 
@@ -13,14 +8,14 @@ from typing import Any
 
 from rich.text import Text
 
-from holdfast.dashboard.snapshot import Process
+from holdfast.dashboard.snapshot.snapshot import Process
 from holdfast.dashboard.tui import words
 from holdfast.dashboard.tui.session import Watched
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its heading, its least width, and what it is sorted by."""
+    """A column: heading, minimum width and sort key."""
 
     heading: str
     width: int
@@ -30,12 +25,12 @@ class Column:
 
 
 def device_bytes(process: Process) -> int | None:
-    """What a process has taken on its devices; None where it uses none."""
+    """Memory of a process on its devices; None without devices."""
     return sum(one.reserved_bytes for one in process.devices) if process.devices else None
 
 
 def model(process: Process) -> str | None:
-    """The model that draws, or the largest that is loaded."""
+    """The model of the current run, or the largest loaded one."""
     if process.run is not None and process.run.model:
         return process.run.model
     return process.models[0].name if process.models else None
@@ -55,11 +50,11 @@ COLUMNS: dict[str, Column] = {
     "left": Column("STAGE", 15, _left_s, high_first=False, right=False),
     "link": Column("GB/s", 5, lambda one: one.link_gb_s()),
 }
-GROWS = {"name": 3, "model": 2, "left": 3}  # who gets the rest of the width, in what parts
+GROWS = {"name": 3, "model": 2, "left": 3}  # shares of the remaining width
 
 
-def ordered(watched: Iterable[Watched], by: str, turned: bool = False) -> list[Watched]:
-    """Sorted by a column; `turned` the other way round. Those that ended come last."""
+def sort_processes(watched: Iterable[Watched], by: str, turned: bool = False) -> list[Watched]:
+    """Sort by a column, reversed if `turned`. Ended processes come last."""
     column = COLUMNS[by]
     rows = sorted(watched, key=lambda one: one.process.pid)
     known = [one for one in rows if column.value(one) is not None]
@@ -69,7 +64,7 @@ def ordered(watched: Iterable[Watched], by: str, turned: bool = False) -> list[W
 
 
 def widths(room: int, between: int = 2) -> dict[str, int]:
-    """How wide each column is where the table may take `room` characters."""
+    """Width of each column for a table of `room` characters."""
     found = {name: column.width for name, column in COLUMNS.items()}
     rest = max(room - sum(found.values()) - between * len(found), 0)
     parts = sum(GROWS.values())
@@ -79,7 +74,7 @@ def widths(room: int, between: int = 2) -> dict[str, int]:
 
 
 def cells(one: Watched, width: dict[str, int]) -> list[Text]:
-    """A row, each cell as wide as its column at most."""
+    """The cells of a row, cut to the widths of the columns."""
     process = one.process
     texts = {
         "pid": Text(str(process.pid)),
@@ -109,7 +104,7 @@ def _stage(one: Watched, width: int) -> Text:
 
 
 def headings(by: str, turned: bool) -> Sequence[Text]:
-    """The headings, with an arrow where it is sorted."""
+    """The headings, with an arrow at the sorted column."""
     found = []
     for name, column in COLUMNS.items():
         arrow = ("▼" if column.high_first != turned else "▲") if name == by else ""

@@ -1,9 +1,7 @@
-"""Everything `top` knows: the newest snapshot, who was there before, what was seen of them.
+"""All processes seen so far: the newest snapshot, who is alive, link use, history.
 
-Covers: who is alive, silent or gone; link use from two snapshots; the history.
-Leaves to others: looking (watching), order and columns (rows), screens (app).
-Promise: a process that ends stays, with its history, until `MOST_ENDED` others have ended since.
-A number that comes again with another beginning is another process.
+An ended process stays until `MOST_ENDED` others have ended since. The same pid with another start
+time is another process.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from holdfast.dashboard.snapshot import Process, Snapshot
+from holdfast.dashboard.snapshot.snapshot import Process, Snapshot
 from holdfast.dashboard.tui.history import (
     MachineSample,
     ProcessSample,
@@ -29,28 +27,28 @@ from holdfast.dashboard.tui.history import (
 
 State = Literal["alive", "silent", "ended"]
 MOST_ENDED = 20
-WINDOW_S = 1.5  # link use is taken over about so long: a single look would make it jump
+WINDOW_S = 1.5  # link use is averaged over this time
 Counters = dict[str, int]  # bytes so far, by device
 
 
 @dataclass(slots=True)
 class Watched:
-    """One process, as it was seen last."""
+    """A process as last seen."""
 
     process: Process
     seen_s: float
     state: State = "alive"
-    computes: bool = False  # a model ran since the look before
+    computes: bool = False  # a model ran since the previous snapshot
     track: Track[ProcessSample] = field(default_factory=process_track)
     _sent: deque[tuple[float, Counters]] = field(default_factory=deque)
 
     @property
     def key(self) -> str:
-        """Its name among all that were ever seen."""
+        """Unique over all processes ever seen."""
         return key(self.process)
 
     def see(self, at_s: float, process: Process) -> None:
-        """It is there, at that time."""
+        """Update from a snapshot."""
         before, self.process, self.seen_s, self.state = self.process, process, at_s, "alive"
         self.track.add(process_sample(at_s, process))
         self._sent.append((at_s, {link.device: link.copied_bytes for link in process.links}))
@@ -59,7 +57,7 @@ class Watched:
             self._sent.popleft()
 
     def link_gb_s(self, device: str | None = None) -> float | None:
-        """How fast weights go to a device, or to all together; None before the second look."""
+        """Transfer rate of weights to a device, or to all; None before the second snapshot."""
         if len(self._sent) < 2 or self.state != "alive":
             return None
         (began, before), (ended, after) = self._sent[0], self._sent[-1]
@@ -75,12 +73,12 @@ def _passes(process: Process) -> int:
 
 
 def key(process: Process) -> str:
-    """A name for a process that no later one has."""
+    """A key that no later process has, even with the same pid."""
     return f"{process.pid}:{process.began_s:.2f}"
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is a process of that number that has not ended."""
+    """Whether the process still runs."""
     if sys.platform == "linux":
         try:
             state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2]
@@ -91,13 +89,13 @@ def is_running(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # somebody else's now
+    except OSError:  # another user's process
         return True
     return True
 
 
 class Session:
-    """What was seen since it was made. Not for several threads at once."""
+    """Everything seen since it was created. Not thread-safe."""
 
     def __init__(self, running: Callable[[int], bool] = is_running) -> None:
         self.snapshot: Snapshot | None = None
@@ -106,7 +104,7 @@ class Session:
         self._running = running
 
     def add(self, snapshot: Snapshot) -> None:
-        """One more look."""
+        """Add a snapshot."""
         if self.snapshot is None:
             self.machine = machine_track(len(snapshot.machine.gpus))
         self.snapshot = snapshot
@@ -122,7 +120,7 @@ class Session:
         for name, one in self.watched.items():
             if name in there or one.state == "ended":
                 continue
-            again = one.process.pid in there.values()  # the number is another's now
+            again = one.process.pid in there.values()  # the pid is in use again
             alive = not again and self._running(one.process.pid)
             one.state = "silent" if alive else "ended"
         ended = [name for name, one in self.watched.items() if one.state == "ended"]

@@ -1,9 +1,6 @@
-"""Tables and texts that are shown again and again: what did not change stays.
+"""Textual widgets that are updated often and keep what did not change.
 
-Covers: putting rows and lines into Textual's widgets.
-Leaves to others: what they say (rows, tables, machine).
-Promise: the row under the cursor is the same one after the order has changed. The screen is laid
-out anew only where something has become higher or lower.
+The selected row stays selected when the order changes. Layout runs only when heights change.
 """
 
 from __future__ import annotations
@@ -15,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 from textual.widgets import DataTable, Static
 
-Row = tuple[str, Sequence[Text]]  # a name, and its cells
+Row = tuple[str, Sequence[Text]]  # a key, and its cells
 
 
 class SteadyText(Static):
-    """Lines, or tables of Rich's."""
+    """Text lines or Rich tables."""
 
     def __init__(self, id: str) -> None:
         super().__init__(id=id, markup=False)
@@ -32,14 +29,14 @@ class SteadyText(Static):
         self._shape = shape
 
     def _height(self, part: RenderableType) -> int:
-        """How much room a part takes, as far as that can change."""
+        """Height of a part, as far as it can change."""
         if isinstance(part, Table):
             return part.row_count
         return part.cell_len // max(self.size.width, 1) if isinstance(part, Text) else 0
 
 
 class SteadyTable(DataTable[Text]):
-    """Rows by name."""
+    """A table with rows by key."""
 
     DEFAULT_CSS = "SteadyTable { height: 1fr; background: transparent; }"
 
@@ -50,7 +47,7 @@ class SteadyTable(DataTable[Text]):
 
     @property
     def chosen(self) -> str | None:
-        """The name of the row under the cursor."""
+        """The key of the selected row."""
         at = self.cursor_row
         return self._shown[at][0] if 0 <= at < len(self._shown) else None
 
@@ -61,7 +58,7 @@ class SteadyTable(DataTable[Text]):
         keys: Sequence[str] = (),
         widths: Sequence[int] | None = None,
     ) -> None:
-        """Show these rows. `keys` are names for the columns, `widths` fixed ones."""
+        """Show these rows; `keys` are column keys, `widths` fixed column widths."""
         names = tuple(keys) or tuple(str(at) for at in range(len(headings)))
         shape = (tuple(map(str, headings)), tuple(widths or ()), tuple(name for name, _ in rows))
         if shape == self._shape:

@@ -1,7 +1,6 @@
-"""What one process has, as tables: devices, links, pools, models, tags, holders, leaks.
+"""Tables of one process: devices, links, pools, models, tags, holders, leaks.
 
-Covers: columns and cells of each.  Leaves to others: drawing them live (details) or once (once).
-Promise: a cell is text, never markup; figures stand to the right.
+Cells are text, never markup; numbers are right-aligned.
 """
 
 from __future__ import annotations
@@ -14,19 +13,26 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.base.units import format_seconds
-from holdfast.dashboard.snapshot import Holder, LeakFound, LeakState, ModelUse, PoolUse, Process
+from holdfast.dashboard.snapshot.snapshot import (
+    Holder,
+    LeakFound,
+    LeakState,
+    ModelUse,
+    PoolUse,
+    Process,
+)
 from holdfast.dashboard.tui import words
 from holdfast.dashboard.tui.session import Watched
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """Headings, and rows under them. A heading that begins with "<" stands to the left."""
+    """Headings and rows. A heading that begins with "<" is left-aligned."""
 
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    keys: tuple[str, ...] = ()  # a name for each row, where rows are chosen
-    empty: str = ""  # what to say where there is no row
+    keys: tuple[str, ...] = ()  # a key for each row, if rows can be selected
+    empty: str = ""  # text without rows
 
     @property
     def titles(self) -> list[Text]:
@@ -45,7 +51,7 @@ class Sheet:
         return Text(text, justify="left" if heading.startswith("<") else "right")
 
     def table(self, title: str | None = None) -> Table:
-        """As one of Rich's."""
+        """As a Rich table."""
         table = Table(
             title=title,
             title_justify="left",
@@ -65,7 +71,7 @@ class Sheet:
 
 
 def devices(process: Process) -> Sheet:
-    """Its devices, with what others take of them."""
+    """Its devices, and what others use of them."""
     return Sheet(
         ("<device", "allocated", "reserved", "used by all", "of", "full"),
         tuple(
@@ -88,7 +94,7 @@ def devices(process: Process) -> Sheet:
 
 
 def links(one: Watched) -> Sheet:
-    """Ways of its weights, with what goes over them now."""
+    """Its links, with current transfer rates."""
     rows = []
     for link in one.process.links:
         now, most = one.link_gb_s(link.device), link.bandwidth_gb_s
@@ -173,7 +179,7 @@ def _budget(one: ModelUse) -> str:
 
 
 def tags(process: Process) -> Sheet:
-    """What its memory is for."""
+    """Its memory by tag."""
     return Sheet(
         ("<tag", "in use", "peak"),
         tuple(
@@ -194,7 +200,7 @@ def holders(found: Sequence[Holder]) -> Sheet:
 
 
 def leaks(found: Sequence[LeakFound]) -> Sheet:
-    """Blocks that outlived the code that made them."""
+    """Leaked blocks."""
     return Sheet(
         ("size", "<device", "<tag", "age", "<asked for at", "<held by"),
         tuple(
@@ -213,7 +219,7 @@ def leaks(found: Sequence[LeakFound]) -> Sheet:
 
 
 def leak_sentence(state: LeakState, now_s: float) -> str:
-    """What is known of leaks without looking for them."""
+    """The result of the last leak search as a sentence."""
     if not state.debugging:
         return "Leaks cannot be found: blocks are not being recorded."
     if state.count is None or state.checked_s is None:
@@ -226,7 +232,7 @@ def leak_sentence(state: LeakState, now_s: float) -> str:
 
 
 def run_lines(process: Process, width: int, now_s: float) -> list[Text]:
-    """The run under way."""
+    """The current run."""
     run = process.run
     if run is None:
         return [Text("No run is under way.", style=words.SOFT)]

@@ -1,10 +1,7 @@
-"""Everything that `top` has seen, as a file: memory over time, stacked by who has it.
+"""Everything that `top` has seen as a file: memory over time, stacked by owner.
 
-Covers: the figures in one document; JSON, CSV, and one HTML page of it.
-Leaves to others: what was seen (session, history), what the page does once open (assets).
-Promise: a file needs no network and runs only its own script; it is written whole or not at all.
-A stack never says more than was seen: where several processes were seen at different moments, each
-has its last value before.
+A file needs no network, runs only its own script, and is written atomically. Where processes were
+sampled at different times, a stack uses the last value before.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from holdfast.base.errors import BadInput
 from holdfast.base.files import write_whole
 from holdfast.dashboard.tui.history import Named, ProcessSample
 from holdfast.dashboard.tui.session import Session, Watched
-from holdfast.memory.page import escaped, policy
+from holdfast.memory.profile.page import escape, policy
 
 NAME = "holdfast-timeline.html"
 VERSION = 1
@@ -35,7 +32,7 @@ Kind = Literal["ram", "device", "pools", "models"]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One part of a stack; None while it was not there."""
+    """One layer of a stack; None while it did not exist."""
 
     name: str
     nbytes: tuple[int | None, ...]
@@ -43,7 +40,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stage that was seen, in seconds since the document began."""
+    """A stage, in seconds since the begin of the document."""
 
     name: str
     from_s: float
@@ -52,7 +49,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One picture: layers on each other over the same times."""
+    """One chart: stacked layers over the same times."""
 
     title: str
     kind: Kind
@@ -64,7 +61,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What was seen, from `began_s` (seconds since 1970) on."""
+    """All charts, from `began_s` (seconds since 1970) on."""
 
     format: str
     version: int
@@ -75,7 +72,7 @@ class Document:
 
 
 def document(session: Session) -> Document:
-    """All that a session has seen. Raises BadInput where it has seen nothing yet."""
+    """Make the document of a session. Raises BadInput if it is empty."""
     samples, snapshot = session.machine.samples, session.snapshot
     if snapshot is None or not samples:
         raise BadInput("cannot save a timeline: nothing was seen yet", hint="wait for a look")
@@ -141,7 +138,7 @@ def _most(series: Iterable[Sequence[int | None]]) -> list[int | None]:
 def _held(
     one: Watched, times: Sequence[float], figure: Callable[[ProcessSample], int | None]
 ) -> list[int | None]:
-    """A figure of a process at each time: the last before it, None before and after its life."""
+    """A value of a process at each time: the last before it; None outside its life."""
     samples = one.track.samples
     own = [sample.at_s for sample in samples]
     found: list[int | None] = []
@@ -153,7 +150,7 @@ def _held(
 
 
 def _rest(all_bytes: Sequence[int | None], layers: Sequence[Layer]) -> tuple[int | None, ...]:
-    """What others have: never below nothing, as processes share pages."""
+    """What others use; at least 0, as processes share pages."""
     found: list[int | None] = []
     for at, count in enumerate(all_bytes):
         ours = sum(layer.nbytes[at] or 0 for layer in layers)
@@ -195,7 +192,7 @@ def _since(times: Sequence[float], began_s: float) -> tuple[float, ...]:
 
 
 def write(found: Document, path: Path) -> Path:
-    """Write it, in the form that the name asks for. Raises BadInput with the system's reason."""
+    """Write the format of the suffix. Raises BadInput with the system's reason."""
     forms = {".html": page, ".htm": page, ".json": as_json, ".csv": as_csv}
     form = forms.get(path.suffix.lower())
     if form is None:
@@ -213,12 +210,11 @@ def write(found: Document, path: Path) -> Path:
 
 
 def as_json(found: Document) -> str:
-    """The document."""
     return json.dumps(encode(found), separators=(",", ":")) + "\n"
 
 
 def as_csv(found: Document) -> str:
-    """A line for each figure."""
+    """One line for each value."""
     out = io.StringIO()
     lines = csv.writer(out, lineterminator="\n")
     lines.writerow(("at_s", "panel", "layer", "bytes"))
@@ -231,7 +227,7 @@ def as_csv(found: Document) -> str:
 
 
 def page(found: Document) -> str:
-    """One page that needs nothing else."""
+    """A self-contained HTML page."""
     style, script = _asset("timeline.css"), _asset("timeline.js")
     data: dict[str, Any] = encode(found)
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
@@ -239,7 +235,7 @@ def page(found: Document) -> str:
         policy=policy([style], [script]),
         style=style,
         script=script,
-        host=escaped(found.host),
+        host=escape(found.host),
         data=text,
     )
 

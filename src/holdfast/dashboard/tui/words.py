@@ -1,8 +1,7 @@
-"""Figures of a snapshot as short text: sizes, bars, small curves, stages.
+"""Values of a snapshot as short text: sizes, bars, sparklines, stages.
 
-Covers: one cell or one line at a time.  Leaves to others: rows and their order (rows), screens.
-Promise: what a process says of itself is never markup and cannot steer the terminal. Unknown is
-"–". A bar never says more than the number beside it.
+Texts of a process are never markup and cannot control the terminal. Unknown is "–". A bar is never
+longer than the number beside it says.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from holdfast.base.units import format_bytes
-from holdfast.dashboard.snapshot import PoolUse, RunNow
+from holdfast.dashboard.snapshot.snapshot import PoolUse, RunNow
 
 NOTHING = "–"
-# In the middle between dark and light, so that they can be read on both.
+# Readable on dark and on light backgrounds.
 CALM, WARM, HOT = "#2e9e5b", "#c9861a", "#d9484b"
 RAM, DEVICE, SOFT = "#3f83d8", "#c9509b", "#7d8894"
 STAGES = {
@@ -29,28 +28,28 @@ _HEIGHTS = "▁▂▃▄▅▆▇█"
 
 
 def plain(text: str) -> str:
-    """Without anything that would move the cursor or ring the bell."""
+    """Remove control characters."""
     return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
 def short(text: str, width: int) -> str:
-    """At most `width` characters; the end gives way."""
+    """Cut to `width` characters."""
     text = plain(text)
     return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
 
 
 def size(count: int | None) -> str:
-    """Bytes for a person."""
+    """Format bytes."""
     return NOTHING if count is None else format_bytes(count)
 
 
 def percent(share: float | None) -> str:
-    """A part of a whole."""
+    """Format a fraction."""
     return NOTHING if share is None else f"{share * 100:.0f} %"
 
 
 def rate(gb_s: float | None) -> str:
-    """Speed of a link. What is too little to matter is 0."""
+    """Format a transfer rate; tiny ones are 0."""
     if gb_s is None:
         return NOTHING
     return "0" if gb_s < 0.005 else f"{gb_s:.2f}" if gb_s < 9.995 else f"{gb_s:.1f}"
@@ -71,20 +70,20 @@ def seconds(left_s: float | None) -> str:
 
 
 def colour(share: float) -> str:
-    """How near to full something is."""
+    """A colour for how full something is."""
     return CALM if share < 0.7 else WARM if share < 0.9 else HOT
 
 
 def bar(share: float | None, width: int, style: str | None = None) -> Text:
-    """A bar of `width` characters; empty where the share is not known."""
+    """A bar of `width` characters; empty if the share is unknown."""
     known = min(max(share or 0.0, 0.0), 1.0)
-    full = int(known * width)  # rounded down: full is full
+    full = int(known * width)  # rounded down: only 100 % is full
     text = Text().append("━" * full, style=style or colour(known))
     return text.append("─" * (width - full), style=SOFT)
 
 
 def curve(values: Sequence[float | None], style: str) -> Text:
-    """One character for each value, from the least to the most; a gap where there is none."""
+    """A sparkline: one character per value, from minimum to maximum; gaps for None."""
     known = [value for value in values if value is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
     drawn = [" " if value is None else _height(value, low, high) for value in values]
@@ -92,13 +91,13 @@ def curve(values: Sequence[float | None], style: str) -> Text:
 
 
 def _height(value: float, low: float, high: float) -> str:
-    if high - low <= high / 100:  # a hundredth is no news
+    if high - low <= high / 100:  # ignore changes below a hundredth
         return _HEIGHTS[3] if high else _HEIGHTS[0]
     return _HEIGHTS[round((value - low) / (high - low) * (len(_HEIGHTS) - 1))]
 
 
 def between(values: Sequence[float | None]) -> str:
-    """What a curve goes from and to: its axis."""
+    """Minimum and maximum of a curve, as its axis."""
     known = [int(value) for value in values if value is not None]
     if not known:
         return NOTHING
@@ -107,19 +106,19 @@ def between(values: Sequence[float | None]) -> str:
 
 
 def hit_rate(pool: PoolUse) -> float | None:
-    """The part of a pool's requests that was met without asking the system."""
+    """Fraction of a pool's requests served without the system."""
     return pool.hits / pool.requests if pool.requests else None
 
 
 def fragmentation(pool: PoolUse) -> float | None:
-    """The part of what a pool has reserved that no block uses."""
+    """Fraction of a pool's reserved memory that no block uses."""
     if not pool.reserved_bytes:
         return None
     return max(pool.reserved_bytes - pool.allocated_bytes, 0) / pool.reserved_bytes
 
 
 def progress(run: RunNow) -> float | None:
-    """How much of its stage is over."""
+    """Fraction of its stage that is done."""
     return min(run.done / run.total, 1.0) if run.total else None
 
 

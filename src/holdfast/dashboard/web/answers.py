@@ -1,4 +1,4 @@
-"""What endpoints answer with, beside what snapshots are made of."""
+"""Dataclasses of requests and answers of the API, besides those of a snapshot."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from holdfast.base.codec import about
-from holdfast.dashboard.snapshot import Holder, LeakFound
-from holdfast.pipeline.history import RunRecord
+from holdfast.dashboard.snapshot.snapshot import Holder, LeakFound
+from holdfast.pipeline.output.history import RunRecord
 from holdfast.topology import Topology
 
 
@@ -31,14 +31,14 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether the server does its work."""
+    """Whether the server works."""
 
     status: Literal["ok"] = about("always that; else the answer is an error")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A node or a GPU of the picture, and how else it is called."""
+class PicturePlace:
+    """A node or GPU in the picture of the machine, with its other names."""
 
     place: str = about('as links name it: "node:0", "gpu:0"')
     kind: Literal["node", "gpu"] = about("what it is; data-node or data-gpu in the picture")
@@ -49,11 +49,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class MachinePicture:
-    """What the machine is, and its picture."""
+    """The topology of the machine, and its picture."""
 
     svg: str = about("the picture; parts of it have data-node, data-gpu and data-part")
     topology: Topology = about("what holdfast topo --json prints")
-    places: tuple[Place, ...] = about("nodes and GPUs of the picture")
+    places: tuple[PicturePlace, ...] = about("nodes and GPUs of the picture")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Holders:
 
 @dataclass(frozen=True, slots=True)
 class Leaks:
-    """Blocks of a process that outlived the code that made them."""
+    """Leaked blocks of a process."""
 
     leaks: tuple[LeakFound, ...] = about("what was found now")
 
@@ -79,30 +79,30 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Runs that are over."""
+    """Finished runs."""
 
     runs: tuple[RunRecord, ...] = about("the newest first")
 
 
-# ---- what requests bring
+# ---- request bodies
 
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """A request that brings nothing but itself."""
+    """An empty request body."""
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """Whether to record blocks, so that leaks can be found."""
+    """Whether memory debugging is on."""
 
     on: bool = about("true to begin, false to end")
 
 
 @dataclass(frozen=True, slots=True)
 class FreeWhat:
-    """What to give back."""
+    """What to free."""
 
     caches: bool = about("free blocks that pools and torch keep", default=True)
     models: bool = about("models that can be loaded again", default=False)
-    garbage: bool = about("objects that nobody refers to any more", default=True)
+    garbage: bool = about("objects without references", default=True)

@@ -1,9 +1,7 @@
-"""The web application: routes, the guard before them, headers and errors.
+"""The web application: routes, access checks, headers and errors.
 
-Covers: HTTP.  Leaves to others: who may come in (guard), what is asked (table), the stream
-(events), the page's files (pages).
-Promise: every answer has the strict headers; every error is JSON in three parts, and text where a
-person looks.
+Every answer has the strict security headers. Every error is JSON in three parts, or text where a
+person opens the page.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from aiohttp import web
 from holdfast.base.codec import encode
 from holdfast.base.errors import HoldfastError
 from holdfast.dashboard.web import openapi
-from holdfast.dashboard.web.endpoints import BODY_BYTES, Call, Endpoint, body, numbers
+from holdfast.dashboard.web.endpoints import BODY_BYTES, ApiCall, Endpoint, body, numbers
 from holdfast.dashboard.web.events import stream
 from holdfast.dashboard.web.guard import Guard, Visit, check_type
 from holdfast.dashboard.web.pages import Pages
@@ -52,14 +50,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def application(sources: Sources, guard: Guard) -> web.Application:
     """The application for one server."""
-    app = web.Application(middlewares=[_door(guard)], client_max_size=BODY_BYTES)
+    app = web.Application(middlewares=[_middleware(guard)], client_max_size=BODY_BYTES)
     app.on_response_prepare.append(_strict)
     pages = Pages()
     description = json.dumps(openapi.document(sources.server.version, guard.token is not None))
 
     async def page(request: web.Request) -> web.StreamResponse:
         if "token" in request.query:
-            return _let_in(guard)
+            return _set_cookie(guard)
         return pages.answer(request, "index.html")
 
     async def file(request: web.Request) -> web.StreamResponse:
@@ -84,7 +82,7 @@ def application(sources: Sources, guard: Guard) -> web.Application:
 
 def _handler(one: Endpoint, sources: Sources) -> Handler:
     async def handler(request: web.Request) -> web.StreamResponse:
-        call = Call(
+        call = ApiCall(
             sources,
             request.match_info,
             numbers(one.query, list(request.query.items())),
@@ -112,27 +110,27 @@ def _json(text: str, status: int = 200, headers: dict[str, str] | None = None) -
     return web.Response(text=text, status=status, content_type="application/json", headers=kept)
 
 
-def _let_in(guard: Guard) -> web.Response:
-    """The token goes from the address, where others may see it, into a cookie."""
+def _set_cookie(guard: Guard) -> web.Response:
+    """Move the token from the URL, where others may see it, into a cookie."""
     answer = web.Response(status=303, headers={"Location": "/", "Cache-Control": "no-store"})
     if guard.token is not None:
         answer.set_cookie(guard.cookie, guard.token, httponly=True, samesite="Strict", path="/")
     return answer
 
 
-# ---- the door
+# ---- middleware
 
 
-def _door(guard: Guard) -> Any:
+def _middleware(guard: Guard) -> Any:
     @web.middleware
     async def door(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             guard.check(_visit(request))
             return await handler(request)
         except web.HTTPException as exc:
-            return _refused(request, _in_our_words(request, exc), exc)
+            return _refuse(request, _translate_http_error(request, exc), exc)
         except HoldfastError as exc:
-            return _refused(request, exc)
+            return _refuse(request, exc)
 
     return door
 
@@ -144,7 +142,7 @@ def _visit(request: web.Request) -> Visit:
     return Visit(request.method, request.path, request.headers, request.cookies, token)
 
 
-def _in_our_words(request: web.Request, exc: web.HTTPException) -> HoldfastError:
+def _translate_http_error(request: web.Request, exc: web.HTTPException) -> HoldfastError:
     if isinstance(exc, web.HTTPNotFound):
         return NoSuchPage(f"there is nothing at {request.path[:80]!r}", hint="/openapi.json")
     if isinstance(exc, web.HTTPMethodNotAllowed):
@@ -155,7 +153,7 @@ def _in_our_words(request: web.Request, exc: web.HTTPException) -> HoldfastError
     return Unreadable(f"cannot read the request: {exc.reason}")
 
 
-def _refused(
+def _refuse(
     request: web.Request, error: HoldfastError, exc: web.HTTPException | None = None
 ) -> web.Response:
     headers = {}

@@ -1,9 +1,7 @@
-"""What an endpoint is, and reading a request by that description.
+"""What an endpoint is, and how requests are read and checked by that description.
 
-Covers: numbers in the query and the path, JSON bodies.  Leaves to others: the endpoints themselves
-(table), their description for programs (openapi), HTTP (application).
-Promise: what the description says is what is checked, since both read the same table. Unknown
-parameters and fields are refused, rather than left unseen.
+The OpenAPI document reads the same table, so it says what is checked. Unknown parameters and fields
+are errors.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ _DIGITS = re.compile(r"[0-9]{1,15}")
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A whole number in the query, with its bounds."""
+    """An integer in the query, with its bounds."""
 
     name: str
     about: str
@@ -38,8 +36,8 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A request that was read by its endpoint's description."""
+class ApiCall:
+    """A request, checked by the description of its endpoint."""
 
     sources: Sources
     path: Mapping[str, str]
@@ -48,7 +46,7 @@ class Call:
 
     @property
     def pid(self) -> int:
-        """The process in the path. Raises NotFound for what cannot be one."""
+        """The pid in the path. Raises NotFound for an invalid one."""
         text = self.path["pid"]
         if _DIGITS.fullmatch(text) and 0 < int(text) <= MOST_PID:
             return int(text)
@@ -59,14 +57,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One way to ask, as it is checked, called and described."""
+    """An endpoint: how it is checked, called and described."""
 
     name: str
     method: Literal["GET", "POST", "PUT"]
     path: str
     about: str
     answer: type | str  # a dataclass, or a media type of its own
-    does: Callable[[Call], Awaitable[Any]]
+    does: Callable[[ApiCall], Awaitable[Any]]
     query: tuple[Number, ...] = ()
     body: Body | None = None
     errors: tuple[int, ...] = ()
@@ -74,20 +72,20 @@ class Endpoint:
 
     @property
     def in_path(self) -> tuple[str, ...]:
-        """Names of what varies in the path."""
+        """Names of the path parameters."""
         return tuple(re.findall(r"{(\w+)}", self.path))
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a request has to bring: its schema, and how it is read from JSON. Raises BadInput."""
+    """A request body: its schema, and a parser that raises BadInput."""
 
     schema: Mapping[str, Any]
     read: Callable[[Any], Any]
 
 
 def numbers(wanted: Sequence[Number], given: Sequence[tuple[str, str]]) -> dict[str, int]:
-    """The numbers of a query. Raises Unreadable."""
+    """Parse the query. Raises Unreadable."""
     known = {one.name: one for one in wanted}
     found: dict[str, int] = {}
     for name, text in given:
@@ -104,12 +102,12 @@ def _number(wanted: Number, text: str) -> int:
         return int(text)
     raise Unreadable(
         f"cannot use {wanted.name}={text[:80]!r}",
-        expected=f"a whole number from {wanted.least} to {wanted.most}",
+        expected=f"an integer from {wanted.least} to {wanted.most}",
     )
 
 
 def body(wanted: Body, data: bytes) -> Any:
-    """What a body says. Raises Unreadable for what is no JSON, Unusable for wrong fields."""
+    """Parse a body. Raises Unreadable for invalid JSON, Unusable for wrong fields."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as exc:
@@ -121,5 +119,5 @@ def body(wanted: Body, data: bytes) -> Any:
 
 
 def fields_of(cls: type) -> Callable[[Any], Any]:
-    """Read a body as a dataclass."""
+    """A parser for bodies of this dataclass."""
     return lambda value: decode(cls, value)

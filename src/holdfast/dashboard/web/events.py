@@ -1,7 +1,6 @@
-"""Everything as it happens: server-sent events.
+"""Server-sent events.
 
-Covers: the wire.  Leaves to others: what is told when (feed).
-Promise: an event is complete or not there; a browser that goes away ends its stream alone.
+An event is sent whole or not at all; a browser that leaves ends only its own stream.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from typing import Any
 from aiohttp import web
 
 from holdfast.base.codec import encode
-from holdfast.dashboard.snapshot import VERSION
+from holdfast.dashboard.snapshot.snapshot import VERSION
 from holdfast.dashboard.web.answers import Hello
 from holdfast.dashboard.web.feed import Listener
 from holdfast.dashboard.web.history import Points
 from holdfast.dashboard.web.sources import Sources
 
-QUIET_S = 15.0  # then a comment shows proxies and browsers that the line is alive
+QUIET_S = 15.0  # then a comment keeps the connection alive
 _HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-store",
@@ -28,17 +27,17 @@ _HEADERS = {
 
 
 def event(name: str, data: bytes, number: int | None = None) -> bytes:
-    """One event; its data has no line break, as JSON has none."""
+    """Encode an event; JSON data has no line breaks."""
     identity = b"" if number is None else f"id: {number}\n".encode()
     return identity + f"event: {name}\ndata: ".encode() + data + b"\n\n"
 
 
 async def stream(request: web.Request, sources: Sources) -> web.StreamResponse:
-    """Tell everything until the browser goes or the server ends. Raises Busy."""
+    """Stream snapshots until the browser leaves or the server ends. Raises Busy."""
     listener = sources.feed.join(drop=lambda: _hang_up(request))
     response = web.StreamResponse(headers=_HEADERS)
     try:
-        with contextlib.suppress(ConnectionResetError):  # it went away
+        with contextlib.suppress(ConnectionResetError):  # disconnected
             await response.prepare(request)
             await response.write(b"retry: 1000\n\n" + _opening(sources))
             await _tell(response, listener)

@@ -1,9 +1,7 @@
-"""One look for everybody: the loop that looks, the past, and those who listen.
+"""One snapshot loop for all listeners, and the past.
 
-Covers: how often, who gets what, who is too slow.  Leaves to others: looking (watching), the past's
-form (history), the wire (events).
-Promise: however many listen, one look at a time is taken, and its JSON is made once. A listener
-that does not keep up is dropped; what waits for it is bounded.
+One snapshot at a time is taken and encoded once, however many listen. A listener that does not keep
+up is dropped; its queue is bounded.
 """
 
 from __future__ import annotations
@@ -17,14 +15,14 @@ from dataclasses import dataclass
 
 from holdfast.base.codec import encode
 from holdfast.base.errors import BadInput, HoldfastError
-from holdfast.dashboard.snapshot import Snapshot
+from holdfast.dashboard.snapshot.snapshot import Snapshot
 from holdfast.dashboard.web.history import History, Point, point
 from holdfast.dashboard.web.refusals import Busy
 from holdfast.dashboard.web.workers import Workers
 
-IDLE_S = 2.0  # between looks while nobody listens: for the past alone
+IDLE_S = 2.0  # between snapshots while nobody listens
 LISTENERS = 64
-BACKLOG = 64  # looks that may wait for a listener
+BACKLOG = 64  # queued snapshots per listener
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +35,21 @@ class Look:
 
 
 class Listener:
-    """Gets every look from now on, until it ends."""
+    """Gets every snapshot from now on."""
 
     def __init__(self, drop: Callable[[], None]) -> None:
         self._line: asyncio.Queue[Look | None] = asyncio.Queue(BACKLOG)
         self._drop = drop
 
     def tell(self, look: Look | None) -> None:
-        """Hand a look over, or None for the end; whoever does not keep up is dropped."""
+        """Queue a snapshot, or None for the end; drops a listener that is too slow."""
         try:
             self._line.put_nowait(look)
         except asyncio.QueueFull:
             self._drop()
 
     async def looks(self, quiet_s: float) -> AsyncIterator[Look | None]:
-        """Looks as they come; None where none came for that long. Ends with the feed."""
+        """Snapshots as they come; None after `quiet_s` without one. Ends with the feed."""
         while True:
             try:
                 look = await asyncio.wait_for(self._line.get(), quiet_s)
@@ -64,7 +62,7 @@ class Listener:
 
 
 class Feed:
-    """Looks again and again; of one event loop."""
+    """Takes snapshots repeatedly; belongs to one event loop."""
 
     def __init__(self, look: Callable[[], Snapshot], interval_s: float) -> None:
         self.interval_s = interval_s
@@ -79,27 +77,27 @@ class Feed:
         self.trouble: str | None = None
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         while True:
             began = time.monotonic()
-            with contextlib.suppress(HoldfastError, OSError):  # kept in `trouble`; asked again
+            with contextlib.suppress(HoldfastError, OSError):  # kept in `trouble`; retried
                 await self._look_now()
             self._joined.clear()
             await self._rest(began)
 
     async def latest(self) -> Look:
-        """The last look, where it is younger than the interval; else a new one, which may raise."""
+        """The last snapshot if younger than the interval, else a new one, which may raise."""
         async with self._one_at_a_time:
             if self._last is not None and time.monotonic() - self._last_at < self.interval_s:
                 return self._last
             return await self._new_look()
 
     def past(self, seconds: float | None = None) -> tuple[Point, ...]:
-        """What was used when, oldest first."""
+        """Values over time, oldest first."""
         return self._history.points(0.0 if seconds is None else time.time() - seconds)
 
     def join(self, drop: Callable[[], None]) -> Listener:
-        """Listen from now on; `drop` is called if that is too slow. Raises Busy."""
+        """Add a listener; `drop` is called if it is too slow. Raises Busy."""
         if len(self._listeners) >= LISTENERS:
             raise Busy(
                 f"{LISTENERS} pages are open already",
@@ -112,16 +110,16 @@ class Feed:
         return listener
 
     def leave(self, listener: Listener) -> None:
-        """Listen no longer."""
+        """Remove a listener."""
         self._listeners.remove(listener)
 
     def end(self) -> None:
-        """Tell all who listen that it is over."""
+        """Tell all listeners that the feed ends."""
         for listener in self._listeners:
             listener.tell(None)
 
     def close(self) -> None:
-        """End the looking thread."""
+        """Stop the thread."""
         self._looker.close()
 
     async def _look_now(self) -> None:
@@ -133,7 +131,7 @@ class Feed:
     async def _new_look(self) -> Look:
         number = 1 if self._last is None else self._last.number + 1
         try:
-            look = await self._looker.do(lambda: _taken(self._look, number))
+            look = await self._looker.do(lambda: _take(self._look, number))
         except (HoldfastError, OSError) as exc:
             self.trouble = str(exc)
             raise
@@ -142,7 +140,7 @@ class Feed:
         return look
 
     async def _rest(self, began: float) -> None:
-        """Until the next look is due: later while nobody listens, at once when somebody comes."""
+        """Wait for the next snapshot: longer without listeners, at once when one joins."""
         passed = time.monotonic() - began
         if self._listeners:
             await asyncio.sleep(max(self.interval_s - passed, 0.0))
@@ -153,7 +151,7 @@ class Feed:
             )
 
 
-def _taken(look: Callable[[], Snapshot], number: int) -> Look:
+def _take(look: Callable[[], Snapshot], number: int) -> Look:
     snapshot = look()
     try:
         text = json.dumps(encode(snapshot), separators=(",", ":"), allow_nan=False)

@@ -1,9 +1,7 @@
-"""Who may come in: a request for this host, from our own page, with the token where there is one.
+"""Access control: a request for this host, from our own page, with the token if there is one.
 
-Covers: the names of this host (against DNS rebinding), the origin, the token and its cookie.
-Leaves to others: sending refusals (application), where to listen (server).
-Promise: decided from the headers alone, before anything else is read; tokens are compared in a time
-that does not depend on them.
+Checks the Host header (against DNS rebinding), the origin, and the token or its cookie. Decides by
+headers alone, before anything else is read. Tokens are compared in constant time.
 """
 
 from __future__ import annotations
@@ -22,16 +20,16 @@ from holdfast.dashboard.web.refusals import Forbidden, Unauthorized, WrongType
 _HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[^\s:\[\]/@]{1,253})(?::([0-9]{1,5}))?", re.IGNORECASE)
 _TOKEN = re.compile(r"[A-Za-z0-9._~-]{8,128}")
 _OURS = ("same-origin", "none")
-OPEN = ("/healthz",)  # tells nothing, and needs no token
+OPEN = ("/healthz",)  # reveals nothing, so needs no token
 
 
-def made_token() -> str:
-    """A token nobody can guess."""
+def make_token() -> str:
+    """A new random token."""
     return secrets.token_urlsafe(24)
 
 
-def checked_token(token: str) -> str:
-    """The token; raises BadInput for one that is too short or would not fit into an address."""
+def check_token(token: str) -> str:
+    """Return the token; raises BadInput if it is too short or not valid in a URL."""
     if _TOKEN.fullmatch(token):
         return token
     raise BadInput(
@@ -48,7 +46,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_everywhere(host: str) -> bool:
-    """Whether an address stands for all those of this machine."""
+    """Whether an address means all interfaces."""
     address = _address(host)
     return address is not None and address.is_unspecified
 
@@ -62,7 +60,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What is known of a request before its body is read."""
+    """The headers of a request that matter for access."""
 
     method: str
     path: str
@@ -72,16 +70,16 @@ class Visit:
 
 
 class Guard:
-    """Refuses whoever may not come in."""
+    """Rejects requests without access."""
 
     def __init__(self, host: str, port: int, token: str | None, called: str | None = None) -> None:
-        """`host` is the address that is listened on, `called` the name it was given by."""
+        """`host` is the address listened on, `called` the name the user gave for it."""
         self.host, self.port, self.token = host, port, token
-        self.cookie = f"holdfast_{port}"  # cookies do not tell ports apart
+        self.cookie = f"holdfast_{port}"  # cookies ignore ports
         self._names = _names_of_this_host(host, host if called is None else called)
 
     def check(self, visit: Visit) -> None:
-        """Raises Forbidden or Unauthorized; nothing of the request was done then."""
+        """Raise Forbidden or Unauthorized before the request is handled."""
         self._check_host(visit)
         self._check_origin(visit)
         if visit.path not in OPEN:
@@ -111,7 +109,7 @@ class Guard:
             return True
         if address is None:
             return False
-        # A name can be made to lead here by whoever owns it; a number cannot.
+        # The owner of a DNS name can point it here; a numeric address is safe.
         return address.is_loopback if is_loopback(self.host) else is_everywhere(self.host)
 
     def _check_origin(self, visit: Visit) -> None:
@@ -148,7 +146,7 @@ class Guard:
 
 
 def _is_a_link_to_the_page(visit: Visit) -> bool:
-    """A link on another site that a person followed: it shows the page and does nothing."""
+    """A link followed from another site: only shows the page."""
     headers = visit.headers
     return (
         (visit.method, visit.path) == ("GET", "/")
@@ -158,7 +156,7 @@ def _is_a_link_to_the_page(visit: Visit) -> bool:
 
 
 def check_type(said: str) -> None:
-    """A body has to be called JSON, which no form of another site can do. Raises WrongType."""
+    """Raise WrongType unless the body is JSON, which forms of other sites cannot send."""
     if said.partition(";")[0].strip().lower() != "application/json":
         raise WrongType(
             f"cannot take a body of the type {said[:80]!r}",
@@ -167,7 +165,7 @@ def check_type(said: str) -> None:
 
 
 def _names_of_this_host(host: str, called: str) -> frozenset[str]:
-    """What the Host header may say: the address, and on others than loopback our own name."""
+    """Allowed Host headers: the address, and our host name if not on loopback."""
     own = (one.lower().strip("[]") for one in (host, called))
     names = {f"[{one}]" if ":" in one else one for one in own}
     if is_loopback(host) or is_everywhere(host):

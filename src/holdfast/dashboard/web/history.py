@@ -1,8 +1,7 @@
-"""What was used when: the past of a snapshot's main figures, in bounded room.
+"""The main values of past snapshots, in bounded memory.
 
-Covers: the point that is kept of a snapshot, thinning.  Leaves to others: looking (feed).
-Promise: at most `MOST` points. Older ones are fewer, and each holds the highest value of the time
-that it stands for, so that a peak is never thinned away.
+At most `MOST` points. Older ones are sparser, and each holds the maximum of its interval, so that
+no peak gets lost.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from holdfast.base.codec import about
-from holdfast.dashboard.snapshot import Process, Snapshot
+from holdfast.dashboard.snapshot.snapshot import Process, Snapshot
 
-TIER = 256  # points of one fineness
-WIDTHS = (4, 20, 120)  # how many intervals a point of the coarser ones stands for
+TIER = 256  # points per resolution
+WIDTHS = (4, 20, 120)  # intervals per point in the coarser tiers
 MOST = TIER * (1 + len(WIDTHS))
 
 
@@ -33,7 +32,7 @@ class PointProcess:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What was used at a time, or at most in the time before it."""
+    """Values at a time, or their maximum in the interval before it."""
 
     at_s: float = about("when, in seconds since 1970")
     ram_used_bytes: int = about("memory of the machine")
@@ -49,7 +48,7 @@ class Points:
 
 
 def point(snapshot: Snapshot) -> Point:
-    """What is kept of a snapshot."""
+    """The point of a snapshot."""
     return Point(
         snapshot.at_s,
         snapshot.machine.ram_used_bytes,
@@ -63,22 +62,22 @@ def _process(one: Process) -> PointProcess:
         one.pid,
         one.name,
         one.rss_bytes,
-        _summed((device.name, device.reserved_bytes) for device in one.devices),
-        _summed((model.id, model.resident_bytes) for model in one.models),
-        _summed((pool.name, pool.allocated_bytes) for pool in one.pools),
+        _sum_by_name((device.name, device.reserved_bytes) for device in one.devices),
+        _sum_by_name((model.id, model.resident_bytes) for model in one.models),
+        _sum_by_name((pool.name, pool.allocated_bytes) for pool in one.pools),
     )
 
 
-def _summed(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """By name; several of one name count together."""
+def _sum_by_name(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Sum values of equal names."""
     sums: dict[str, int] = {}
     for name, nbytes in pairs:
         sums[name] = sums.get(name, 0) + nbytes
     return sums
 
 
-def highest(first: Point, second: Point) -> Point:
-    """One point for two: the later time, the higher value of everything."""
+def merge(first: Point, second: Point) -> Point:
+    """Merge two points: the later time, the maximum of every value."""
     processes = {one.pid: one for one in first.processes}
     for one in second.processes:
         before = processes.get(one.pid)
@@ -95,7 +94,7 @@ def _highest_gpus(
     first: tuple[int | None, ...], second: tuple[int | None, ...]
 ) -> tuple[int | None, ...]:
     if len(first) != len(second):
-        return second  # one came or went; the numbers no longer stand for the same
+        return second  # a GPU came or went; the indices no longer match
     return tuple(
         max((used for used in pair if used is not None), default=None)
         for pair in zip(first, second, strict=True)
@@ -119,7 +118,7 @@ def _highest_of(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str
 
 
 class History:
-    """Points in tiers: the newest as they came, then coarser and coarser, then forgotten."""
+    """Points in tiers: the newest at full resolution, older ones coarser, then dropped."""
 
     def __init__(self, interval_s: float) -> None:
         self._tiers: tuple[deque[Point], ...] = tuple(deque() for _ in range(1 + len(WIDTHS)))
@@ -129,7 +128,7 @@ class History:
         return sum(len(tier) for tier in self._tiers)
 
     def add(self, new: Point) -> None:
-        """Keep a point; the oldest of a full tier goes into the next."""
+        """Add a point; the oldest of a full tier moves to the next."""
         self._tiers[0].append(new)
         for number, tier in enumerate(self._tiers):
             if len(tier) <= TIER:
@@ -139,13 +138,13 @@ class History:
                 _put(self._tiers[number + 1], oldest, self._widths_s[number])
 
     def points(self, since_s: float = 0.0) -> tuple[Point, ...]:
-        """Those of that time and later, oldest first."""
+        """Points since `since_s`, oldest first."""
         return tuple(one for tier in reversed(self._tiers) for one in tier if one.at_s >= since_s)
 
 
 def _put(tier: deque[Point], new: Point, width_s: float) -> None:
-    """At the end of a tier; together with the last point where both are of one width of time."""
+    """Append to a tier; merges with the last point if both are in one interval."""
     if tier and tier[-1].at_s // width_s == new.at_s // width_s:
-        tier[-1] = highest(tier[-1], new)
+        tier[-1] = merge(tier[-1], new)
     else:
         tier.append(new)

@@ -1,8 +1,7 @@
-"""A snapshot as Prometheus reads it.
+"""A snapshot in Prometheus' text format (0.0.4).
 
-Covers: which series there are, and the text format (0.0.4).  Leaves to others: looking, sending.
-Promise: units are in the names and are bytes, seconds and ratios. No series comes twice: pools or
-models of one name in one process are added up. What is unknown is left out.
+Units are in the names: bytes, seconds and ratios. Pools or models with the same name in one process
+are summed, so that no series appears twice. Unknown values are left out.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from holdfast.dashboard.snapshot import ModelUse, PoolUse, Process, Snapshot
+from holdfast.dashboard.snapshot.snapshot import ModelUse, PoolUse, Process, Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Labels = dict[str, object]
@@ -20,7 +19,7 @@ Sample = tuple[Labels, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One name, its sentence, and where its samples come from."""
+    """A metric: name, help text and source of its samples."""
 
     name: str
     kind: Literal["gauge", "counter"]
@@ -29,7 +28,7 @@ class Series:
 
 
 def text(snapshot: Snapshot) -> str:
-    """All series that have a sample now."""
+    """Format all series that have a sample."""
     return "".join(line for one in SERIES for line in _lines(one, snapshot))
 
 
@@ -37,7 +36,7 @@ def _lines(one: Series, snapshot: Snapshot) -> Iterator[str]:
     sums: dict[str, float] = {}
     for labels, value in one.samples(snapshot):
         if value is not None:
-            written = _written(labels)
+            written = _format_labels(labels)
             sums[written] = sums.get(written, 0) + value
     if sums:
         yield f"# HELP {one.name} {one.about}\n# TYPE {one.name} {one.kind}\n"
@@ -45,18 +44,18 @@ def _lines(one: Series, snapshot: Snapshot) -> Iterator[str]:
         yield f"{one.name}{written} {value!r}\n"
 
 
-def _written(labels: Labels) -> str:
+def _format_labels(labels: Labels) -> str:
     if not labels:
         return ""
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+    return "{" + ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items()) + "}"
 
 
-def _escaped(value: object) -> str:
+def _escape(value: object) -> str:
     text = str(value).encode("utf-8", "replace").decode()  # a lone surrogate cannot be sent
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-# ---- where samples come from
+# ---- sources of samples
 
 
 def _machine(value: Callable[[Snapshot], float]) -> Callable[[Snapshot], Iterator[Sample]]:
@@ -225,7 +224,7 @@ SERIES = (
     Series(
         "holdfast_pool_allocated_bytes",
         "gauge",
-        "Asked of a pool and not given back.",
+        "Allocated from a pool and not freed.",
         _pools(lambda pool: pool.allocated_bytes),
     ),
     Series(

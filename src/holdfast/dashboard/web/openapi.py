@@ -1,8 +1,4 @@
-"""The API's description for programs: OpenAPI 3.1, made from the table and the dataclasses.
-
-Covers: the document.  Leaves to others: what it describes (table, answers, snapshot).
-Promise: nothing is written twice; an endpoint that is in the table is in the document.
-"""
+"""The OpenAPI 3.1 document of the API, made from the table of endpoints and the dataclasses."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from holdfast.base.codec import json_schema
-from holdfast.dashboard.snapshot import Snapshot
+from holdfast.dashboard.snapshot.snapshot import Snapshot
 from holdfast.dashboard.web.answers import FreeWhat, Hello, Nothing, Switch
 from holdfast.dashboard.web.endpoints import MOST_PID, Endpoint
 from holdfast.dashboard.web.history import Points
@@ -176,24 +172,24 @@ def _schemas() -> dict[str, Any]:
 
 
 def _components(cls: type) -> dict[str, Any]:
-    """The schema of a dataclass and of all it is made of, by name."""
+    """Schemas of a dataclass and of its fields' dataclasses, by name."""
     schema = json_schema(cls, cls.__name__, "")
     inner = schema.pop("$defs")
     for name in ("$schema", "$id", "title"):
         del schema[name]
-    return {name: _pointed(one) for name, one in {**inner, cls.__name__: schema}.items()}
+    return {name: _rewrite_refs(one) for name, one in {**inner, cls.__name__: schema}.items()}
 
 
-def _pointed(value: Any) -> Any:
-    """The same, with references that lead to the components of this document."""
+def _rewrite_refs(value: Any) -> Any:
+    """Rewrite references to point to the components of this document."""
     if isinstance(value, dict):
         return {
             key: inner.replace("#/$defs/", "#/components/schemas/")
             if key == "$ref" and isinstance(inner, str)
-            else _pointed(inner)
+            else _rewrite_refs(inner)
             for key, inner in value.items()
         }
-    return [_pointed(inner) for inner in value] if isinstance(value, list) else value
+    return [_rewrite_refs(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _required(cls: Any) -> list[str]:

@@ -1,8 +1,6 @@
-"""The page's own files.
+"""Static files of the page.
 
-Covers: which there are, their types, what changed.  Leaves to others: what they do (static/).
-Promise: only files that lie in the folder are served, whatever a path says: names are looked up in
-a list of them.
+Names are looked up in a list of the files, so nothing outside of the folder is served.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ class Pages:
         self._kept: dict[str, _Kept] = {}
 
     def answer(self, request: web.Request, name: str) -> web.Response:
-        """A file; 304 where the browser has it. Raises NoSuchPage."""
+        """Serve a file; 304 if the browser has it. Raises NoSuchPage."""
         kept = self._file(name)
         headers = {"ETag": kept.tag, "Cache-Control": "no-cache"}
         if request.headers.get("If-None-Match") == kept.tag:

@@ -1,8 +1,6 @@
-"""Requests that are not met: which status, and the error in its three parts as JSON.
+"""HTTP errors: the status of every error class, and the error in its three parts as JSON.
 
-Covers: refusals that only a server makes, and the status of every error of the house.
-Leaves to others: sending (application), saying which endpoint may answer what (endpoints).
-Promise: an answer never holds a traceback; its parts are those a terminal shows.
+An answer never contains a traceback.
 """
 
 from __future__ import annotations
@@ -14,13 +12,13 @@ from holdfast.base.errors import HoldfastError, NotFound, OutOfMemory, OutOfTime
 
 
 class Refused(HoldfastError):
-    """A request that this server does not take as it is."""
+    """Base of errors that only the server raises."""
 
     status = 400
 
 
 class Unreadable(Refused):
-    """A request that cannot be read: no JSON, no number, an unknown parameter."""
+    """Invalid JSON, an invalid number or an unknown parameter."""
 
 
 class Unauthorized(Refused):
@@ -36,44 +34,44 @@ class Forbidden(Refused):
 
 
 class NoSuchPage(Refused):
-    """A path that leads nowhere."""
+    """An unknown path."""
 
     status = 404
 
 
 class WrongMethod(Refused):
-    """A path that is asked in another way."""
+    """A known path with another method."""
 
     status = 405
 
 
 class TooLarge(Refused):
-    """A body of more bytes than anything here needs."""
+    """A body above the size limit."""
 
     status = 413
 
 
 class WrongType(Refused):
-    """A body that does not say that it is JSON."""
+    """A body without the JSON content type."""
 
     status = 415
 
 
 class Unusable(Refused):
-    """A body that is JSON, with fields that cannot be used."""
+    """A JSON body with invalid fields."""
 
     status = 422
 
 
 class Busy(Refused):
-    """Too many ask at once, or somebody else takes too long."""
+    """Too many requests at once, or a timeout."""
 
     status = 503
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """An error, as a terminal shows it."""
+    """The three parts of an error."""
 
     kind: str = about("its class, for programs")
     what: str = about("what happened")
@@ -83,18 +81,18 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What every request gets that is not met."""
+    """The body of every error answer."""
 
     error: Parts = about("what went wrong")
 
 
 def failure(error: HoldfastError) -> Failure:
-    """The error, as it is sent."""
+    """Encode an error."""
     return Failure(Parts(type(error).__name__, error.what, error.expected, error.hint))
 
 
 def status_of(error: HoldfastError) -> int:
-    """Who could not do it: nobody there 404, the process as it is now 409, all too busy 503."""
+    """The HTTP status of an error: 404 not found, 409 wrong state, 503 busy."""
     if isinstance(error, Refused):
         return error.status
     if isinstance(error, NotFound):

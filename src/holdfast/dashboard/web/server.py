@@ -1,8 +1,6 @@
-"""A server that runs in a thread of its own, from `start` to `stop`.
+"""The server in a thread of its own, from `start` to `stop`.
 
-Covers: listening, the address, ending at once.  Leaves to others: what is served (application).
-Promise: what keeps it from listening is raised by `start`, where it is called. After `stop` the
-port is free and no stream is open.
+`start` raises if it cannot listen. After `stop` the port is free and no stream is open.
 """
 
 from __future__ import annotations
@@ -22,16 +20,16 @@ from aiohttp import web
 
 import holdfast
 from holdfast.base.errors import BadInput
-from holdfast.dashboard.watching import Watcher
+from holdfast.dashboard.ipc.watching import Watcher
 from holdfast.dashboard.web.answers import ServerNow
 from holdfast.dashboard.web.application import application
 from holdfast.dashboard.web.feed import Feed
 from holdfast.dashboard.web.guard import (
     Guard,
-    checked_token,
+    check_token,
     is_everywhere,
     is_loopback,
-    made_token,
+    make_token,
 )
 from holdfast.dashboard.web.sources import Sources, Watches
 from holdfast.topology import Topology, discover
@@ -53,11 +51,11 @@ class Server(AbstractContextManager["Server"]):
         token: str | None = None,
         machine: Callable[[], Topology] = discover,
     ) -> None:
-        """A token is made where the address is not loopback and none is given."""
+        """Without a token, one is generated if the address is not loopback."""
         self.host, self.port, self.interval_s = host, port, interval_s
-        self.token = None if token is None else checked_token(token)
+        self.token = None if token is None else check_token(token)
         if self.token is None and not is_loopback(host):
-            self.token = made_token()
+            self.token = make_token()
         self._watcher, self._machine = watcher, machine
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: asyncio.Event | None = None
@@ -73,11 +71,11 @@ class Server(AbstractContextManager["Server"]):
 
     @property
     def url_to_open(self) -> str:
-        """What a person opens."""
+        """The URL to open in a browser, with the token."""
         return f"{self.url}/" + ("" if self.token is None else f"?token={self.token}")
 
     def start(self) -> None:
-        """Listen and serve. Raises BadInput where the address cannot be listened on."""
+        """Listen and serve. Raises BadInput for an unusable address."""
         listening = _listen(self.host, self.port)
         self._address, self.port = listening.getsockname()[:2]
         threading.Thread(
@@ -87,16 +85,16 @@ class Server(AbstractContextManager["Server"]):
         self._raise_trouble()
 
     def wait(self) -> None:
-        """Until it ends: by `stop`, or by trouble, which is raised here. Ctrl-C gets through."""
-        self._over.wait()  # rather than the thread, which Ctrl-C would mark as ended
+        """Wait until `stop` or an error, which is raised here. Ctrl-C interrupts."""
+        self._over.wait()  # not join: Ctrl-C in it would mark the thread as ended
         self._raise_trouble()
 
     def stop(self) -> None:
-        """End at once, streams too. May be called twice, and from any thread."""
+        """Stop at once, with all streams. Idempotent and thread-safe."""
         loop, ending = self._loop, self._ending
         if loop is None or ending is None:
             return
-        with contextlib.suppress(RuntimeError):  # its loop is closed already
+        with contextlib.suppress(RuntimeError):  # the loop is already closed
             loop.call_soon_threadsafe(ending.set)
         self._over.wait(STOPPING_S)
 
@@ -141,12 +139,12 @@ class Server(AbstractContextManager["Server"]):
         sources.close()
 
     async def _until_it_ends(self, looking: asyncio.Task[None]) -> None:
-        """Until `stop`; a look that failed in a way nobody foresaw ends the server too."""
+        """Wait for `stop`; an unexpected error of the feed ends the server too."""
         assert self._ending is not None
         ending = asyncio.create_task(self._ending.wait())
         await asyncio.wait([looking, ending], return_when=asyncio.FIRST_COMPLETED)
         ending.cancel()
-        while not looking.done():  # before Python 3.12, waiting may lose that it was cancelled
+        while not looking.done():  # before Python 3.12, wait may lose a cancellation
             looking.cancel()
             await asyncio.wait([looking], timeout=0.05)
         if not looking.cancelled():
@@ -163,7 +161,7 @@ def serving(
     token: str | None = None,
     machine: Callable[[], Topology] = discover,
 ) -> Iterator[Server]:
-    """A server for as long as the block lasts; without a watcher it watches every process."""
+    """Serve while the block runs; without a watcher, all processes are watched."""
     with contextlib.ExitStack() as stack:
         seen = stack.enter_context(Watcher()) if watcher is None else watcher
         yield stack.enter_context(
@@ -175,7 +173,7 @@ def serving(
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    family, address = _resolved(host, port)
+    family, address = _resolve(host, port)
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         if os.name == "posix":
@@ -189,11 +187,11 @@ def _listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _resolved(host: str, port: int) -> tuple[int, Any]:
+def _resolve(host: str, port: int) -> tuple[int, Any]:
     name = LOOPBACK if host.lower() == "localhost" else host.strip("[]")
     try:
         if not name:
-            raise ValueError("empty")  # which would be every address
+            raise ValueError("empty")  # would mean every address
         found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, ValueError) as exc:
         raise BadInput(
@@ -227,9 +225,9 @@ def _cannot_listen(host: str, port: int, exc: OSError) -> BadInput:
 
 
 def _free_port(host: str, port: int) -> int:
-    """One of the next ports that is free now, else any."""
+    """One of the next ports that is free, else any."""
     for candidate in [*range(port + 1, min(port + 20, 65_536)), 0]:
-        family, address = _resolved(host, candidate)
+        family, address = _resolve(host, candidate)
         with socket.socket(family, socket.SOCK_STREAM) as trial, contextlib.suppress(OSError):
             trial.bind(address)
             return trial.getsockname()[1]
@@ -241,10 +239,10 @@ def _in_brackets(host: str) -> str:
 
 
 def _own_address(host: str) -> str:
-    """An address of this machine that others can reach, where it listens on all of them."""
+    """An address of this machine that others can reach."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     away = ("2001:db8::1", 9) if family == socket.AF_INET6 else ("192.0.2.1", 9)
     with socket.socket(family, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
-        probe.connect(away)  # sends nothing; the system only picks the way
+        probe.connect(away)  # sends nothing; only selects a route
         return probe.getsockname()[0]
     return socket.gethostname()

@@ -1,8 +1,6 @@
-"""Where answers come from: the processes, the machine, the runs that are over.
+"""Where answers come from: processes, the machine, the history of runs.
 
-Covers: asking them in threads, the picture of the machine.
-Leaves to others: the questions (table).
-Promise: nothing here blocks the event loop; the machine is described once.
+Nothing here blocks the event loop. The machine is described once.
 """
 
 from __future__ import annotations
@@ -13,34 +11,34 @@ from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 from holdfast.base.errors import NotFound
-from holdfast.dashboard.attaching import Attached
-from holdfast.dashboard.snapshot import Snapshot
-from holdfast.dashboard.web.answers import MachinePicture, Place, ServerNow
+from holdfast.dashboard.ipc.client import Attached
+from holdfast.dashboard.snapshot.snapshot import Snapshot
+from holdfast.dashboard.web.answers import MachinePicture, PicturePlace, ServerNow
 from holdfast.dashboard.web.feed import Feed
 from holdfast.dashboard.web.workers import Workers
-from holdfast.pipeline import history
+from holdfast.pipeline.output import history
 from holdfast.topology import Topology, svg
 from holdfast.topology.render import words
 
 T = TypeVar("T")
 THREADS, WAITING = 4, 32
-DESCRIBING_S = 120.0  # vendors' libraries are asked in processes of their own
+DESCRIBING_S = 120.0  # vendor libraries are probed in subprocesses
 
 
 class Watches(Protocol):
-    """What a server needs of a `Watcher`."""
+    """The part of `Watcher` that a server uses."""
 
     def look(self) -> Snapshot:
-        """This machine and its processes now."""
+        """Take a snapshot."""
         ...
 
     def attached(self, pid: int) -> AbstractContextManager[Attached]:
-        """That process, for questions and orders. Raises NotFound."""
+        """A connection to that process. Raises NotFound."""
         ...
 
 
 class Sources:
-    """Everything that endpoints ask."""
+    """All data sources of the endpoints."""
 
     def __init__(
         self, watcher: Watches, machine: Callable[[], Topology], feed: Feed, server: ServerNow
@@ -52,7 +50,7 @@ class Sources:
         self._picture: MachinePicture | None = None
 
     async def ask(self, pid: int, question: Callable[[Attached], T]) -> T:
-        """What a process answers. Raises what it raises, NotFound where it is not there."""
+        """Send a request to a process. Raises its error, or NotFound."""
 
         def asked() -> T:
             with self._watcher.attached(pid) as process:
@@ -61,16 +59,16 @@ class Sources:
         return await self._workers.do(asked)
 
     async def picture(self) -> MachinePicture:
-        """What the machine is, found out the first time."""
+        """The topology of the machine; discovered once."""
         async with self._describing:
             if self._picture is None:
                 self._picture = await self._workers.do(
-                    lambda: _described(self._machine()), DESCRIBING_S
+                    lambda: _describe(self._machine()), DESCRIBING_S
                 )
             return self._picture
 
     async def runs(self, most: int) -> tuple[history.RunRecord, ...]:
-        """Runs that are over, the newest first."""
+        """Finished runs, the newest first."""
         return await self._workers.do(lambda: history.runs(most))
 
     async def run(self, run_id: str) -> history.RunRecord:
@@ -82,7 +80,7 @@ class Sources:
         raise _no_run(run_id)
 
     async def run_picture(self, run_id: str) -> bytes:
-        """What it drew, as a small PNG. Raises NotFound."""
+        """Its small picture as PNG. Raises NotFound."""
         await self.run(run_id)
         picture = await self._workers.do(lambda: history.picture(run_id))
         if picture is None:
@@ -90,11 +88,11 @@ class Sources:
         return picture
 
     def close(self) -> None:
-        """End the threads that have nothing to do."""
+        """Stop idle threads."""
         self._workers.close()
 
 
-MOST_RUNS = 100_000  # as many as a history may be set to keep, and more
+MOST_RUNS = 100_000  # more than any history keeps
 
 
 def _no_run(run_id: str) -> NotFound:
@@ -103,13 +101,13 @@ def _no_run(run_id: str) -> NotFound:
     )
 
 
-def _described(machine: Topology) -> MachinePicture:
+def _describe(machine: Topology) -> MachinePicture:
     nodes = [
-        Place(f"node:{node.id}", "node", node.id, words.node_title(node), ("cpu",))
+        PicturePlace(f"node:{node.id}", "node", node.id, words.node_title(node), ("cpu",))
         for node in machine.nodes
     ]
     gpus = [
-        Place(
+        PicturePlace(
             f"gpu:{gpu.id}",
             "gpu",
             gpu.id,

@@ -1,8 +1,4 @@
-"""Every endpoint of the API, each with what it asks.
-
-Covers: paths, parameters, answers, errors, and what is done.  Leaves to others: the page and the
-stream of events (application), how a request is read (endpoints).
-"""
+"""All endpoints of the API: paths, parameters, answers, errors, and what is done."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from typing import Any
 
 from holdfast.base.errors import BadInput
 from holdfast.base.units import parse_bytes
-from holdfast.dashboard.snapshot import Freed, LeakState, ModelUse, Snapshot
+from holdfast.dashboard.snapshot.snapshot import Freed, LeakState, ModelUse, Snapshot
 from holdfast.dashboard.web import metrics
 from holdfast.dashboard.web.answers import (
     FreeWhat,
@@ -25,42 +21,42 @@ from holdfast.dashboard.web.answers import (
     Runs,
     Switch,
 )
-from holdfast.dashboard.web.endpoints import Body, Call, Endpoint, Number, fields_of
+from holdfast.dashboard.web.endpoints import ApiCall, Body, Endpoint, Number, fields_of
 from holdfast.dashboard.web.history import Points
 from holdfast.dashboard.web.refusals import Busy
-from holdfast.pipeline.history import RunRecord
+from holdfast.pipeline.output.history import RunRecord
 
 MOST_BUDGET = 2**63 - 1
 _SIZE = r"^[0-9]{1,12}(\.[0-9]{1,6})? ?([kKMGTP]i?B|[kKMGTP]|B)?$"
 
 
-async def _snapshot(call: Call) -> Snapshot:
+async def _snapshot(call: ApiCall) -> Snapshot:
     return (await call.sources.feed.latest()).snapshot
 
 
-async def _history(call: Call) -> Points:
+async def _history(call: ApiCall) -> Points:
     return Points(call.sources.feed.past(call.numbers["seconds"]))
 
 
-async def _topology(call: Call) -> MachinePicture:
+async def _topology(call: ApiCall) -> MachinePicture:
     return await call.sources.picture()
 
 
-async def _holders(call: Call) -> Holders:
+async def _holders(call: ApiCall) -> Holders:
     most = call.numbers["most"]
     return Holders(await call.sources.ask(call.pid, lambda process: process.holders(most)))
 
 
-async def _leaks(call: Call) -> Leaks:
+async def _leaks(call: ApiCall) -> Leaks:
     return Leaks(await call.sources.ask(call.pid, lambda process: process.leaks()))
 
 
-async def _debugging(call: Call) -> LeakState:
+async def _debugging(call: ApiCall) -> LeakState:
     on: bool = call.body.on
     return await call.sources.ask(call.pid, lambda process: process.set_debugging(on))
 
 
-async def _free(call: Call) -> Freed:
+async def _free(call: ApiCall) -> Freed:
     what: FreeWhat = call.body
     return await call.sources.ask(
         call.pid,
@@ -68,32 +64,32 @@ async def _free(call: Call) -> Freed:
     )
 
 
-async def _budget(call: Call) -> ModelUse:
+async def _budget(call: ApiCall) -> ModelUse:
     model, budget = call.path["id"], call.body
     return await call.sources.ask(call.pid, lambda process: process.set_budget(model, budget))
 
 
-async def _interrupt(call: Call) -> Interrupted:
+async def _interrupt(call: ApiCall) -> Interrupted:
     return Interrupted(await call.sources.ask(call.pid, lambda process: process.interrupt()))
 
 
-async def _runs(call: Call) -> Runs:
+async def _runs(call: ApiCall) -> Runs:
     return Runs(await call.sources.runs(call.numbers["most"]))
 
 
-async def _run(call: Call) -> RunRecord:
+async def _run(call: ApiCall) -> RunRecord:
     return await call.sources.run(call.path["id"])
 
 
-async def _run_picture(call: Call) -> bytes:
+async def _run_picture(call: ApiCall) -> bytes:
     return await call.sources.run_picture(call.path["id"])
 
 
-async def _metrics(call: Call) -> bytes:
+async def _metrics(call: ApiCall) -> bytes:
     return metrics.text((await call.sources.feed.latest()).snapshot).encode()
 
 
-async def _health(call: Call) -> Health:
+async def _health(call: ApiCall) -> Health:
     if call.sources.feed.trouble is not None:
         raise Busy("this server cannot look at the machine now")
     return Health("ok")
@@ -109,7 +105,7 @@ def read_budget(value: Any) -> int | None:
     if isinstance(budget, str) and re.fullmatch(_SIZE, budget):
         return min(parse_bytes(budget), MOST_BUDGET)
     if isinstance(budget, float) and budget.is_integer():
-        budget = int(budget)  # which JSON does not tell apart
+        budget = int(budget)  # JSON may send an integer as a float
     if isinstance(budget, int) and not isinstance(budget, bool) and 0 <= budget <= MOST_BUDGET:
         return budget
     raise BadInput(

@@ -1,9 +1,7 @@
-"""Threads for work that waits: looking, asking other processes, reading files.
+"""A bounded pool of daemon threads for blocking work of the event loop.
 
-Covers: a fixed number of threads, a bounded line before them, a limit in seconds.
-Leaves to others: what is done.
-Promise: the event loop never waits for work. The threads do not keep the program from ending, as
-those of `concurrent.futures` would while a process that hangs is being asked.
+Unlike those of `concurrent.futures`, the threads do not keep the program alive while a hung process
+is being asked.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ class _Task:
 
 
 class Workers:
-    """A few threads and a line of those who wait for them."""
+    """A few threads and a bounded queue."""
 
     def __init__(self, name: str, threads: int, waiting: int) -> None:
         self._line: queue.Queue[_Task | None] = queue.Queue(waiting)
@@ -41,7 +39,7 @@ class Workers:
             thread.start()
 
     async def do(self, work: Callable[[], T], limit_s: float = 30.0) -> T:
-        """What `work` returns or raises. Raises Busy if the line is full or time runs out."""
+        """Run `work` in a thread. Raises Busy if the queue is full or time runs out."""
         loop = asyncio.get_running_loop()
         task = _Task(work, loop, loop.create_future())
         try:
@@ -52,11 +50,11 @@ class Workers:
                 expected=f"at most {self._line.maxsize} that wait",
                 hint="ask again in a second",
             ) from None
-        # Not wait_for, which before Python 3.12 may lose that the asker was cancelled.
+        # Not wait_for, which before Python 3.12 may lose a cancellation.
         try:
             await asyncio.wait([task.answer], timeout=limit_s)
         finally:
-            task.answer.cancel()  # where it has not come; then nobody waits for it any more
+            task.answer.cancel()  # if it has not come, nobody waits for it any more
         if task.answer.cancelled():
             raise Busy(
                 f"no answer within {limit_s:g} s", hint="ask again; what was asked may go on"
@@ -64,7 +62,7 @@ class Workers:
         return task.answer.result()
 
     def close(self, wait_s: float = 1.0) -> None:
-        """End the threads that have nothing to do; others end with the program."""
+        """Stop idle threads; busy ones end with the program."""
         with contextlib.suppress(queue.Full):
             for _ in self._threads:
                 self._line.put_nowait(None)
@@ -75,7 +73,7 @@ class Workers:
         while (task := self._line.get()) is not None:
             if not task.answer.cancelled():
                 _do(task)
-            del task  # it holds the answer until the next one comes
+            del task  # else it would keep the answer alive
 
 
 def _do(task: _Task) -> None:
@@ -92,5 +90,5 @@ def _tell(task: _Task, tell: Callable[[Any], None], what: Any) -> None:
         if not task.answer.done():
             tell(what)
 
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+    with contextlib.suppress(RuntimeError):  # the loop is closed
         task.loop.call_soon_threadsafe(unless_given_up)

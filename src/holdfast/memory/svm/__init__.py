@@ -1,4 +1,4 @@
-"""Shared virtual memory by topology: allocate, look up, move, free.
+"""Shared virtual memory placed by topology: allocate, look up pages, migrate, free.
 
     from holdfast.memory import svm
 
@@ -10,6 +10,22 @@
 
 Four providers are tried in this order unless one is named: `retryix`, `opencl`, `numa` and
 `simulated`.
+
+    model           frozen values: Domain, Layout, Placement, Where, Migration, Statistics, Metrics
+    choice          selects a provider; the module-level functions alloc, free, migrate, ...
+    interface       Provider, the base class: checks, allocation, migration in chunks
+    providers/      the four providers
+    placement       decides which domains an allocation goes to
+    allocation      Allocation, the handle a user holds
+    record          Record and Backing: one allocation as its provider sees it
+    ledger          all allocations of a provider; rejects stale and foreign handles
+    affinity        binds the threads of this process to CPUs
+    locality        metrics: local and remote pages, free memory, bandwidth
+    policy          proposes which pages to move
+    balance         autobalance: applies the policy, once or in a thread
+    process         pages of other processes by NUMA node, and moving them
+    resource        Svm: a provider as a resource for pools and limits
+    describe        text for nodes and the command line
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Run the work beside its memory: bind the threads of this process, and give them back.
+"""Bind the threads of this process to the CPUs next to its memory, and unbind them.
 
-Covers: all threads that are there; several allocations that each want some CPUs.
-Leaves to others: which CPUs (placement).
-Promise: when the last grant is given back every thread may run where it might before; a thread that
-was bound elsewhere in the meantime keeps what it was given.
-
-Threads that begin while a grant lasts inherit it from the thread that starts them.
+Several grants add up: threads run on the CPUs of all of them. When the last one is released, every
+thread gets its old mask back, except those that somebody else has bound since. Threads that start
+while a grant lasts inherit the mask of their parent.
 """
 
 from __future__ import annotations
@@ -22,19 +19,19 @@ _TASKS = Path("/proc/self/task")
 
 
 class Grant:
-    """That some CPUs are wanted, from `bind` until it is given back."""
+    """A request for CPUs, from `bind` until `release`."""
 
     def __init__(self, cpus: Iterable[int], bound: int | None = 0) -> None:
         self.cpus = frozenset(cpus)
-        self.bound_threads = bound  # None where nobody knows
-        self._given_back = False
+        self.bound_threads = bound  # None if unknown
+        self._released = False
 
     def bind(self) -> None:
-        """Have the threads of this process run on its CPUs, and on those of the other grants.
+        """Bind the threads of this process to its CPUs, and to those of the other grants.
 
-        CPUs that this process may not use are left out. Raises Unsupported where none is left, or
-        where the system has no such call; then nothing has changed. Where Ctrl-C breaks it off,
-        `give_back` takes back what was done.
+        CPUs that this process may not use are left out. Raises Unsupported if none is left, or if
+        the system cannot bind threads; then nothing has changed. After Ctrl-C, `release` undoes
+        what was done.
         """
         if not supported():
             raise Unsupported(
@@ -54,27 +51,27 @@ class Grant:
             _grants.append(self)
             self.bound_threads = _apply()
 
-    def give_back(self) -> None:
-        """Its CPUs are not wanted any more. A second time does nothing."""
+    def release(self) -> None:
+        """Drop the request. A second call does nothing."""
         with _lock:
             if self in _grants:
                 _grants.remove(self)
-            if not self._given_back:
-                _apply()  # may be done a second time: Ctrl-C may break it off
-                self._given_back = True
+            if not self._released:
+                _apply()  # may run twice: Ctrl-C may interrupt it
+                self._released = True
 
 
-# Held again by the same thread where its garbage is collected inside, an allocation with it.
+# Reentrant: the garbage collector may run inside and free an allocation with a grant.
 _lock = threading.RLock()
 _grants: list[Grant] = []
-_before: dict[int, set[int]] = {}  # by thread: where it might run before the first grant
-_given: list[set[int]] = []  # what threads were bound to since the first grant
-_strangers: set[int] = set()  # threads that somebody else has bound since
-_anywhere: set[int] = set()  # for threads that began in between
+_before: dict[int, set[int]] = {}  # by thread: its mask before the first grant
+_applied: list[set[int]] = []  # masks set since the first grant
+_strangers: set[int] = set()  # threads bound by somebody else since
+_anywhere: set[int] = set()  # mask for threads that started since
 
 
 def _renew_lock() -> None:
-    """In the child of a fork: another thread may have held it, and is not here."""
+    """In the child of a fork: the thread that held it does not exist here."""
     global _lock
     _lock = threading.RLock()
 
@@ -84,23 +81,23 @@ if hasattr(os, "register_at_fork"):
 
 
 def supported() -> bool:
-    """Whether threads of this process can be bound, each by itself."""
+    """Whether single threads of this process can be bound."""
     return hasattr(os, "sched_setaffinity") and _TASKS.is_dir()
 
 
 def bind(cpus: Iterable[int]) -> Grant:
-    """A grant for `cpus` that is bound; see `Grant.bind`."""
+    """Make a grant for `cpus` and bind it; see `Grant.bind`."""
     grant = Grant(cpus)
     try:
         grant.bind()
     except BaseException:
-        grant.give_back()
+        grant.release()
         raise
     return grant
 
 
 def _apply() -> int:
-    """Bind every thread to what the grants want together; returns how many were bound."""
+    """Bind every thread to the CPUs of all grants; returns how many were bound."""
     while True:
         grants = tuple(_grants)
         count = _bind_all(set[int]().union(*(g.cpus for g in grants))) if grants else _unbind_all()
@@ -109,25 +106,25 @@ def _apply() -> int:
 
 
 def _bind_all(cpus: set[int]) -> int:
-    first = not _given
-    if cpus not in _given:  # before it is done: Ctrl-C may come in the middle
-        _given.append(cpus)
+    first = not _applied
+    if cpus not in _applied:  # before it is done: Ctrl-C may come in the middle
+        _applied.append(cpus)
     return sum(_set(tid, cpus, anyway=first) for tid in _threads())
 
 
 def _unbind_all() -> int:
-    if _given:
+    if _applied:
         for tid in _threads():
             _set(tid, _before.get(tid, _anywhere))
-    for known in (_before, _given, _strangers, _anywhere):
+    for known in (_before, _applied, _strangers, _anywhere):
         known.clear()
     return 0
 
 
 def _set(tid: int, cpus: set[int], *, anyway: bool = False) -> bool:
-    """Bind one thread, unless it is over or somebody else has bound it."""
+    """Bind one thread, unless it has ended or somebody else has bound it."""
     try:
-        if not anyway and (tid in _strangers or os.sched_getaffinity(tid) not in _given):
+        if not anyway and (tid in _strangers or os.sched_getaffinity(tid) not in _applied):
             _strangers.add(tid)
             return False
         os.sched_setaffinity(tid, cpus)
@@ -137,7 +134,7 @@ def _set(tid: int, cpus: set[int], *, anyway: bool = False) -> bool:
 
 
 def _masks() -> dict[int, set[int]]:
-    """Where each thread may run; not of those that end meanwhile."""
+    """The mask of each thread; threads that end meanwhile are left out."""
     found: dict[int, set[int]] = {}
     for tid in _threads():
         with contextlib.suppress(ProcessLookupError):

@@ -1,9 +1,6 @@
-"""Watch where allocations lie, and propose moves or do them.
+"""`Autobalance`: propose or apply the moves of the policy, once or from a thread.
 
-Covers: looking, doing what the policy proposes, a thread that does so again and again, its history.
-Leaves to others: which moves (policy), moving pages (providers).
-Promise: a move that fails is kept in the history and raised to nobody; after `stop` the thread
-touches no memory.
+A move that fails is recorded in the history, not raised. After `stop` the thread touches no memory.
 """
 
 from __future__ import annotations
@@ -21,37 +18,37 @@ from holdfast.base.threads import Team
 from holdfast.base.units import format_bytes, parse_bytes
 from holdfast.memory.svm import choice
 from holdfast.memory.svm.allocation import Allocation
-from holdfast.memory.svm.interface import Provider, Stop
-from holdfast.memory.svm.model import Migration
-from holdfast.memory.svm.policy import Proposal, State, low_bytes, propose
+from holdfast.memory.svm.interface import Provider
+from holdfast.memory.svm.model import Migration, Stop
+from holdfast.memory.svm.policy import AllocationState, Proposal, low_bytes, propose
 from holdfast.topology.render import words
 
-REST_ROUNDS = 3  # an allocation that was moved, or could not be, is left alone for so many
+REST_ROUNDS = 3  # an allocation is left alone for so many rounds after a move or a failure
 HISTORY = 1024
-_TICK_S = 0.25  # how soon a thread that nobody stopped sees that the program is over
+_TICK_S = 0.25  # how often the thread checks whether the main thread has ended
 
 Status = Literal["moved", "partly", "failed", "skipped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a proposal."""
+    """The result of applying a proposal."""
 
     proposal: Proposal
     status: Status
-    why: str | None = None  # where it was not moved whole
+    why: str | None = None  # unless all of it was moved
     migration: Migration | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One look, and what was done about it."""
+    """One round: the moves proposed, and the moves done."""
 
     number: int
-    seconds: float  # since the watching began
+    seconds: float  # since the Autobalance was made
     proposals: tuple[Proposal, ...] = ()
-    outcomes: tuple[Outcome, ...] = ()  # none where moves are only proposed
-    error: str | None = None  # what broke it off
+    outcomes: tuple[Outcome, ...] = ()  # empty if moves are only proposed
+    error: str | None = None  # that ended it early
 
     @property
     def moved_bytes(self) -> int:
@@ -59,22 +56,24 @@ class Round:
         return sum(o.migration.bytes_moved for o in self.outcomes if o.migration is not None)
 
 
-def look(provider: Provider) -> tuple[State, ...]:
-    """The allocations of a provider that somebody refers to and nothing is being done to."""
+def look(provider: Provider) -> tuple[AllocationState, ...]:
+    """The state of every allocation that is referenced and has no operation in progress."""
     found = []
     for handle in provider.ledger.handles() if provider.balances else ():
-        with contextlib.suppress(UseAfterFree):  # another thread gave it back just now
+        with contextlib.suppress(UseAfterFree):  # another thread freed it just now
             record = provider.ledger.record(handle)
             if record.busy is None:
                 found.append(_state(provider, handle, record.grant.cpus if record.grant else None))
     return tuple(found)
 
 
-def _state(provider: Provider, handle: Allocation, bound: Collection[int] | None) -> State:
-    if provider.simulated:  # CPUs that are made up run no work: what is planned counts
+def _state(
+    provider: Provider, handle: Allocation, bound: Collection[int] | None
+) -> AllocationState:
+    if provider.simulated:  # its CPUs run no work: use those of the placement
         bound = handle.placement.cpus
     where = provider.where(handle)
-    return State(
+    return AllocationState(
         key=handle.generation,
         size=handle.size,
         pages=where.pages,
@@ -91,26 +90,26 @@ def autobalance(
     every_s: float | None = None,
     limit_bytes: int | str | None = None,
 ) -> Autobalance:
-    """Watch the allocations of a provider; see `Autobalance`.
+    """Balance the allocations of a provider; see `Autobalance`.
 
         balance = memory.autobalance()
         for move in balance.propose():
             print(move.reason)
 
         with memory.autobalance(apply=True, every_s=5, limit_bytes="1GB"):
-            ...                                       # a thread looks every 5 s
+            ...                                       # a thread runs a round every 5 s
 
-    With `apply` moves are done, else they are only proposed. A round moves `limit_bytes` at most.
+    With `apply` moves are done, else only proposed. A round moves at most `limit_bytes`.
     """
     return Autobalance(provider, apply=apply, every_s=every_s, limit_bytes=limit_bytes)
 
 
 class Autobalance(contextlib.AbstractContextManager["Autobalance"]):
-    """Looks where the allocations of one provider lie, and proposes moves or does them.
+    """Looks up where the pages of one provider are, and proposes moves or does them.
 
-    A look asks for the place of every page. Of many GB that takes a while, so look seldom.
-    While an allocation is moved it cannot be freed: that raises InUse, as for any migration.
-    A thread that was started lasts until `stop`, or until the main thread is over.
+    A round looks up every page, which takes a while for many GB: choose a long `every_s`. While an
+    allocation is moved it cannot be freed: that raises InUse, as for any migration. The thread runs
+    until `stop`, or until the main thread ends.
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class Autobalance(contextlib.AbstractContextManager["Autobalance"]):
         every_s: float | None = None,
         limit_bytes: int | str | None = None,
     ) -> None:
-        """Raises BadInput for a pause or a limit that is none, and as `svm.provider` does."""
+        """Raises BadInput for a bad `every_s` or `limit_bytes`, and as `svm.provider` does."""
         if every_s is not None and not _is_pause(every_s):
             raise BadInput(
                 f"cannot look every {every_s!r} s", expected="a number of seconds above 0, or None"
@@ -131,25 +130,25 @@ class Autobalance(contextlib.AbstractContextManager["Autobalance"]):
         self.apply, self.every_s = apply, every_s
         self._rounds: deque[Round] = deque(maxlen=HISTORY)
         self._number = self._moves = self._moved_bytes = 0
-        self._rests: dict[int, int] = {}  # by allocation: the last round it is left alone in
+        self._rests: dict[int, int] = {}  # by generation: last round the allocation is left alone
         self._began = time.monotonic()
         self._one = threading.RLock()  # one round at a time
         self._team: Team | None = None
         self._stopping = threading.Event()
 
-    # ---- one look
+    # ---- one round
 
     def propose(self) -> tuple[Proposal, ...]:
-        """The moves that would help now; nothing is done, and no round is counted."""
+        """Propose moves; does nothing, and counts no round."""
         with self._one:
             resting = [key for key, last in self._rests.items() if last > self._number]
         return propose(self.provider.discover(), look(self.provider), resting=resting)
 
     def round(self) -> Round:
-        """Look once; where moves are to be done, do them in the order proposed.
+        """Propose moves once; with `apply`, do them in that order.
 
-        Moves that fail are in the result. Ctrl-C gets through between the parts of a move; what
-        was done until then is in the history.
+        Moves that fail are in the result. Ctrl-C is handled between the chunks of a move; what was
+        done until then is in the history.
         """
         return self._round(None)
 
@@ -157,7 +156,7 @@ class Autobalance(contextlib.AbstractContextManager["Autobalance"]):
         with self._one:
             proposals: tuple[Proposal, ...] = ()
             outcomes: list[Outcome] = []
-            error: str | None = "broken off"
+            error: str | None = "interrupted"
             try:
                 proposals = self.propose()
                 for proposal in proposals if self.apply else ():
@@ -195,22 +194,20 @@ class Autobalance(contextlib.AbstractContextManager["Autobalance"]):
         why = self._obstacle(proposal, before, stop)
         handle = None if why else self._handle(proposal.key)
         if handle is None:
-            return Outcome(
-                proposal=proposal, status="skipped", why=why or "it was given back in between"
-            )
+            return Outcome(proposal=proposal, status="skipped", why=why or "it was freed meanwhile")
         source, target = proposal.from_domain, proposal.to_domain
         try:
             done = self.provider.migrate(handle, source, target, stop=stop)
         except UseAfterFree:
-            return Outcome(proposal=proposal, status="skipped", why="it was given back in between")
+            return Outcome(proposal=proposal, status="skipped", why="it was freed meanwhile")
         except (HoldfastError, OSError) as exc:
             return Outcome(proposal=proposal, status="failed", why=str(exc))
         return _outcome(proposal, done)
 
     def _obstacle(self, proposal: Proposal, before: list[Outcome], stop: Stop | None) -> str | None:
-        """Why a move is not begun: the world may have changed since it was proposed."""
+        """Why a move is skipped: memory may have changed since it was proposed."""
         if stop is not None and stop():
-            return "the watching was stopped"
+            return "autobalance was stopped"
         moved = sum(o.migration.bytes_moved for o in before if o.migration is not None)
         if self.limit_bytes is not None and moved + proposal.bytes > self.limit_bytes:
             return (
@@ -219,7 +216,7 @@ class Autobalance(contextlib.AbstractContextManager["Autobalance"]):
             )
         target = self.provider.discover().domain(proposal.to_domain)
         if target is None or target.free_bytes is None:
-            return f"nobody knows what is free in domain {proposal.to_domain} now"
+            return f"the free memory of domain {proposal.to_domain} is unknown now"
         if target.free_bytes - proposal.bytes < low_bytes(target):
             return f"{target.name} has {format_bytes(target.free_bytes)} free by now"
         return None
@@ -227,22 +224,22 @@ class Autobalance(contextlib.AbstractContextManager["Autobalance"]):
     def _handle(self, key: int) -> Allocation | None:
         return next((h for h in self.provider.ledger.handles() if h.generation == key), None)
 
-    # ---- again and again
+    # ---- the thread
 
     @property
     def running(self) -> bool:
-        """Whether a thread looks again and again."""
+        """Whether the thread was started."""
         return self._team is not None
 
     def start(self) -> Autobalance:
-        """Have a thread do a round every `every_s` seconds, the first at once, until `stop`.
+        """Start a thread that runs a round every `every_s` seconds, the first at once.
 
-        A second time does nothing. Raises BadInput where there is no `every_s`.
+        A second call does nothing. Raises BadInput if `every_s` is None.
         """
         if self.every_s is None:
             raise BadInput(
-                "nobody said how often to look",
-                expected="seconds between two looks",
+                "cannot start a thread without every_s",
+                expected="seconds between two rounds",
                 hint="memory.autobalance(every_s=5)",
             )
         with self._one:
@@ -258,9 +255,9 @@ class Autobalance(contextlib.AbstractContextManager["Autobalance"]):
         return self
 
     def stop(self) -> None:
-        """End the thread: a move that is being done is left after its part, whole.
+        """Stop the thread; a move in progress stops after its chunk.
 
-        Returns when it is over, also after Ctrl-C, which is raised then.
+        Returns when the thread has ended, also after Ctrl-C, which is raised then.
         """
         team = self._team
         if team is None:
@@ -278,13 +275,13 @@ class Autobalance(contextlib.AbstractContextManager["Autobalance"]):
         self.stop()
 
     def _watch(self, every_s: float, stopping: threading.Event) -> None:
-        """In the thread. It ends with the main thread too, which waits for it before it goes."""
+        """The thread. It must end by itself with the main thread, which joins it at exit."""
 
         def over() -> bool:
             return stopping.is_set() or not threading.main_thread().is_alive()
 
         while not over():
-            with contextlib.suppress(Exception):  # the round has kept it
+            with contextlib.suppress(Exception):  # it is in the history
                 self._round(over)
             due = time.monotonic() + every_s
             while not over() and (left := due - time.monotonic()) > 0:
@@ -298,14 +295,14 @@ class Autobalance(contextlib.AbstractContextManager["Autobalance"]):
         return tuple(self._rounds)
 
     def text(self) -> str:
-        """What was seen and done, for people."""
-        made_up = ", a machine that is made up" if self.provider.simulated else ""
+        """A summary for people."""
+        made_up = ", a made-up machine" if self.provider.simulated else ""
         moves = f"{words.count(self._moves, 'move')} of {format_bytes(self._moved_bytes)}"
         does = moves if self.apply else "moves are only proposed"
         lines = [f"{self.provider.name}{made_up}: {words.count(self._number, 'round')}, {does}"]
         last = self._rounds[-1] if self._rounds else None
         if last is not None and last.error:
-            lines.append(f"the last round broke off: {last.error}")
+            lines.append(f"the last round failed: {last.error}")
         elif last is not None and not last.proposals:
             lines.append("nothing to move in the last round")
         elif last is not None:
@@ -319,7 +316,7 @@ def _outcome(proposal: Proposal, done: Migration) -> Outcome:
         return Outcome(proposal=proposal, status="moved", migration=done)
     left = [f"{count} pages: {reason}" for reason, count in done.not_moved.items()]
     if done.interrupted:
-        left.append("the watching was stopped")
+        left.append("autobalance was stopped")
     status: Status = "partly" if done.pages_moved else "failed"
     return Outcome(proposal=proposal, status=status, why="; ".join(left), migration=done)
 

@@ -1,7 +1,6 @@
-"""Which provider gives shared virtual memory: the one that is named, or the first that can.
+"""Select a provider: the one that is named, or the first that works here.
 
-Promise: a provider that cannot work here is passed over, and why is kept; one that was named and
-cannot work is an error.
+A named provider that cannot work is an error; otherwise `reports` says why one was skipped.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from holdfast.base.errors import ForeignPointer, HoldfastError
 from holdfast.base.registry import Entry, Registry
 from holdfast.memory.svm.affinity import Grant
 from holdfast.memory.svm.allocation import Allocation
-from holdfast.memory.svm.interface import Progress, Provider, Stop
-from holdfast.memory.svm.ledger import owner_of, shown
-from holdfast.memory.svm.model import Layout, Metrics, Migration, Statistics, Where
+from holdfast.memory.svm.interface import Provider
+from holdfast.memory.svm.ledger import format_handle, owner_of
+from holdfast.memory.svm.model import Layout, Metrics, Migration, Progress, Statistics, Stop, Where
 
-_HERE = __package__
+_HERE = f"{__package__}.providers"
 
 # In the order they are tried.
 PROVIDERS: Registry[type[Provider]] = Registry(
@@ -33,14 +32,14 @@ PROVIDERS: Registry[type[Provider]] = Registry(
             f"{_HERE}.opencl:OpenclProvider", "shared virtual memory of OpenCL", "opencl"
         ),
         "numa": Entry(f"{_HERE}.numa:NumaProvider", "NUMA nodes of a Linux machine"),
-        "simulated": Entry(f"{_HERE}.simulated:SimulatedProvider", "a machine that is made up"),
+        "simulated": Entry(f"{_HERE}.simulated:SimulatedProvider", "a made-up machine"),
     },
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How asking one provider went."""
+    """Whether one provider works here, and why not."""
 
     name: str
     status: Literal["chosen", "available", "unavailable"]
@@ -52,10 +51,10 @@ _made: dict[tuple[str, Config], Provider] = {}
 
 
 def provider(name: str | None = None, *, config: Config | None = None) -> Provider:
-    """The provider of that name, or the one the settings name, or the first that works here.
+    """The provider called `name`, or the one in the settings, or the first that works here.
 
     One is made for each name and settings, and kept for the process. Raises NotFound for an unknown
-    name; Unsupported, Absent or MissingDependency where a named one cannot work.
+    name; Unsupported, Absent or MissingDependency if a named one cannot work.
     """
     config = config or Config.load()
     if name is None:
@@ -73,24 +72,24 @@ def provider(name: str | None = None, *, config: Config | None = None) -> Provid
 
 
 def reports(*, config: Config | None = None) -> tuple[Report, ...]:
-    """How each provider answers here, in the order they are tried."""
+    """Whether each provider works here, in the order they are tried."""
     config = config or Config.load()
     chosen = provider(config=config).name
     return tuple(_report(name, chosen, config) for name in PROVIDERS)
 
 
 def alloc(size: int | str, *, provider: str | None = None, **options: Any) -> Allocation:
-    """Memory from a provider; see `Provider.alloc` for the options."""
+    """Allocate from a provider; see `Provider.alloc` for the options."""
     return _provider(provider).alloc(size, **options)
 
 
 def free(handle: Allocation) -> None:
-    """Give memory back to the provider that made it."""
+    """Free an allocation of any provider."""
     owner(handle).free(handle)
 
 
 def where(handle: Allocation) -> Where:
-    """In which domain each page is."""
+    """Pages by domain, and how that is known."""
     return owner(handle).where(handle)
 
 
@@ -103,43 +102,42 @@ def migrate(
     stop: Stop | None = None,
 ) -> Migration:
     """Move the pages in one domain to another; see `Provider.migrate`."""
-    made_by = owner(handle)
-    return made_by.migrate(handle, from_domain, to_domain, progress=progress, stop=stop)
+    return owner(handle).migrate(handle, from_domain, to_domain, progress=progress, stop=stop)
 
 
 def metrics(handle: Allocation | None = None, *, provider: str | None = None) -> Metrics:
-    """How memory lies: of one allocation, or of all that a provider handed out."""
+    """Local and remote pages of one allocation, or of all of a provider."""
     return (owner(handle) if handle is not None else _provider(provider)).metrics(handle)
 
 
 def statistics(*, provider: str | None = None) -> Statistics:
-    """What a provider handed out, took back and moved."""
+    """What a provider allocated, freed and migrated."""
     return _provider(provider).statistics()
 
 
 def discover(refresh: bool = False, *, provider: str | None = None) -> Layout:
-    """The domains of a provider and what is free in them now."""
+    """The domains of a provider and their free memory now."""
     return _provider(provider).discover(refresh)
 
 
 def set_affinity(handle: Allocation) -> Grant | None:
-    """Have the threads of this process run beside the memory until it is freed."""
+    """Bind the threads of this process to the CPUs next to the memory until it is freed."""
     return owner(handle).set_affinity(handle)
 
 
 def owner(handle: object) -> Provider:
-    """Who made a handle. Raises ForeignPointer for what is none."""
+    """The provider that made a handle. Raises ForeignPointer for anything else."""
     made_by = owner_of(handle)
     if made_by is None:
         raise ForeignPointer(
-            f"{shown(handle)} is no allocation of this process",
-            expected="the handle that alloc() returned; a number from elsewhere, such as a file, "
-            "is never taken for an address",
+            f"{format_handle(handle)} is no allocation of this process",
+            expected="the handle that alloc() returned; a number, from a file for example, is "
+            "never taken for an address",
         )
     return made_by
 
 
-_provider = provider  # where an argument has the name
+_provider = provider  # for functions with an argument of that name
 
 
 def _make(name: str, config: Config) -> Provider:

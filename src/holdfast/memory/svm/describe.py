@@ -1,10 +1,7 @@
-"""Sentences for people about shared virtual memory: one text for nodes and command line.
+"""Text about layouts, allocations, migrations and metrics, for nodes and the command line.
 
-Covers: layouts, allocations, where pages are, migrations, metrics, other processes.
-Leaves to others: the figures (model), printing them (nodes, cli).
-Promise: only reads its arguments; every figure has its unit, and what is made up begins with
-SIMULATED; the name of a file cannot steer a terminal. MB and GB are powers of ten, MiB and GiB
-powers of two.
+Texts about a simulated machine begin with SIMULATED. MB and GB are powers of ten, MiB and GiB
+powers of two. File names are escaped, so that they cannot control a terminal.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ SIMULATED = "SIMULATED: the machine is made up; nothing was measured or moved in
 
 
 def layout_text(layout: Layout, reports: Sequence[Report] = ()) -> str:
-    """The domains of a provider, and how the other providers answered."""
+    """The domains of a provider, and whether the other providers work."""
     count = len(layout.domains)
     lines = [f"provider {layout.provider}: {words.count(count, 'domain')}"]
     lines += _domains(layout)
@@ -37,9 +34,9 @@ def layout_text(layout: Layout, reports: Sequence[Report] = ()) -> str:
 
 
 def allocation_text(handle: Allocation, *, threads: str | None = None) -> str:
-    """An allocation: its size, where it is and why there.
+    """The size of an allocation, its domains and the reason for them.
 
-    `threads` says what became of the workload's threads; left out, that is looked up.
+    `threads` is the text on thread binding; by default it comes from the allocation's grant.
     """
     placement = handle.placement
     named = ", ".join(map(str, placement.domains))
@@ -55,10 +52,10 @@ def allocation_text(handle: Allocation, *, threads: str | None = None) -> str:
 
 
 def freed_text(handle: Allocation) -> str:
-    """What was given back, and what its provider still has handed out, as far as it can tell."""
+    """What was freed, and what its provider still has in use, if it can tell."""
     size = format_bytes(handle.size, exact=True)
     lines = [
-        f"gave {size} at {handle.address:#x} back to provider {handle.provider.name}",
+        f"freed {size} at {handle.address:#x} of provider {handle.provider.name}",
         f"  in use now: {_in_use(handle.provider)}",
     ]
     return _text(lines, handle.provider.simulated)
@@ -76,16 +73,14 @@ def where_text(where: Where) -> str:
 
 
 def migration_text(migration: Migration) -> str:
-    """What a migration did: pages, bytes, time, bandwidth, what was left and what to do then."""
+    """The pages, bytes, time and bandwidth of a migration, what was not moved, and advice."""
     lines = [_moved(migration)]
     if migration.pages_elsewhere:
         left = words.count(migration.pages_elsewhere, "page")
         lines.append(f"  left alone: {left} outside of domain {migration.from_domain}")
     lines += [f"  not moved: {line}" for line in _left(migration.not_moved)]
     if migration.interrupted:
-        lines.append(
-            "  stopped before the end; every page is whole, in the one domain or the other"
-        )
+        lines.append("  stopped before the end; every page is intact, in one domain or the other")
     lines.append(f"  pages now: {where_text(migration.after)}")
     advice = _advice(migration)
     if advice:
@@ -94,7 +89,7 @@ def migration_text(migration: Migration) -> str:
 
 
 def metrics_text(metrics: Metrics) -> str:
-    """How memory lies at the moment, with units."""
+    """Metrics, one per line."""
     lines = [
         f"provider {metrics.provider}: {statistics_text(metrics.statistics)}",
         f"  pages: {_pages(metrics)}",
@@ -108,7 +103,7 @@ def metrics_text(metrics: Metrics) -> str:
 
 
 def statistics_text(statistics: Statistics) -> str:
-    """What is handed out now, at most and in all, in one line."""
+    """Current, peak and total bytes in one line."""
     refused = f", {statistics.refused_count} refused" if statistics.refused_count else ""
     return (
         f"{format_bytes(statistics.current_bytes)} in "
@@ -121,7 +116,7 @@ def statistics_text(statistics: Statistics) -> str:
 def process_text(
     pid: int, found: Sequence[Region], where: Where, *, most: int | None = None
 ) -> str:
-    """The memory of a process by node, then its mappings, `most` of them."""
+    """The memory of a process by node, then its mappings, at most `most` of them."""
     lines = [f"process {pid}: {format_bytes(where.total * where.page_bytes)} in memory"]
     lines += [
         f"  node {node}: {format_bytes(count * where.page_bytes)} ({count / where.total:.0%}), "
@@ -140,10 +135,7 @@ def process_text(
 
 
 def printable(text: str) -> str:
-    """Text from outside, such as a file's name, with nothing in it that a terminal obeys.
-
-    What cannot be shown is escaped (\\x1b); printable letters of any alphabet stay.
-    """
+    """Escape non-printable characters (\\x1b); printable ones of any alphabet stay."""
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
     )
@@ -191,7 +183,7 @@ def _region(region: Region) -> str:
 def _in_use(provider: Provider) -> str:
     try:
         return statistics_text(provider.statistics())
-    except HoldfastError as exc:  # a library that cannot count; the memory is back all the same
+    except HoldfastError as exc:  # a library that cannot count; the memory is freed all the same
         return f"unknown: {exc.what}"
 
 
@@ -217,17 +209,17 @@ def _moved(migration: Migration) -> str:
 
 def _speed(migration: Migration) -> str:
     if migration.same_memory:
-        return "; the two are one memory, so no byte was copied"
+        return "; both are the same memory, so nothing was copied"
     if migration.bandwidth_gb_s is None:
         return ""
     speed = f": {migration.seconds * 1e3:.1f} ms, {migration.bandwidth_gb_s:.2f} GB/s"
-    # A runtime may answer before, or without, moving a byte.
-    return speed if migration.after.verified else f"{speed} by the runtime's word alone"
+    # A runtime may return before, or without, moving a byte.
+    return speed if migration.after.verified else f"{speed} as reported by the runtime"
 
 
 def _left(not_moved: dict[str, int]) -> Iterator[str]:
     for reason, count in not_moved.items():
-        which = "it is whole where it was" if count == 1 else "they are whole where they were"
+        which = "it is intact where it was" if count == 1 else "they are intact where they were"
         yield f"{words.count(count, 'page')}, {reason}; {which}"
 
 
@@ -242,7 +234,7 @@ def _advice(migration: Migration) -> str | None:
 
 
 def _pages(metrics: Metrics) -> str:
-    how = "asked page by page" if metrics.verified else "not asked of the system page by page"
+    how = "looked up page by page" if metrics.verified else "not looked up page by page"
     return where_text(
         Where(
             pages=metrics.pages,
@@ -255,7 +247,7 @@ def _pages(metrics: Metrics) -> str:
 
 def _local(metrics: Metrics) -> str:
     if metrics.local_pages is None or metrics.remote_pages is None:
-        return "unknown: the provider knows no CPUs beside its domains"
+        return "unknown: the domains of the provider have no CPUs"
     if metrics.local_ratio is None:
         return "no page is in use"
     return (

@@ -1,9 +1,7 @@
-"""What a way to get shared virtual memory has to offer, and what all of them share.
+"""`Provider`: the base class of the ways to get shared virtual memory.
 
-Covers: the interface, checks of sizes, domains and handles, migration in parts, metrics.
-Leaves to others: getting and moving memory (`numa`, `opencl`, `retryix`, `simulated`), where it
-belongs (placement), who holds what (ledger).
-Promise: an operation that fails leaves every allocation whole and counted; nothing is half done.
+It checks sizes, domains and handles, and migrates in chunks. An operation that fails leaves every
+allocation intact and counted.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import contextlib
 import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -30,18 +28,15 @@ from holdfast.memory.svm.model import (
     Metrics,
     Migration,
     Placement,
+    Progress,
     Statistics,
+    Stop,
     Where,
 )
 from holdfast.memory.svm.placement import check_room, domain_of, fits, place
 from holdfast.memory.svm.record import Backing, Record
 
-# (bytes done, bytes in all)
-Progress = Callable[[int, int], object]
-# Asked between parts of a migration: whether to leave it at that
-Stop = Callable[[], bool]
-
-CHUNK_BYTES = 16 << 20
+CHUNK_BYTES = 16 << 20  # moved between two calls of `progress` and `stop`
 
 
 class Provider(abc.ABC):
@@ -49,39 +44,39 @@ class Provider(abc.ABC):
 
     name: ClassVar[str]
     simulated: ClassVar[bool] = False
-    balances: ClassVar[bool] = True  # whether autobalance has a say in where its memory is
+    balances: ClassVar[bool] = True  # whether autobalance may move its memory
 
     def __init__(self, config: Config | None = None) -> None:
-        """Raises Unsupported, Absent or MissingDependency with the reason where it cannot work."""
+        """Raises Unsupported, Absent or MissingDependency if it cannot work here."""
         self.config = config or Config.load()
-        self.ledger = Ledger(self.name)
-        self._taken: weakref.WeakSet[_Taken] = weakref.WeakSet()
+        self.ledger: Ledger[Allocation] = Ledger(self.name)
+        self._reserved: weakref.WeakSet[_Reservation] = weakref.WeakSet()
 
     def __repr__(self) -> str:
         return f"<{self.name} provider>"
 
-    # ---- what each does its own way
+    # ---- implemented by each provider
 
     @abc.abstractmethod
     def discover(self, refresh: bool = False) -> Layout:
-        """The domains and what is free in them now; `refresh` also looks for new ones."""
+        """The domains and their free memory now; `refresh` also looks for new domains."""
 
     @abc.abstractmethod
     def _obtain(self, size: int, placement: Placement) -> Backing:
-        """Memory for `size` bytes where `placement` says. Raises OutOfMemory."""
+        """Get `size` bytes in the domains of `placement`. Raises OutOfMemory."""
 
     def on_device(
         self, handle: Allocation, queue: Any = None
     ) -> contextlib.AbstractContextManager[Any]:
-        """Within the block, what to pass to a kernel. The host does not look at it meanwhile."""
+        """Yields what to pass to a kernel. The host must not access the memory in the block."""
         raise Unsupported(
-            f"memory of {self.name!r} belongs to no device with kernels",
+            f"memory of {self.name!r} belongs to no device that runs kernels",
             expected="memory of the provider 'opencl'",
             hint="svm.provider('opencl').alloc(...), or the array() of this one",
         )
 
     def running_on(self) -> tuple[int, ...]:
-        """The CPUs that the work runs on, as far as that is known."""
+        """The CPUs that this thread may run on, if known."""
         return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
 
     # ---- allocations
@@ -95,11 +90,11 @@ class Provider(abc.ABC):
         mode: str | None = None,
         set_affinity: bool = False,
     ) -> Allocation:
-        """Memory for `size` bytes ("256MB" is fine), placed by the topology.
+        """Allocate `size` bytes (an int, or a text like "256MB"), placed by the topology.
 
-        See `placement.place` for `domain`, `near` and `mode`; the reason is in the handle's
-        `placement`. With `set_affinity` the threads of this process run beside it until it is
-        freed. Raises BadInput or OutOfMemory, and nothing has changed.
+        See `placement.place` for `domain`, `near` and `mode`; the handle's `placement` has the
+        reason. With `set_affinity` the threads of this process are bound to the CPUs next to the
+        memory until it is freed. Raises BadInput or OutOfMemory, and nothing has changed then.
         """
         self.ledger.sweep()
         try:
@@ -114,16 +109,16 @@ class Provider(abc.ABC):
     def _alloc(
         self, size: int, domain: int | Sequence[int] | None, near: str | None, mode: str | None
     ) -> Allocation:
-        with self.ledger.placing:  # what is free is looked up and taken in one go
+        with self.ledger.placing:  # look up free memory and reserve it in one step
             placement = self._place(self._layout(), size, domain, near, mode)
-            taken = self._take(_shares(placement, size))
+            reservation = self._reserve(_bytes_by_domain(placement, size))
         backing = self._obtain(size, placement)
         try:
             handle = self.ledger.add(backing, size, placement, self._handle)
         except BaseException:
             backing.close()
             raise
-        del taken  # it is there, and counted
+        del reservation  # the memory is allocated and counted now
         return handle
 
     def _place(
@@ -134,28 +129,28 @@ class Provider(abc.ABC):
         near: str | None,
         mode: str | None,
     ) -> Placement:
-        """Where the memory goes."""
+        """Decide where an allocation goes."""
         cpus = self.running_on()
         return place(layout, size, domain=domain, near=near, mode=mode, running_on=cpus)
 
     def _layout(self) -> Layout:
-        """The domains, less what others are about to take."""
-        layout, taken = self.discover(), [t.shares for t in self._taken]
-        if not taken:
+        """The domains, with the free memory less what other threads have reserved."""
+        layout, reserved = self.discover(), [r.bytes_by_domain for r in self._reserved]
+        if not reserved:
             return layout
         domains = (
-            replace(d, free_bytes=max(0, d.free_bytes - sum(t.get(d.id, 0) for t in taken)))
+            replace(d, free_bytes=max(0, d.free_bytes - sum(r.get(d.id, 0) for r in reserved)))
             if d.free_bytes is not None
             else d
             for d in layout.domains
         )
         return replace(layout, domains=tuple(domains))
 
-    def _take(self, shares: dict[int, int]) -> _Taken:
-        """So many bytes of each domain are as good as taken, as long as the result lives."""
-        taken = _Taken(shares)
-        self._taken.add(taken)
-        return taken
+    def _reserve(self, bytes_by_domain: dict[int, int]) -> _Reservation:
+        """Count bytes of the domains as taken as long as the result lives."""
+        reservation = _Reservation(bytes_by_domain)
+        self._reserved.add(reservation)
+        return reservation
 
     def _handle(self, record: Record) -> Allocation:
         return Allocation(self, record)
@@ -168,18 +163,17 @@ class Provider(abc.ABC):
             raise
 
     def set_affinity(self, handle: Allocation) -> affinity.Grant | None:
-        """Have the threads of this process run beside the memory until it is freed.
+        """Bind the threads of this process to the CPUs next to the memory until it is freed.
 
-        None where the provider knows no CPUs beside it, or they are made up: then nothing was
-        bound.
+        Returns None if nothing was bound: the domain has no CPUs, or they are simulated.
         """
         record = self.ledger.record(handle)
         with record.lock:
-            self.ledger.record(handle)  # another thread may have given it back
+            self.ledger.record(handle)  # another thread may have freed it
             cpus = () if self.simulated else record.placement.cpus
             if record.grant is None and cpus and affinity.supported():
                 grant = affinity.Grant(cpus)
-                record.grant = grant  # first: what Ctrl-C leaves in the middle goes with it
+                record.grant = grant  # first, so that free() undoes what Ctrl-C left half bound
                 try:
                     grant.bind()
                 except Unsupported:
@@ -188,14 +182,14 @@ class Provider(abc.ABC):
             return record.grant
 
     def free(self, handle: Allocation) -> None:
-        """Give memory back, and threads that were bound for it.
+        """Free memory, and unbind threads that were bound for it.
 
-        Raises DoubleFree, ForeignPointer, or InUse where somebody looks at it or moves it.
+        Raises DoubleFree, ForeignPointer, or InUse while it has views or is migrated.
         """
         self.ledger.free(self.ledger.record(handle, freeing=True))
 
     def where(self, handle: Allocation) -> Where:
-        """In which domain each page is."""
+        """Pages by domain, and how that is known."""
         record = self.ledger.record(handle)
         with record.lock:
             self.ledger.record(handle)
@@ -212,36 +206,36 @@ class Provider(abc.ABC):
         progress: Progress | None = None,
         stop: Stop | None = None,
     ) -> Migration:
-        """Move the pages in one domain to another, in parts.
+        """Move the pages in one domain to another, in chunks of 16 MiB.
 
-        Between the parts `progress(done, total)` is told in bytes and `stop()` is asked; Ctrl-C
-        gets through there too. Whatever happens each page is whole, in the one place or the other,
-        and the result says how many moved, and how many could not and why. Raises BadInput for a
-        domain that is not there, OutOfMemory where it does not fit, InUse.
+        After each chunk `progress(done, total)` is called with bytes, before each one `stop()`;
+        Ctrl-C is handled there too. Whatever happens, each page is intact in one domain or the
+        other. The result has the pages moved, and those not moved by reason. Raises BadInput for
+        an unknown domain, OutOfMemory if it does not fit, InUse.
         """
         record = self.ledger.record(handle)
         layout = self.discover()
         source, target = domain_of(layout, from_domain), domain_of(layout, to_domain)
         alone = not record.backing.moves_under_views
-        with self.ledger.doing(record, "migrated", alone=alone):
+        with self.ledger.operation(record, "migrated", alone=alone):
             if source.id == target.id:
                 return self._migrate(record, source.id, target.id, progress, stop)
             with self.ledger.placing:
                 needed = self._room_for(record, source.id, target.id)
-                taken = self._take({target.id: needed})
+                reservation = self._reserve({target.id: needed})
             done = self._migrate(record, source.id, target.id, progress, stop)
-            del taken
+            del reservation
             return done
 
     def _room_for(self, record: Record, source: int, target: int) -> int:
-        """Bytes that a migration needs at its target. Raises OutOfMemory where it has less."""
+        """Bytes that a migration needs in its target. Raises OutOfMemory if less is free."""
         layout = self._layout()
-        place = domain_of(layout, target)
+        domain = domain_of(layout, target)
         needed = self._room_needed(-(-record.size // PAGE_BYTES))
-        if not fits(place, needed):
-            # Not all of it may be in the source; to look at every page takes its time.
+        if not fits(domain, needed):
+            # Part of it may not be in the source. Only now, since it looks up every page.
             needed = self._room_needed(record.backing.where().pages.get(source, 0))
-            check_room(layout, needed, place, "migrate")
+            check_room(layout, needed, domain, "migrate")
         return needed
 
     def _migrate(
@@ -267,7 +261,7 @@ class Provider(abc.ABC):
                 if progress is not None:
                     progress(done, total)
             if total and not (interrupted or chunk.not_moved or chunk.elsewhere):
-                record.backing.moved(target)
+                record.backing.finish_move(target)
         finally:
             seconds = time.perf_counter() - began
             self.ledger.count_migration(chunk.moved * PAGE_BYTES)
@@ -287,17 +281,17 @@ class Provider(abc.ABC):
         )
 
     def _same_memory(self, source: int, target: int) -> bool:
-        """Whether two domains are the same memory, so that nothing is copied between them."""
+        """Whether two domains are the same memory, so that a migration copies nothing."""
         return source == target
 
     def _room_needed(self, pages: int) -> int:
-        """Bytes that the target has to have free before so many pages move there."""
+        """Bytes that must be free in the target to move this many pages there."""
         return pages * PAGE_BYTES
 
     # ---- figures
 
     def statistics(self) -> Statistics:
-        """What was handed out, taken back and moved."""
+        """What was allocated, freed and migrated."""
         return Statistics.of(
             self.ledger.counter(),
             provider=self.name,
@@ -308,17 +302,15 @@ class Provider(abc.ABC):
         )
 
     def metrics(self, handle: Allocation | None = None) -> Metrics:
-        """How the memory lies: of one allocation, or of all."""
+        """Local and remote pages of one allocation, or of all."""
         return locality.metrics(self, handle)
 
 
 @dataclass(frozen=True, eq=False)
-class _Taken:
-    """Room for pages that are to come: bytes by domain. Gone with the call that is to bring them,
-    however that ends.
-    """
+class _Reservation:
+    """Memory about to be allocated. Held only by the caller's frame, so it ends with that."""
 
-    shares: dict[int, int]
+    bytes_by_domain: dict[int, int]
 
 
 def _size(size: int | str) -> int:
@@ -334,7 +326,7 @@ def _size(size: int | str) -> int:
     return count
 
 
-def _shares(placement: Placement, size: int) -> dict[int, int]:
-    """What an allocation may take of each domain."""
+def _bytes_by_domain(placement: Placement, size: int) -> dict[int, int]:
+    """The most that an allocation may take of each domain."""
     among = len(placement.domains) if placement.mode == "interleave" else 1
     return dict.fromkeys(placement.domains, -(-size // among))

@@ -1,8 +1,6 @@
-"""Who holds what: every allocation of one provider, by its generation.
+"""`Ledger`: every allocation of one provider by generation, with counters and their history.
 
-Covers: handles that are stale or foreign, the states of an allocation, counters and their history,
-what nobody refers to any more.  Leaves to others: memory itself (a provider's backing).
-Promise: an allocation is closed once, by one thread; no state is left behind by an error or Ctrl-C.
+An allocation is closed once, by one thread. An error or Ctrl-C leaves no state behind.
 """
 
 from __future__ import annotations
@@ -16,25 +14,38 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
 from holdfast.base.errors import ForeignPointer, HoldfastError, InUse
-from holdfast.memory.stats import Counter
+from holdfast.memory.core.stats import Counter
 from holdfast.memory.svm.model import Placement, Sample
-from holdfast.memory.svm.record import Backing, Doing, Record, Tie, given_back, looked_at
-
-if TYPE_CHECKING:
-    from holdfast.memory.svm.allocation import Allocation
-    from holdfast.memory.svm.interface import Provider
+from holdfast.memory.svm.record import (
+    Backing,
+    Operation,
+    Record,
+    Tie,
+    freed_error,
+    viewed_error,
+)
 
 HISTORY = 1024
 
 
-class Ledger:
+class Handle:
+    """Base class of the handles in a ledger."""
+
+    provider: Any  # its maker, with a `name` and a `ledger`
+    generation: int
+
+
+HandleT = TypeVar("HandleT", bound=Handle)
+
+
+class Ledger(Generic[HandleT]):
     """Every allocation of one provider.
 
-    Ctrl-C may come between any two lines. So each step of giving back can be done a second time,
-    and what was not finished is found by the next call; figures of the moment are counted anew.
+    Ctrl-C may come between any two lines. So each step of freeing can be repeated, the next call
+    finds what was not finished, and current figures are counted anew.
     """
 
     def __init__(self, provider: str) -> None:
@@ -44,9 +55,9 @@ class Ledger:
         self._counter = Counter()
         self._live: dict[int, Record] = {}  # by generation
         self._generations = itertools.count(1)
-        self._to_do: deque[object] = deque()  # handles that went, records that are being closed
+        self._to_do: deque[object] = deque()  # ties of dead handles, records being closed
         self._lock = threading.Lock()
-        self.placing = threading.Lock()  # for the provider: one looks for room at a time
+        self.placing = threading.Lock()  # for the provider: one thread looks for room at a time
         self._began = time.monotonic()
         _ledgers.add(self)
 
@@ -57,15 +68,15 @@ class Ledger:
         backing: Backing,
         size: int,
         placement: Placement,
-        handle: Callable[[Record], Allocation],
-    ) -> Allocation:
-        """Count an allocation; its handle is `handle(record)`."""
+        handle: Callable[[Record], HandleT],
+    ) -> HandleT:
+        """Count an allocation and return its handle, `handle(record)`."""
         record = Record(backing, size, next(self._generations), placement)
         try:
             with self._lock:
                 made = handle(record)
-                # Of two callbacks the later one is called first. Where Ctrl-C breaks the sweep
-                # off, the next call here does the work.
+                # Of two callbacks the later one is called first. If Ctrl-C interrupts the sweep,
+                # the next call into the ledger does the work.
                 weakref.finalize(made, self._sweep_if_idle).atexit = False
                 record.tie = Tie(made, self._to_do.append)
                 record.tie.record = record
@@ -78,27 +89,27 @@ class Ledger:
         return made
 
     def live(self) -> list[Record]:
-        """Every allocation that was not given back, oldest first."""
+        """The allocations that are not freed, oldest first."""
         with self._lock:
             return [record for record in self._live.values() if not record.freed]
 
-    def handles(self) -> list[Allocation]:
-        """The handles of those that somebody still refers to."""
+    def handles(self) -> list[HandleT]:
+        """The handles that are still referenced."""
         found = (record.tie() for record in self.live() if record.tie is not None)
         return [handle for handle in found if handle is not None]
 
     def record(self, handle: object, *, freeing: bool = False) -> Record:
-        """What `handle` stands for. Raises UseAfterFree (DoubleFree where freeing), ForeignPointer.
+        """The record of a handle. Raises UseAfterFree (DoubleFree if `freeing`), ForeignPointer.
 
-        The address alone would not do: another allocation may have it by now.
+        An address is not enough: another allocation may have it by now.
         """
         self.sweep()
         owner = owner_of(handle)
         if owner is None:
             raise ForeignPointer(
-                f"{shown(handle)} is no allocation of {self.provider!r}",
-                expected="the handle that alloc() returned; a bare number does not tell which of "
-                "the allocations that were at that address it means",
+                f"{format_handle(handle)} is no allocation of {self.provider!r}",
+                expected="the handle that alloc() returned; several allocations may have had an "
+                "address, one after the other",
             )
         if owner.ledger is not self:
             raise ForeignPointer(
@@ -108,11 +119,11 @@ class Ledger:
             )
         record = self._find(handle)
         if record is None:
-            raise given_back(repr(handle), freeing=freeing)
+            raise freed_error(repr(handle), freeing=freeing)
         return record
 
-    def holds(self, handle: Allocation) -> bool:
-        """Whether an allocation of this ledger was not given back."""
+    def holds(self, handle: HandleT) -> bool:
+        """Whether an allocation of this ledger is not freed."""
         return self._find(handle) is not None
 
     def _find(self, handle: Any) -> Record | None:
@@ -120,29 +131,29 @@ class Ledger:
             record = self._live.get(handle.generation)
         if record is None or record.freed or record.tie is None:
             return None
-        return record if record.tie() is handle else None  # and no copy of it
+        return record if record.tie() is handle else None  # a copy of the handle does not count
 
     def free(self, record: Record) -> None:
-        """Close an allocation. Raises InUse where somebody looks at it or moves it."""
+        """Close an allocation. Raises InUse while it has views or an operation is in progress."""
         with record.lock:
             if record.freed:
-                raise given_back("this allocation", freeing=True)
+                raise freed_error("this allocation", freeing=True)
             if record.busy:
                 raise InUse(
-                    f"the allocation at {record.backing.address:#x} cannot be given back: "
+                    f"the allocation at {record.backing.address:#x} cannot be freed: "
                     f"it is being {record.busy}",
-                    expected="an allocation that nothing is being done to",
+                    expected="an allocation with no operation in progress",
                     hint="wait until that is over, or stop it",
                 )
             if record.views:
-                raise looked_at(record, "given back")
+                raise viewed_error(record, "freed")
             self._close(record)
 
     def _close(self, record: Record) -> None:
-        """With the record's lock held; may be done a second time.
+        """With the record's lock held; may be repeated.
 
-        Only a provider's own error means that the memory is still there. After Ctrl-C nobody knows,
-        and from then on nobody can use it.
+        Only an error of the provider means that the memory is still there. After Ctrl-C that is
+        unknown, so from then on nobody can use it.
         """
         record.settle()
         self._to_do.append(record)
@@ -150,14 +161,14 @@ class Ledger:
             record.closing = record.freed = True
             record.backing.close()
             if record.grant is not None:
-                record.grant.give_back()
+                record.grant.release()
             self._forget(record)
         except HoldfastError:
             record.freed = False
             raise
         finally:
             record.closing = False
-        self._done([record])
+        self._remove_to_do([record])
 
     def _forget(self, record: Record) -> None:
         with self._lock:
@@ -165,10 +176,10 @@ class Ledger:
                 self._count("free")
 
     def sweep(self) -> None:
-        """Give back what nobody refers to any more, and what Ctrl-C left in the middle.
+        """Free what is no longer referenced, and what Ctrl-C left half closed.
 
-        What its provider will not take stays counted; nobody is there to be told, so the error
-        goes where Python tells of errors in destructors.
+        If a provider fails to free, the allocation stays counted. There is no caller to raise to,
+        so Python reports the error as one in a destructor.
         """
         if not self._to_do:
             return
@@ -176,13 +187,13 @@ class Ledger:
         with self._lock:
             over = [r for r in self._live.values() if r.freed or r.tie is None or r.tie() is None]
         for record in over:
-            # By something that was left in the middle and goes too, or by another thread. That one
-            # may wait for what this thread holds, so nobody waits for it here.
+            # Busy in another thread, or in a frame that is about to go. Do not wait for it here:
+            # that thread may wait for a lock of this one.
             if record.busy or record.closing:
                 self._to_do.append(record)
             else:
                 self._finish(record)
-        self._done(seen)
+        self._remove_to_do(seen)
 
     def _finish(self, record: Record) -> None:
         try:
@@ -190,66 +201,66 @@ class Ledger:
                 if self._live.get(record.generation) is record:
                     self._close(record)
         except HoldfastError as exc:
-            _Told(exc)
+            _RaiseInDestructor(exc)
 
-    def _done(self, things: list[object]) -> None:
-        for thing in things:
+    def _remove_to_do(self, entries: list[object]) -> None:
+        for entry in entries:
             with contextlib.suppress(ValueError):  # another thread was quicker
-                self._to_do.remove(thing)
+                self._to_do.remove(entry)
 
     def _sweep_if_idle(self) -> None:
-        """For finalizers: they may come in the middle of anything, also of what holds the lock."""
+        """For finalizers: they may run anywhere, also in a frame that holds the lock."""
         if not self._lock.locked():
             self.sweep()
 
-    # ---- states
+    # ---- operations
 
     @contextlib.contextmanager
-    def doing(self, record: Record, what: str, *, alone: bool) -> Iterator[None]:
-        """While the block lasts `what` is done to the allocation, and nobody frees it.
+    def operation(self, record: Record, name: str, *, alone: bool) -> Iterator[None]:
+        """Mark the allocation as being `name` ("migrated") in the block; it cannot be freed then.
 
-        With `alone` nobody may look at it either. Raises InUse, or UseAfterFree.
+        With `alone` it may have no views either. Raises InUse, or UseAfterFree.
         """
-        doing = Doing(what)
+        operation = Operation(name)
         try:
             with record.lock:
-                self._check_idle(record, what, alone)
+                self._check_idle(record, name, alone)
                 record.settle()
-                record.doing = weakref.ref(doing)
+                record.operation = weakref.ref(operation)
             yield
         finally:
-            del doing
+            del operation
 
-    def _check_idle(self, record: Record, what: str, alone: bool) -> None:
+    def _check_idle(self, record: Record, name: str, alone: bool) -> None:
         if record.freed:
-            raise given_back("this allocation", freeing=False)
+            raise freed_error("this allocation", freeing=False)
         if record.busy:
             raise InUse(
-                f"the allocation at {record.backing.address:#x} cannot be {what}: "
+                f"the allocation at {record.backing.address:#x} cannot be {name}: "
                 f"it is being {record.busy}",
-                expected="one thing at a time",
+                expected="one operation at a time",
             )
         if alone and record.views:
-            raise looked_at(record, what)
+            raise viewed_error(record, name)
 
     # ---- figures
 
     def counter(self) -> Counter:
-        """Current, peak and total, of bytes and allocations."""
+        """Current, peak and total bytes and allocations."""
         self.sweep()
         with self._lock:
             self._recount()
             return replace(self._counter)
 
     def count_migration(self, moved_bytes: int) -> None:
-        """A migration is over, or was broken off."""
+        """Count a migration, finished or interrupted."""
         with self._lock:
             self.migrations += 1
             self.migrated_bytes += moved_bytes
             self._count("migrate")
 
     def count_refusal(self) -> None:
-        """An allocation could not be had."""
+        """Count an allocation that raised OutOfMemory."""
         with self._lock:
             self.refused += 1
 
@@ -261,7 +272,7 @@ class Ledger:
         c.peak_count = max(c.peak_count, c.current_count)
 
     def _count(self, event: str, size: int | None = None) -> None:
-        """With the lock held: one more event, an allocation of `size` bytes where that is given."""
+        """Add an event to the history; `size` if it is an allocation. With the lock held."""
         if size is not None:
             self._counter.total_bytes += size
             self._counter.total_count += 1
@@ -277,14 +288,14 @@ class Ledger:
         )
 
     def renew_locks(self) -> None:
-        """In the child of a fork: whoever held them is not here."""
+        """In the child of a fork: the threads that held them do not exist here."""
         self._lock, self.placing = threading.Lock(), threading.Lock()
         for record in self._live.values():
             record.lock = threading.RLock()
-            record.doing, record.closing = None, False
+            record.operation, record.closing = None, False
 
 
-_ledgers: weakref.WeakSet[Ledger] = weakref.WeakSet()
+_ledgers: weakref.WeakSet[Ledger[Any]] = weakref.WeakSet()
 
 
 def _renew_locks() -> None:
@@ -296,15 +307,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_locks)
 
 
-def owner_of(handle: object) -> Provider | None:
-    """The provider that made a handle; None for what is no handle."""
-    from holdfast.memory.svm.allocation import Allocation
-
-    return getattr(handle, "provider", None) if isinstance(handle, Allocation) else None
+def owner_of(handle: object) -> Any:
+    """The provider that made a handle; None for any other object."""
+    return getattr(handle, "provider", None) if isinstance(handle, Handle) else None
 
 
-class _Told:
-    """Python tells of an error in a destructor where it tells of all of them."""
+class _RaiseInDestructor:
+    """Raises an error in its destructor, which hands it to `sys.unraisablehook`."""
 
     def __init__(self, exc: HoldfastError) -> None:
         self.exc = exc
@@ -313,8 +322,8 @@ class _Told:
         raise self.exc
 
 
-def shown(handle: object) -> str:
-    """What somebody took for a handle; a forged one may not even be able to tell what it is."""
+def format_handle(handle: object) -> str:
+    """Describe what was passed as a handle, without the repr of a forged one: that may fail."""
     if not isinstance(handle, int | float | str | None):
         return f"an object of type {type(handle).__name__}"
     return f"{handle:#x}" if isinstance(handle, int) else repr(handle)

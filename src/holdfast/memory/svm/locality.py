@@ -1,6 +1,6 @@
-"""How memory lies in the machine: local and remote pages, free memory, bandwidth, counters.
+"""Metrics of a provider: local and remote pages, free memory, bandwidth, kernel counters.
 
-Promise: only looks; a figure nobody knows is None or not there.
+Read only; a figure that is unknown is None or left out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.base.errors import UseAfterFree
-from holdfast.memory.svm.model import PAGE_BYTES, Domain, Layout, Metrics, Where
+from holdfast.memory.svm.model import PAGE_BYTES, Layout, Metrics, Where
 from holdfast.topology.sysfs import read
 
 if TYPE_CHECKING:
@@ -23,18 +23,18 @@ def metrics(provider: Provider, handle: Allocation | None) -> Metrics:
     """The metrics of one allocation of `provider`, or of all of them."""
     handles = provider.ledger.handles() if handle is None else [handle]
     layout = provider.discover()
-    places = list(_places(provider, handles, named=handle is not None))
-    pages = sum((Counter(place.pages) for place in places), Counter[int]())
+    found = list(_where(provider, handles, named=handle is not None))
+    pages = sum((Counter(where.pages) for where in found), Counter[int]())
     cpus = _cpus(provider, layout, handle)
     local = _local(layout, pages, cpus)
     return Metrics(
         provider=provider.name,
         pages=dict(sorted(pages.items())),
-        untouched=sum(place.untouched for place in places),
+        untouched=sum(where.untouched for where in found),
         local_pages=local,
         remote_pages=None if local is None else pages.total() - local,
         page_bytes=PAGE_BYTES,
-        verified=bool(places) and all(place.verified for place in places),
+        verified=bool(found) and all(where.verified for where in found),
         cpus=cpus,
         free_bytes={d.id: d.free_bytes for d in layout.domains},
         bandwidth_gb_s=_bandwidth(layout),
@@ -45,17 +45,17 @@ def metrics(provider: Provider, handle: Allocation | None) -> Metrics:
     )
 
 
-def _places(provider: Provider, handles: list[Allocation], *, named: bool) -> Iterator[Where]:
+def _where(provider: Provider, handles: list[Allocation], *, named: bool) -> Iterator[Where]:
     for handle in handles:
         try:
             yield provider.where(handle)
-        except UseAfterFree:  # another thread gave it back just now
+        except UseAfterFree:  # another thread freed it just now
             if named:
                 raise
 
 
 def _cpus(provider: Provider, layout: Layout, handle: Allocation | None) -> tuple[int, ...]:
-    """The CPUs that run the work; those of a made-up machine run none, so its plan counts."""
+    """The CPUs that run the work; in a simulated machine, those of the placement."""
     if not layout.simulated:
         return provider.running_on()
     if handle is not None:
@@ -64,20 +64,18 @@ def _cpus(provider: Provider, layout: Layout, handle: Allocation | None) -> tupl
 
 
 def _local(layout: Layout, pages: Counter[int], cpus: Sequence[int]) -> int | None:
-    """Pages beside the CPUs. Where these are on several nodes, what an access by any of them finds
-    on average: of 100 pages on a node with half of the CPUs, 50.
+    """Pages local to the CPUs; None if no domain has CPUs.
+
+    CPUs on several nodes count by their share: of 100 pages on a node with half of the CPUs, 50.
     """
     if not cpus or not any(d.cpus for d in layout.domains):
         return None
-    return round(sum(pages[d.id] * _share(d, cpus) for d in layout.domains))
-
-
-def _share(domain: Domain, cpus: Sequence[int]) -> float:
-    return len(set(domain.cpus) & set(cpus)) / len(cpus)
+    shared = {d.id: len(set(d.cpus) & set(cpus)) / len(cpus) for d in layout.domains}
+    return round(sum(pages[domain] * share for domain, share in shared.items()))
 
 
 def _bandwidth(layout: Layout) -> dict[str, float]:
-    """What `topology.measure` kept for this machine."""
+    """The bandwidths that `topology.measure` stored for this machine."""
     measured = layout.topology.measurements if layout.topology else ()
     verbs = {"read": "{0.source} read by {0.target}", "write": "{0.target} written by {0.source}"}
     return {
@@ -88,7 +86,7 @@ def _bandwidth(layout: Layout) -> dict[str, float]:
 
 
 def _kernel(layout: Layout) -> dict[int, dict[str, int]]:
-    """Hits and misses of the nodes since the machine was started."""
+    """Hits and misses by node since the machine was started (numastat)."""
     found: dict[int, dict[str, int]] = {}
     for domain in layout.domains if not layout.simulated else ():
         number = domain.name.partition("node:")[2]

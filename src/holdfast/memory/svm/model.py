@@ -1,35 +1,39 @@
-"""The words of shared virtual memory, as frozen values.
+"""Frozen values of shared virtual memory: domains, pages, migrations, statistics, metrics.
 
-Covers: domains, where pages are, what a migration did, statistics and metrics.
-Leaves to others: getting and moving memory (providers), sentences for people (describe).
-Promise: unknown is None, never 0; everything that is made up says `simulated`.
+Unknown is None, never 0. Everything from a simulated machine has `simulated` set.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import mmap
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from holdfast.base.codec import encode
-from holdfast.memory.stats import Counter
+from holdfast.memory.core.stats import Counter
 from holdfast.topology.model import Topology
 
 Mode = Literal["bind", "interleave", "preferred"]
 MODES: tuple[Mode, ...] = ("bind", "interleave", "preferred")
 PAGE_BYTES = mmap.PAGESIZE
 
+# Called with (bytes done, bytes in all)
+Progress = Callable[[int, int], object]
+# Called between the chunks of a migration: whether to stop there
+Stop = Callable[[], bool]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Domain:
-    """A place memory can be in: a NUMA node, the memory of a device, what a library calls one."""
+    """Where memory can be: a NUMA node, a device's memory, or what a library calls a domain."""
 
     id: int
     name: str  # "node:0", "host", "opencl:0:0"
     kind: str | None = None  # dram, cxl, gpu, pmem
     total_bytes: int | None = None
-    free_bytes: int | None = None  # what an allocation can count on, caches included
+    free_bytes: int | None = None  # for allocations, reclaimable caches included
     cpus: tuple[int, ...] = ()
     distances: tuple[int | None, ...] = ()  # to each domain, in their order; 10 is local
 
@@ -41,17 +45,17 @@ class Layout:
     provider: str
     domains: tuple[Domain, ...]
     simulated: bool = False
-    free_bytes: int | None = None  # what this process may take in all, where that is limited
-    topology: Topology | None = None  # the machine around them, where it is known
+    free_bytes: int | None = None  # what a limit (control group) leaves this process
+    topology: Topology | None = None  # of the machine, if known
     remarks: tuple[str, ...] = ()
-    document: dict[str, Any] | None = None  # what a vendor's library said, word for word
+    document: dict[str, Any] | None = None  # the answer of a vendor's library, unchanged
 
     def domain(self, number: int) -> Domain | None:
-        """The domain with that number."""
+        """The domain with this id, or None."""
         return next((d for d in self.domains if d.id == number), None)
 
     def distance(self, source: int, target: int) -> int | None:
-        """How far one domain is from another, 10 being local."""
+        """Distance between two domains as the kernel counts it: 10 is local."""
         order = [d.id for d in self.domains]
         domain = self.domain(source)
         if domain is None or target not in order or len(domain.distances) != len(order):
@@ -59,7 +63,7 @@ class Layout:
         return domain.distances[order.index(target)]
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it in plain dicts, lists and scalars."""
+        """As plain dicts, lists and scalars."""
         return encode(self)
 
 
@@ -70,9 +74,9 @@ class Placement:
     domains: tuple[int, ...]
     mode: Mode
     reason: str
-    cpus: tuple[int, ...] = ()  # those the work should run on
-    near: str | None = None  # what it was asked to be near: "gpu:0"
-    pinned: bool = False  # the domains were named: only who named them moves it
+    cpus: tuple[int, ...] = ()  # the work should run on
+    near: str | None = None  # the request: "gpu:0"
+    pinned: bool = False  # the caller named the domains, so autobalance leaves it there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,25 +84,25 @@ class Where:
     """In which domain each page of an allocation is."""
 
     pages: dict[int, int]  # by domain
-    untouched: int = 0  # pages that nobody used yet, so they are nowhere
-    unknown: dict[str, int] = field(default_factory=dict)  # by the reason why it is not known
+    untouched: int = 0  # pages never used yet, so in no domain
+    unknown: dict[str, int] = field(default_factory=dict)  # by reason
     page_bytes: int = PAGE_BYTES
-    method: str = ""  # how this is known
-    verified: bool = False  # whether the system was asked, page by page
+    method: str = ""  # how this was found out
+    verified: bool = False  # the kernel answered for every page
     simulated: bool = False
 
     @property
     def total(self) -> int:
-        """All pages."""
+        """Pages of all three kinds."""
         return sum(self.pages.values()) + self.untouched + sum(self.unknown.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """What moving a part of an allocation did, in pages."""
+    """The result of moving one chunk of an allocation, in pages."""
 
     moved: int = 0
-    elsewhere: int = 0  # were not in the domain to move from
+    elsewhere: int = 0  # were not in the source domain
     not_moved: dict[str, int] = field(default_factory=dict)  # by reason
 
     def __add__(self, other: Chunk) -> Chunk:
@@ -115,7 +119,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
-    """What a migration did. What was not moved is whole, and where it was."""
+    """The result of a migration. Pages that were not moved are intact, where they were."""
 
     provider: str
     from_domain: int
@@ -127,12 +131,12 @@ class Migration:
     after: Where
     page_bytes: int = PAGE_BYTES
     interrupted: bool = False
-    same_memory: bool = False  # the two domains are one memory: no byte had to be copied
+    same_memory: bool = False  # both domains are the same memory: nothing was copied
     simulated: bool = False
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is left in `from_domain` that was to be moved."""
+        """Whether every page of `from_domain` was moved."""
         return not self.not_moved and not self.interrupted
 
     @property
@@ -142,13 +146,13 @@ class Migration:
 
     @property
     def bandwidth_gb_s(self) -> float | None:
-        """10**9 bytes a second; None where nothing was copied, or only in a made-up machine."""
+        """10**9 bytes per second; None if nothing was copied, or only in a simulated machine."""
         if self.simulated or self.same_memory or not self.pages_moved or not self.seconds:
             return None
         return self.bytes_moved / self.seconds / 1e9
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it in plain dicts, lists and scalars, with the figures that follow from it."""
+        """As plain dicts, lists and scalars, derived figures included."""
         more = {name: getattr(self, name) for name in ("complete", "bytes_moved", "bandwidth_gb_s")}
         return encode(self) | more
 
@@ -161,12 +165,12 @@ class Sample:
     event: str  # alloc, free, migrate
     current_bytes: int
     current_count: int
-    migrated_bytes: int  # in all
+    migrated_bytes: int  # total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """What a provider handed out, took back and moved."""
+    """What a provider allocated, freed and migrated."""
 
     provider: str
     current_bytes: int
@@ -175,30 +179,30 @@ class Statistics:
     current_count: int
     peak_count: int
     total_count: int
-    refused_count: int  # allocations that could not be had
+    refused_count: int  # allocations that raised OutOfMemory
     migrations: int
     migrated_bytes: int
     simulated: bool = False
-    document: dict[str, Any] | None = None  # what a vendor's library counts itself
+    document: dict[str, Any] | None = None  # a vendor library's own counters
 
     @classmethod
     def of(cls, counter: Counter, **more: Any) -> Statistics:
-        """From the six figures every counter has."""
+        """From a counter (current, peak and total) and the other fields."""
         return cls(**dataclasses.asdict(counter), **more)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it in plain dicts and scalars."""
+        """As plain dicts and scalars."""
         return encode(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """How memory lies in the machine at one moment: of one allocation, or of all of a provider."""
+    """Where pages are at one moment: of one allocation, or of all of a provider."""
 
     provider: str
     pages: dict[int, int]  # by domain
     untouched: int
-    local_pages: int | None  # beside the CPUs that run the work; None where nobody can tell
+    local_pages: int | None  # on the nodes of the CPUs that run the work; None if unknown
     remote_pages: int | None
     page_bytes: int
     verified: bool
@@ -220,5 +224,5 @@ class Metrics:
         return self.local_pages / all_pages if all_pages else None
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it in plain dicts, lists and scalars."""
+        """As plain dicts, lists and scalars."""
         return encode(self) | {"local_ratio": self.local_ratio}

@@ -1,8 +1,6 @@
-"""Decide in which domains an allocation belongs.
+"""Decide in which domains an allocation goes: near CPUs, near a GPU, or where memory is free.
 
-Covers: near the CPUs that run the work, near the GPU it feeds, most free memory, several domains
-for what does not fit one.  Leaves to others: doing it (providers), binding threads (affinity).
-Promise: `place` only reads its arguments; the reason it gives is the one it went by.
+`place` only reads its arguments, and returns the reason with the decision.
 """
 
 from __future__ import annotations
@@ -15,8 +13,7 @@ from holdfast.base.errors import BadInput, OutOfMemory, Unsupported
 from holdfast.base.units import format_bytes
 from holdfast.memory.svm.model import MODES, Domain, Layout, Mode, Placement
 
-# Memory a domain keeps for everyone else: one that is filled to the last page has the kernel
-# choose a process to end.
+# Left free in every domain: when the last page is taken, the kernel kills a process.
 KEPT_BYTES = 64 << 20
 
 
@@ -29,20 +26,20 @@ def place(
     mode: str | None = None,
     running_on: Sequence[int] = (),
 ) -> Placement:
-    """Where `size` bytes go.
+    """Decide where `size` bytes go.
 
-    `domain` names the place. Else `near` names what uses it ("gpu:0", "node:1", "cpu:3"), or the
-    CPUs the work is `running_on` decide. Raises BadInput for what is not there, OutOfMemory where
-    it does not fit; nothing was changed then.
+    `domain` names one domain or several. Without it, `near` names what uses the memory ("gpu:0",
+    "node:1", "cpu:3"), or else the CPUs in `running_on` decide. Raises BadInput for an unknown
+    domain, CPU or GPU, OutOfMemory if it does not fit.
     """
     wanted = _mode(mode)
     _check_limit(layout, size)
     if domain is not None:
-        return _named(layout, size, domain, wanted)
+        return _place_in(layout, size, domain, wanted)
     home, why = _home(layout, near, running_on)
     order = _by_distance(layout, home)
     if wanted == "interleave":
-        return _widest(layout, size, order)
+        return _interleave_widest(layout, size, order)
     chosen = next((d for d in order if fits(d, size)), None)
     if chosen is None:
         return _spread(layout, size, order, wanted)
@@ -58,21 +55,21 @@ def place(
 
 
 def check_room(layout: Layout, size: int, target: Domain, what: str) -> None:
-    """Raise OutOfMemory where `size` more bytes do not fit into a domain."""
+    """Raise OutOfMemory if `size` more bytes do not fit into a domain."""
     if not fits(target, size):
         raise _full(what, size, [target], layout)
 
 
 def fits(domain: Domain, size: int) -> bool:
-    """Whether a domain has room for `size` more bytes, as far as is known."""
+    """Whether a domain has room for `size` more bytes; True if that is unknown."""
     room = _room(domain)
     return room is None or size <= room
 
 
 def domain_of(layout: Layout, number: object) -> Domain:
-    """The domain with that number. Raises BadInput that lists those there are."""
-    whole = hasattr(number, "__index__") and not isinstance(number, bool)
-    found = next((d for d in layout.domains if whole and d.id == number), None)
+    """The domain with this id. Raises BadInput with a list of the domains."""
+    is_integer = hasattr(number, "__index__") and not isinstance(number, bool)
+    found = next((d for d in layout.domains if is_integer and d.id == number), None)
     if found is None:
         raise BadInput(
             f"{layout.provider!r} has no domain {number!r}",
@@ -90,19 +87,23 @@ def _mode(mode: str | None) -> Mode | None:
     return None
 
 
-# ---- where somebody said
+# ---- domains named by the caller
 
 
-def _named(layout: Layout, size: int, domain: int | Sequence[int], mode: Mode | None) -> Placement:
+def _place_in(
+    layout: Layout, size: int, domain: int | Sequence[int], mode: Mode | None
+) -> Placement:
     several = isinstance(domain, Sequence) and not isinstance(domain, str)
     numbers = [*domain] if several and not isinstance(domain, int) else [domain]
     if not numbers:
-        raise BadInput("no domain was named", expected="a domain, or a list with one or more")
+        raise BadInput(
+            "the list of domains is empty", expected="a domain, or a list with one or more"
+        )
     named = list({d.id: d for d in (domain_of(layout, number) for number in numbers)}.values())
     names = " and ".join(d.name for d in named)
     why = f"{names} was asked for" if len(named) == 1 else f"{names} were asked for"
     if mode == "interleave" or (mode is None and len(named) > 1):
-        return replace(_interleaved(layout, size, named, why), pinned=True)
+        return replace(_interleave(layout, size, named, why), pinned=True)
     if mode == "preferred" and len(named) > 1:
         raise BadInput("only one domain can be preferred", expected="one domain, or another mode")
     _check_sum(size, named if mode != "preferred" else layout.domains, layout)
@@ -115,11 +116,11 @@ def _named(layout: Layout, size: int, domain: int | Sequence[int], mode: Mode | 
     )
 
 
-# ---- where it belongs
+# ---- the best domain
 
 
 def _home(layout: Layout, near: str | None, running_on: Sequence[int]) -> tuple[Domain, str]:
-    """The domain to begin with and the reason."""
+    """The preferred domain, and the reason."""
     if near is not None:
         return _near(layout, near)
     if len(layout.domains) == 1:
@@ -151,7 +152,7 @@ def _near(layout: Layout, near: str) -> tuple[Domain, str]:
 
 
 def _node(layout: Layout, number: int | None) -> Domain | None:
-    """The domain that is a NUMA node; of some providers none is."""
+    """The domain of a NUMA node; None if the provider has no such domain."""
     return next((d for d in layout.domains if d.name == f"node:{number}"), None)
 
 
@@ -198,7 +199,7 @@ def _near_gpu(layout: Layout, number: int) -> tuple[Domain, str]:
 
 
 def _gpu_homes(layout: Layout) -> dict[int, tuple[Domain, str]]:
-    """The domains that cards made for computing hang off, each with one of those."""
+    """By id: the domains that compute GPUs are attached to, each with one such GPU."""
     gpus = layout.topology.gpus if layout.topology else ()
     found: dict[int, tuple[Domain, str]] = {}
     for gpu in gpus:
@@ -209,12 +210,12 @@ def _gpu_homes(layout: Layout) -> dict[int, tuple[Domain, str]]:
     return found
 
 
-# ---- what does not fit one domain
+# ---- more than one domain
 
 
 def _spread(layout: Layout, size: int, order: Sequence[Domain], mode: Mode | None) -> Placement:
-    """What is more than any domain has free: interleaved over as few of the nearest as can take
-    equal parts, unless somebody wants it otherwise; else it takes what they have, nearest first.
+    """Place what does not fit one domain, unless `mode` forbids: interleaved over as few of the
+    nearest domains as can take equal parts, else filling the domains, nearest first.
     """
     _check_sum(size, order, layout)
     more = f"{format_bytes(size)} is more than any domain has free"
@@ -229,8 +230,8 @@ def _spread(layout: Layout, size: int, order: Sequence[Domain], mode: Mode | Non
     return _over(layout, order, "bind", f"{more}: what each of them has, nearest first")
 
 
-def _widest(layout: Layout, size: int, order: Sequence[Domain]) -> Placement:
-    """Interleaved over as many domains as can take equal parts."""
+def _interleave_widest(layout: Layout, size: int, order: Sequence[Domain]) -> Placement:
+    """Interleave over as many domains as can take equal parts."""
     for count in range(len(order), 0, -1):
         able = [d for d in order if fits(d, -(-size // count))]
         if len(able) >= count:
@@ -238,7 +239,7 @@ def _widest(layout: Layout, size: int, order: Sequence[Domain]) -> Placement:
     raise _full("interleave", size, order, layout)
 
 
-def _interleaved(layout: Layout, size: int, over: Sequence[Domain], why: str) -> Placement:
+def _interleave(layout: Layout, size: int, over: Sequence[Domain], why: str) -> Placement:
     if not all(fits(d, -(-size // len(over))) for d in over):
         raise _full("interleave", size, over, layout)
     return _over(layout, over, "interleave", why)
@@ -267,17 +268,14 @@ def _check_limit(layout: Layout, size: int) -> None:
 
 
 def _room(domain: Domain) -> int | None:
-    """What may be taken from it; None where nobody knows."""
+    """Bytes that may be allocated in it; None if unknown."""
     if domain.free_bytes is None:
         return None
     return max(0, domain.free_bytes - KEPT_BYTES)
 
 
 def _by_distance(layout: Layout, home: Domain) -> list[Domain]:
-    """Nearest first; of those equally near, the one with most free memory.
-
-    Memory of a GPU is no place for what nobody asked to have there.
-    """
+    """The domains, nearest first, then by free memory. GPU memory only if it is `home`."""
 
     def key(domain: Domain) -> tuple[bool, int, int]:
         distance = layout.distance(home.id, domain.id)
@@ -287,7 +285,7 @@ def _by_distance(layout: Layout, home: Domain) -> list[Domain]:
 
 
 def _cpus(layout: Layout, domains: Sequence[Domain]) -> tuple[int, ...]:
-    """CPUs of the domains; of the nearest that has any, where they have none."""
+    """CPUs of the domains, or of the nearest domain that has CPUs."""
     own = sorted({cpu for domain in domains for cpu in domain.cpus})
     if own or not domains:
         return tuple(own)

@@ -1,9 +1,7 @@
-"""Decide which pages would lie better elsewhere.
+"""Decide which pages to move: those far from their users, and those in nearly full domains.
 
-Covers: pages far from what uses them, domains that are nearly full.
-Leaves to others: looking and moving (balance), where a new allocation goes (placement).
-Promise: `propose` only reads its arguments; no move it proposes brings its target near full, and
-where all are done again and again nothing is left to propose.
+`propose` only reads its arguments. No move makes its target nearly full, and applying the moves
+again and again ends with none to propose.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from holdfast.base.units import format_bytes
 from holdfast.memory.svm.model import PAGE_BYTES, Domain, Layout, Placement
 from holdfast.memory.svm.placement import KEPT_BYTES, place
 
-# A domain is nearly full where less than this is free: a share of it, and never less than bytes.
+# A domain is nearly full if less than this is free: a share of its memory, at least LOW_BYTES.
 LOW_SHARE = 0.05
 LOW_BYTES = 2 * KEPT_BYTES
 
@@ -25,24 +23,24 @@ Rule = Literal["locality", "pressure"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """One allocation at one moment."""
+class AllocationState:
+    """Where one allocation is at one moment."""
 
     key: int  # the generation of its handle
     size: int
     pages: dict[int, int]  # by domain
     placement: Placement
-    cpus: tuple[int, ...] = ()  # that use it; none where nobody knows
+    cpus: tuple[int, ...] = ()  # that use it; empty if unknown
     page_bytes: int = PAGE_BYTES
 
     def bytes_in(self, domain: int) -> int:
-        """Bytes of its pages in a domain."""
+        """Bytes of it in a domain."""
         return self.pages.get(domain, 0) * self.page_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """Pages of one allocation that would lie better elsewhere."""
+    """A move of pages of one allocation to a better domain."""
 
     key: int
     from_domain: int
@@ -50,45 +48,44 @@ class Proposal:
     bytes: int
     rule: Rule
     reason: str
-    # What its user gets there of what it gets now: twice the bandwidth, or memory twice as near, is
-    # 2.0; below 1 is worse, None is unknown.
+    # For the user of the memory: 2.0 is twice the bandwidth, or half the distance; None is unknown.
     gain: float | None = None
-    measured: bool = False  # by bandwidths that were measured, else by the kernel's distances
+    measured: bool = False  # gain by measured bandwidth, else by the kernel's distances
 
 
 def propose(
-    layout: Layout, states: Sequence[State], *, resting: Collection[int] = ()
+    layout: Layout, states: Sequence[AllocationState], *, resting: Collection[int] = ()
 ) -> tuple[Proposal, ...]:
-    """Moves that would help, in the order to do them; none of an allocation that is `resting`.
+    """Propose moves, in the order to do them; allocations in `resting` (keys) are left alone.
 
-    First pages that are far from what uses their allocation, largest first; then one allocation
-    out of each domain that is nearly full. Each counts on those before it. What somebody put into
-    a domain by its number stays there.
+    First pages that are far from the users of their allocation, largest first; then one allocation
+    out of each nearly full domain. Each move assumes that those before it are done. Allocations
+    whose domain was named by the caller stay.
     """
-    books = _Books(layout, states)
+    forecast = _Forecast(layout, states)
     movable = [s for s in states if s.key not in resting and not s.placement.pinned]
-    found = list(_homewards(books, movable))
+    found = list(_propose_local(forecast, movable))
     taken = {proposal.key for proposal in found}
-    found += _relief(books, [state for state in movable if state.key not in taken])
+    found += _propose_relief(forecast, [state for state in movable if state.key not in taken])
     return tuple(found)
 
 
 def low_bytes(domain: Domain) -> int:
-    """What has to be free in a domain that is not nearly full."""
+    """A domain with less than this free is nearly full."""
     return max(LOW_BYTES, int((domain.total_bytes or 0) * LOW_SHARE))
 
 
-def home_of(layout: Layout, state: State) -> tuple[Domain, str] | None:
-    """The domain beside what uses an allocation, and the reason; None where there is no such one.
+def home_of(layout: Layout, state: AllocationState) -> tuple[Domain, str] | None:
+    """The domain next to the users of an allocation, and the reason; None unless it is one.
 
-    One that is interleaved was spread on purpose, and has none.
+    An interleaved allocation has none: it was spread on purpose.
     """
     if state.placement.mode == "interleave":
         return None
     if state.placement.near is not None:
         try:
             placed = place(layout, 0, near=state.placement.near)  # 0 bytes fit anywhere
-        except (BadInput, Unsupported):  # a card that is not there any more
+        except (BadInput, Unsupported):  # a GPU that is gone
             return None
         [home] = (d for d in layout.domains if d.id in placed.domains)
         return home, placed.reason
@@ -98,23 +95,23 @@ def home_of(layout: Layout, state: State) -> tuple[Domain, str] | None:
     return beside[0], f"the CPUs that use it are those of {beside[0].name}"
 
 
-class _Books:
-    """What is free in the domains, and held by us, as if the proposals so far were done."""
+class _Forecast:
+    """Free bytes and our own bytes by domain, as if the proposals so far were done."""
 
-    def __init__(self, layout: Layout, states: Sequence[State]) -> None:
+    def __init__(self, layout: Layout, states: Sequence[AllocationState]) -> None:
         self.layout = layout
         self.free = {d.id: d.free_bytes for d in layout.domains if d.free_bytes is not None}
         self.held = {d.id: sum(s.bytes_in(d.id) for s in states) for d in layout.domains}
 
     def takes(self, target: Domain, count: int) -> bool:
-        """Whether so many more bytes leave a domain with enough; not where that is unknown."""
+        """Whether `count` more bytes leave a domain above nearly full; False if unknown."""
         return target.id in self.free and self.free[target.id] - count >= low_bytes(target)
 
     def nearly_full(self, domain: Domain) -> bool:
         return domain.id in self.free and self.free[domain.id] < low_bytes(domain)
 
     def ours(self, domain: Domain) -> bool:
-        """Whether it would not be nearly full without us."""
+        """Whether it is nearly full because of our own allocations."""
         return self.free[domain.id] + self.held[domain.id] >= low_bytes(domain)
 
     def enter(self, source: int, target: int, count: int) -> None:
@@ -124,25 +121,25 @@ class _Books:
                 self.free[domain] += more
 
 
-def _homewards(books: _Books, states: Sequence[State]) -> Iterator[Proposal]:
-    """Pages that are remote from what uses them, largest first, as long as there is room."""
+def _propose_local(forecast: _Forecast, states: Sequence[AllocationState]) -> Iterator[Proposal]:
+    """Move remote pages to the domain of their users, largest first, while there is room."""
     remote = [
         (state, source, *home)
         for state in states
-        if (home := home_of(books.layout, state)) is not None
-        for source in books.layout.domains
+        if (home := home_of(forecast.layout, state)) is not None
+        for source in forecast.layout.domains
         if source is not home[0] and state.bytes_in(source.id)
     ]
     for state, source, home, why in sorted(remote, key=lambda r: -r[0].bytes_in(r[1].id)):
         count = state.bytes_in(source.id)
-        if not books.takes(home, count):
+        if not forecast.takes(home, count):
             continue
-        far, near = (_distance(books.layout, home, d) for d in (source, home))
+        far, near = (_distance(forecast.layout, home, d) for d in (source, home))
         reason = (
             f"{format_bytes(count)} are on {source.name} (distance {far}), and {why} (distance "
-            f"{near}), which has {format_bytes(books.free[home.id])} free"
+            f"{near}), which has {format_bytes(forecast.free[home.id])} free"
         )
-        books.enter(source.id, home.id, count)
+        forecast.enter(source.id, home.id, count)
         yield Proposal(
             key=state.key,
             from_domain=source.id,
@@ -150,38 +147,38 @@ def _homewards(books: _Books, states: Sequence[State]) -> Iterator[Proposal]:
             bytes=count,
             rule="locality",
             reason=reason,
-            **_gain(books.layout, home, source, home),
+            **_gain(forecast.layout, home, source, home),
         )
 
 
-def _relief(books: _Books, states: Sequence[State]) -> Iterator[Proposal]:
-    """For each domain that is nearly full, the largest of ours in it that has a place to go."""
+def _propose_relief(forecast: _Forecast, states: Sequence[AllocationState]) -> Iterator[Proposal]:
+    """Move out of each nearly full domain the largest allocation that fits elsewhere."""
     left = list(states)
-    for source in books.layout.domains:
-        if not books.nearly_full(source):
+    for source in forecast.layout.domains:
+        if not forecast.nearly_full(source):
             continue
         for state in sorted(left, key=lambda s: -s.bytes_in(source.id)):
             count = state.bytes_in(source.id)
-            home = (home_of(books.layout, state) or (None,))[0]
-            if not count or (home is source and not books.ours(source)):
+            home = (home_of(forecast.layout, state) or (None,))[0]
+            if not count or (home is source and not forecast.ours(source)):
                 continue
-            target = next((d for d in _nearest(books, source) if books.takes(d, count)), None)
+            target = next((d for d in _nearest(forecast, source) if forecast.takes(d, count)), None)
             if target is not None:
                 left.remove(state)
-                yield _out_of(books, state, source, target, home)
+                yield _move_out(forecast, state, source, target, home)
                 break
 
 
-def _out_of(
-    books: _Books, state: State, source: Domain, target: Domain, home: Domain | None
+def _move_out(
+    forecast: _Forecast, state: AllocationState, source: Domain, target: Domain, home: Domain | None
 ) -> Proposal:
     count = state.bytes_in(source.id)
     reason = (
-        f"{source.name} has {format_bytes(books.free[source.id])} free, and should keep "
+        f"{source.name} has {format_bytes(forecast.free[source.id])} free, and should keep "
         f"{format_bytes(low_bytes(source))}; {target.name} is the nearest with room for "
-        f"{format_bytes(count)}: it has {format_bytes(books.free[target.id])} free"
+        f"{format_bytes(count)}: it has {format_bytes(forecast.free[target.id])} free"
     )
-    books.enter(source.id, target.id, count)
+    forecast.enter(source.id, target.id, count)
     return Proposal(
         key=state.key,
         from_domain=source.id,
@@ -189,14 +186,14 @@ def _out_of(
         bytes=count,
         rule="pressure",
         reason=reason,
-        **(_gain(books.layout, home, source, target) if home else {}),
+        **(_gain(forecast.layout, home, source, target) if home else {}),
     )
 
 
-def _nearest(books: _Books, source: Domain) -> list[Domain]:
-    """The other domains, nearest first; memory of a GPU is no place to put things away."""
-    others = [d for d in books.layout.domains if d is not source and d.kind != "gpu"]
-    layout, free = books.layout, books.free
+def _nearest(forecast: _Forecast, source: Domain) -> list[Domain]:
+    """The other domains, nearest first, without GPU memory."""
+    others = [d for d in forecast.layout.domains if d is not source and d.kind != "gpu"]
+    layout, free = forecast.layout, forecast.free
     return sorted(
         others, key=lambda d: (layout.distance(source.id, d.id) or 255, -free.get(d.id, 0))
     )

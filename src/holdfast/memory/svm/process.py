@@ -1,9 +1,7 @@
-"""In which NUMA nodes the memory of a running process is, and moving it.
+"""Pages of a running process by NUMA node, and moving them with move_pages.
 
-Covers: /proc/PID/numa_maps joined with maps, smaps where the kernel has no NUMA, move_pages in
-parts.  Leaves to others: the calls (numa), texts (describe).
-Promise: a process that is not there, or is somebody else's, is a clear error. A page that cannot be
-moved stays whole where it is.
+Reads /proc/PID/numa_maps together with maps, or smaps if the kernel has no NUMA. A page that cannot
+be moved stays intact where it is.
 """
 
 from __future__ import annotations
@@ -17,10 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.base.errors import Absent, BadInput, Unsupported
-from holdfast.memory.svm import choice, numa
-from holdfast.memory.svm.interface import CHUNK_BYTES, Progress, Stop
-from holdfast.memory.svm.model import PAGE_BYTES, Chunk, Migration, Where
+from holdfast.memory.svm import choice
+from holdfast.memory.svm.interface import CHUNK_BYTES
+from holdfast.memory.svm.model import PAGE_BYTES, Chunk, Migration, Progress, Stop, Where
 from holdfast.memory.svm.placement import check_room, domain_of
+from holdfast.memory.svm.providers import numa
 
 PROC = Path("/proc")
 _MAP = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ \S+ *(.*)")
@@ -38,7 +37,7 @@ class Region:
     policy: str  # "default", "bind:0", "interleave:0-1"
     pages: dict[int, int] = field(default_factory=dict)  # by node, of `page_bytes` each
     page_bytes: int = PAGE_BYTES
-    verified: bool = True  # whether the kernel counted by node
+    verified: bool = True  # the kernel counted by node
 
     @property
     def resident_bytes(self) -> int:
@@ -47,10 +46,10 @@ class Region:
 
 
 def regions(pid: int, *, proc: Path = PROC) -> tuple[Region, ...]:
-    """The mappings of a process, largest in memory first.
+    """The mappings of a process, largest resident size first.
 
-    Raises BadInput for a process that is not there, Unsupported where this user may not look at it
-    or the system has no /proc.
+    Raises BadInput if there is no such process, Unsupported if this user may not read its memory
+    map or the system has no /proc.
     """
     folder = _folder(pid, proc)
     if (folder / "numa_maps").exists():
@@ -67,7 +66,7 @@ def pages(pid: int, *, proc: Path = PROC) -> Where:
 
 
 def total(some: Iterable[Region]) -> Where:
-    """The pages of several mappings by node, in pages of the usual size."""
+    """The pages of several mappings by node, counted in pages of PAGE_BYTES."""
     counted: Counter[int] = Counter()
     verified = True
     for region in some:
@@ -88,19 +87,19 @@ def move(
     progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> Migration:
-    """Move the pages of a process that are in one node to another, in parts of 16 MiB.
+    """Move the pages of a process from one node to another, in chunks of 16 MiB.
 
-    `address` and `length` name a part of it. `progress(done, total)` is told in bytes of pages
-    found; `stop()` is asked between the parts. Raises BadInput for a node or process that is not
-    there, OutOfMemory where it does not fit, Unsupported where the kernel refuses.
+    `address` and `length` limit it to a range. After each chunk `progress(done, total)` is called
+    with bytes of pages found, before each one `stop()`. Raises BadInput for an unknown node or
+    process, OutOfMemory if it does not fit, Unsupported if the kernel refuses.
     """
     layout = choice.provider("numa").discover()
     domain_of(layout, source)
     to = domain_of(layout, target)
     found = regions(pid)
-    work = [] if source == target else list(_parts(found, source, address, length))
+    work = [] if source == target else list(_ranges(found, source, address, length))
     if work:
-        check_room(layout, sum(part.wanted for part in work) * PAGE_BYTES, to, "migrate")
+        check_room(layout, sum(r.wanted_pages for r in work) * PAGE_BYTES, to, "migrate")
     began = time.perf_counter()
     chunk, interrupted = _move(pid, work, source, target, progress, stop)
     seconds = time.perf_counter() - began
@@ -109,7 +108,7 @@ def move(
         from_domain=source,
         to_domain=target,
         pages_moved=chunk.moved,
-        pages_elsewhere=0,  # pages of other nodes were not asked for
+        pages_elsewhere=0,  # pages of other nodes were not looked at
         not_moved=chunk.not_moved,
         seconds=seconds,
         after=_after(pid),
@@ -121,11 +120,11 @@ def move(
 
 
 def parse_numa_maps(text: str, maps: str) -> Iterator[Region]:
-    """Mappings from numa_maps, which has where they begin, and maps, which has where they end.
+    """Mappings from numa_maps, which has their start, and maps, which has their end.
 
-    What is in one of them alone came or went in between, and is left out.
+    A mapping in only one of them appeared or vanished in between, and is left out.
     """
-    # A file's name may hold any character that ends a line or a word, but "\n" and " " itself.
+    # Split at "\n" and " " alone: file names may contain any other separator.
     ends = {int(m[1], 16): m for m in map(_MAP.match, maps.split("\n")) if m}
     for line in filter(None, text.split("\n")):
         start, policy, *words = line.split(" ")
@@ -166,9 +165,7 @@ def parse_smaps(text: str) -> Iterator[Region]:
 
 def _folder(pid: int, proc: Path) -> Path:
     if not (proc / "self").exists():
-        raise Unsupported(
-            "the memory of processes cannot be looked at", expected="Linux with /proc"
-        )
+        raise Unsupported("the memory of processes cannot be read", expected="Linux with /proc")
     if isinstance(pid, bool) or not isinstance(pid, int) or pid < 1:
         raise BadInput(f"{pid!r} is no process", expected="a process number, 1 or more")
     if not (proc / str(pid)).is_dir():
@@ -181,7 +178,7 @@ def _read(path: Path, pid: int) -> str:
         return path.read_bytes().decode("utf-8", errors="backslashreplace")
     except PermissionError as exc:
         raise Unsupported(
-            f"this user may not look at the memory of process {pid}",
+            f"this user may not read the memory map of process {pid}",
             expected="a process of the same user, or the right to trace it",
             hint=None if os.geteuid() == 0 else "sudo",
         ) from exc
@@ -203,22 +200,22 @@ def _gone(pid: int) -> BadInput:
 def _after(pid: int) -> Where:
     try:
         return pages(pid)
-    except BadInput:  # it ended once all was moved
+    except BadInput:  # it ended after the move
         return Where(pages={}, method="the process has ended")
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """A range to look through, until so many pages of the source were seen."""
+class _Range:
+    """A range to search until `wanted_pages` pages of the source node were found."""
 
     address: int
     length: int
-    wanted: int
+    wanted_pages: int
 
 
-def _parts(
+def _ranges(
     found: Iterable[Region], source: int, address: int | None, length: int | None
-) -> Iterator[_Part]:
+) -> Iterator[_Range]:
     first = 0 if address is None else address // PAGE_BYTES * PAGE_BYTES
     last = None if address is None or length is None else address + length
     for region in sorted(found, key=lambda r: r.address):
@@ -226,24 +223,24 @@ def _parts(
         end = end if last is None else min(end, last)
         count = region.pages.get(source, 0) * (region.page_bytes // PAGE_BYTES)
         if count and begin < end:
-            yield _Part(begin, end - begin, min(count, -(-(end - begin) // PAGE_BYTES)))
+            yield _Range(begin, end - begin, min(count, -(-(end - begin) // PAGE_BYTES)))
 
 
 def _move(
     pid: int,
-    work: list[_Part],
+    work: list[_Range],
     source: int,
     target: int,
     progress: Progress | None,
     stop: Stop | None,
 ) -> tuple[Chunk, bool]:
     chunk = Chunk()
-    whole, before = sum(part.wanted for part in work) * PAGE_BYTES, 0
+    whole, before = sum(part.wanted_pages for part in work) * PAGE_BYTES, 0
     for part in work:
         seen = 0
         for offset in range(0, part.length, CHUNK_BYTES):
-            if seen >= part.wanted:
-                break  # the rest of what may be a large, mostly empty range
+            if seen >= part.wanted_pages:
+                break  # skip the rest of what may be a large, mostly empty range
             if stop is not None and stop():
                 return chunk, True
             length = min(CHUNK_BYTES, part.length - offset)
@@ -251,8 +248,8 @@ def _move(
             seen += done.moved + sum(done.not_moved.values())
             chunk += done
             if progress is not None:
-                progress(before + min(seen, part.wanted) * PAGE_BYTES, whole)
-        before += part.wanted * PAGE_BYTES
+                progress(before + min(seen, part.wanted_pages) * PAGE_BYTES, whole)
+        before += part.wanted_pages * PAGE_BYTES
     return chunk, False
 
 
@@ -262,6 +259,6 @@ def _move_part(pid: int, address: int, length: int, source: int, target: int) ->
     except Unsupported as exc:
         if (PROC / str(pid)).is_dir():
             raise
-        raise Absent(  # the kernel only says that there is no such process
+        raise Absent(  # the kernel reports only that there is no such process
             f"process {pid} ended while its memory was moved", expected="a process that runs on"
         ) from exc

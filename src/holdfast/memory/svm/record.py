@@ -1,7 +1,6 @@
-"""One allocation as its provider sees it: its memory, who looks at it, what is being done to it.
+"""One allocation as its provider sees it: its memory, its views and the operation on it.
 
-Covers: what a provider has to supply (`Backing`), the errors for memory that is in use or gone.
-Leaves to others: all allocations together (ledger).
+`Backing` is what a provider implements; the errors for memory in use or freed are here too.
 """
 
 from __future__ import annotations
@@ -21,42 +20,42 @@ if TYPE_CHECKING:
 class Backing(Protocol):
     """The memory behind one allocation, as its provider got it.
 
-    Calls come one at a time, but for `where`, which may come in the middle of `move`.
+    Calls are serialized, except `where`, which may come during a `move`.
     """
 
-    address: int  # where the host finds it
-    moves_under_views: bool  # whether it may be moved while the host looks at it
-    moves_whole: bool  # whether it can only be moved as a whole
+    address: int  # on the host
+    moves_under_views: bool  # may be moved while the host has views of it
+    moves_whole: bool  # can only be moved as a whole
 
     def map(self) -> None:
-        """Let the host look: before the first view."""
+        """Make it accessible to the host; called before the first view."""
         ...
 
     def unmap(self) -> None:
-        """The host looks no more: after the last view, before a device or a migration."""
+        """End host access: after the last view, before a device uses it or it migrates."""
         ...
 
     def where(self) -> Where:
-        """In which domain the pages are."""
+        """Pages by domain."""
         ...
 
     def move(self, offset: int, length: int, source: int, target: int) -> Chunk:
-        """Move the pages of a part that are in `source`; those that cannot be stay whole."""
+        """Move the pages of a range that are in `source`; those that cannot move stay intact."""
         ...
 
-    def moved(self, target: int) -> None:
-        """All was moved: pages that are still to come belong there too."""
+    def finish_move(self, target: int) -> None:
+        """Called when all pages have moved: pages touched later belong to `target` too."""
         ...
 
     def close(self) -> None:
-        """Give the memory back. A second time does nothing, whoever has the address by then."""
+        """Free the memory. A second call does nothing, even if the address was reused."""
         ...
 
 
 class Tie(weakref.ref[Any]):
-    """What is kept of a handle: its end puts this, by one call in C, where the ledger looks.
+    """Weak reference to a handle. When the handle dies, one C call queues this for the ledger.
 
-    A `__del__` can be broken off by Ctrl-C before it did anything; this cannot.
+    Ctrl-C can interrupt a `__del__` before it did anything; it cannot interrupt this.
     """
 
     __slots__ = ("record",)
@@ -64,71 +63,71 @@ class Tie(weakref.ref[Any]):
 
 
 class Record:
-    """One allocation: its memory, who looks at it and what is being done to it."""
+    """One allocation: its memory, its views, the operation on it."""
 
     def __init__(self, backing: Backing, size: int, generation: int, placement: Placement) -> None:
         self.backing, self.size = backing, size
         self.generation, self.placement = generation, placement
         self.lock = threading.RLock()
-        self.doing: weakref.ref[Doing] | None = None
+        self.operation: weakref.ref[Operation] | None = None
         self.freed = False
-        self.closing = False  # by a thread that is at it
+        self.closing = False  # a thread is closing it right now
         self.mapped = False
-        self.grant: Grant | None = None  # threads that were bound for it
+        self.grant: Grant | None = None  # threads bound for it
         self.tie: Tie | None = None
-        self._looking: list[weakref.ref[Any]] = []
+        self._views: list[weakref.ref[Any]] = []
 
     @property
     def busy(self) -> str | None:
-        """What is being done to it."""
-        doing = self.doing() if self.doing is not None else None
-        return doing.what if doing is not None else None
+        """The operation in progress ("migrated"), or None."""
+        operation = self.operation() if self.operation is not None else None
+        return operation.name if operation is not None else None
 
     @property
     def views(self) -> int:
-        """How many arrays, tensors and memoryviews look at it."""
-        return sum(ref() is not None for ref in self._looking)
+        """How many arrays, tensors and memoryviews of it are alive."""
+        return sum(ref() is not None for ref in self._views)
 
-    def looked_at_by(self, window: object) -> None:
-        """One more view; it counts until it is gone. With the lock held."""
-        self._looking = [ref for ref in self._looking if ref() is not None]
-        self._looking.append(weakref.ref(window))
+    def add_view(self, window: object) -> None:
+        """Count a view as long as it lives. With the lock held."""
+        self._views = [ref for ref in self._views if ref() is not None]
+        self._views.append(weakref.ref(window))
 
     def settle(self) -> None:
-        """Take the memory from the host, if nothing looks at it any more. With the lock held."""
+        """Unmap the memory from the host if no view is left. With the lock held."""
         if self.mapped and not self.views:
             self.backing.unmap()
             self.mapped = False
 
 
 @dataclass(frozen=True, eq=False)
-class Doing:
-    """That somebody does something to an allocation. Gone with who does it, however that ends."""
+class Operation:
+    """An operation on an allocation, held only by the caller's frame: it ends with that frame."""
 
-    what: str
+    name: str  # a participle, for error texts: "migrated"
 
 
-def looked_at(record: Record, what: str) -> InUse:
-    """The error for an allocation that somebody looks at."""
+def viewed_error(record: Record, what: str) -> InUse:
+    """The error for an allocation that has views."""
     count = record.views
-    who = "1 view looks" if count == 1 else f"{count} views look"
+    views = "1 view uses" if count == 1 else f"{count} views use"
     return InUse(
-        f"the allocation at {record.backing.address:#x} cannot be {what}: {who} at it",
+        f"the allocation at {record.backing.address:#x} cannot be {what}: {views} it",
         expected="no array, tensor or memoryview over it",
-        hint="del the arrays and tensors first; the memory follows with the last of them",
+        hint="del the arrays and tensors first; the last one frees the memory",
     )
 
 
-def given_back(what: str, *, freeing: bool) -> Misuse:
-    """The error for an allocation that was given back, and is freed or used again."""
+def freed_error(what: str, *, freeing: bool) -> Misuse:
+    """The error for a freed allocation that is freed (`freeing`) or used again."""
     if freeing:
         return DoubleFree(
-            f"{what} was given back before",
-            expected="an allocation that was not given back yet",
+            f"{what} was freed before",
+            expected="an allocation that is not freed yet",
             hint="free each allocation once, or use it as a context manager",
         )
     return UseAfterFree(
-        f"{what} was given back and cannot be used",
-        expected="an allocation that was not given back yet",
+        f"{what} was freed and cannot be used",
+        expected="an allocation that is not freed yet",
         hint="allocate again; what was in it is gone",
     )

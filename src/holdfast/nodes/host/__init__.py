@@ -1,7 +1,15 @@
-"""What the nodes use of ComfyUI. Nothing outside of this folder knows comfy.
+"""The only code that talks to ComfyUI.
 
-Nothing of ComfyUI is imported before somebody needs it; where there is no ComfyUI, what only shows
-or asks something does nothing.
+ComfyUI is imported on first use. Without ComfyUI, functions that only show or query do nothing.
+
+    running         the running node: progress bar, preview, text, interrupt
+    following       which prompt and which node run
+    models          loaded models, kept results, files in the temp folder
+    model_files     ComfyUI's model folders; RGB factors of latents
+    fitting         what ComfyUI would do with a model: memory, estimates, the network's inputs
+    patcher         a ModelPatcher that streams weights
+    server          HTTP routes, progress and queue of ComfyUI's server
+    sockets         the socket type that matches any other
 """
 
 from holdfast.nodes.host.model_files import model_roots, rgb_factors

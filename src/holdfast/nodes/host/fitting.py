@@ -1,10 +1,7 @@
-"""What ComfyUI would do with a model before it does it: its memory, its estimates, its one call.
+"""What ComfyUI would do with a model: free memory, its estimates, and the inputs of the network.
 
-Covers: what is free once ComfyUI has unloaded others, what it keeps of a model there, what it
-reserves for computing, the call of the network that sampling a latent would make.
-Leaves to others: what follows from it (nodes.fitting).
-Promise: nothing is loaded onto a device and nothing is computed but the network's inputs: the call
-is stopped as it begins. The model is left as it was.
+Nothing is loaded onto a device, and only the network's inputs are computed: the call is stopped
+before the network runs. The model is not changed.
 """
 
 from __future__ import annotations
@@ -19,9 +16,9 @@ from typing import Any
 from holdfast.base.errors import BadInput, Unsupported
 from holdfast.base.interrupts import is_interrupt
 
-# ComfyUI computes both directions of guidance at once if this many times its estimate is free.
+# ComfyUI batches both directions of guidance if this many times its estimate is free.
 AT_ONCE = 1.5
-_LEFT_OUT = ("wrappers", "callbacks")  # they would see tensors without values
+_LEFT_OUT = ("wrappers", "callbacks")  # they would see meta tensors
 _NOT_FOLLOWED = {"control": "ControlNet", "gligen": "GLIGEN", "hooks": "hooks"}
 _OPTIONS = {
     "context_handler": "context windows: the latent is sampled in one piece",
@@ -29,30 +26,30 @@ _OPTIONS = {
 }
 _OVERRIDE = "optimized_attention_override"
 _SHORT_TOKENS, _LONG_TOKENS = 77, 512
-_WIDE = 2048  # text encoders above it are T5 and its like, with long prompts
+_WIDE = 2048  # wider text encoders are T5 or similar, with long prompts
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Memory as ComfyUI sees it. `least_bytes` is what it leaves free for computing at least."""
+    """Memory as ComfyUI counts it. `least_bytes` is its minimum for computing."""
 
     free_bytes: int  # with all of its models unloaded
     reserve_bytes: int
     least_bytes: int
-    share: float  # of free memory that weights get, whatever computing needs
+    share: float  # of free memory that weights get at least
 
     @property
     def have_bytes(self) -> int:
-        """What a model and its computing may take together."""
+        """Bytes for a model and its computing together."""
         return max(0, self.free_bytes - self.reserve_bytes)
 
     def of(self, budget_bytes: int) -> Room:
-        """The same on a device where only that much is free."""
+        """The same with only `budget_bytes` free."""
         least = max(0, self.least_bytes - self.reserve_bytes)
         return Room(budget_bytes, 0, least, self.share)
 
     def kept_bytes(self, needed_bytes: int) -> int:
-        """How much of a model's weights ComfyUI keeps on the device; the rest is its "lowvram"."""
+        """Bytes of weights that ComfyUI keeps on the device; the rest is "lowvram"."""
         beside = max(self.least_bytes, needed_bytes + self.reserve_bytes)
         floor = min(self.free_bytes * self.share, self.free_bytes - self.least_bytes)
         return max(0, int(self.free_bytes - beside), int(floor))
@@ -62,8 +59,8 @@ class Room:
 class Question:
     """A model of ComfyUI and what will be sampled.
 
-    `needs_bytes` is ComfyUI's estimate of what computing takes, for one direction of guidance and
-    for both; `inputs(n)` are the keyword arguments of the network's call for n directions at once.
+    `needs_bytes` is ComfyUI's estimate for computing, with one direction of guidance and with both;
+    `inputs(n)` are the keyword arguments of the network for n directions at once.
     """
 
     name: str
@@ -79,21 +76,21 @@ class Question:
 
 
 def question(model: Any, latent: Any, positive: Any = None, vae: Any = None) -> Question:
-    """What there is to know before sampling. Raises BadInput."""
+    """Collect what is known before sampling. Raises BadInput."""
     if not hasattr(model, "load_device") or not hasattr(model, "model_size"):
         raise BadInput(
             f"cannot look at a {type(model).__name__}",
             expected="a MODEL of ComfyUI",
             hint="in plain Python: holdfast.residency.fit(module, device, budget)",
         )
-    _check_beside(positive, vae)
+    _check_optional(positive, vae)
     base = model.model
     samples = _samples(model, latent)
-    told: list[str] = []
+    assumptions: list[str] = []
     if not positive:
-        positive, words = _made_up(base)
-        told.append(words)
-    told += _not_counted(model, positive)
+        positive, text = _make_conditioning(base)
+        assumptions.append(text)
+    assumptions += _list_assumptions(model, positive)
 
     def inputs(directions: int) -> dict[str, Any]:
         return _inputs(model, samples, positive, directions)
@@ -106,10 +103,10 @@ def question(model: Any, latent: Any, positive: Any = None, vae: Any = None) -> 
         shape=shape,
         weight_bytes=int(model.model_size()),
         room=room(model),
-        needs_bytes=(_needed(base, shape, 1), _needed(base, shape, 2)),
+        needs_bytes=(_estimate_bytes(base, shape, 1), _estimate_bytes(base, shape, 2)),
         inputs=inputs,
         decode_bytes=None if vae is None else int(vae.memory_used_decode(shape, vae.vae_dtype)),
-        assumptions=tuple(told),
+        assumptions=tuple(assumptions),
     )
 
 
@@ -117,7 +114,7 @@ def question(model: Any, latent: Any, positive: Any = None, vae: Any = None) -> 
 
 
 def room(model: Any = None) -> Room:
-    """What ComfyUI would have for a model, its other models unloaded."""
+    """Memory for a model with ComfyUI's other models unloaded."""
     management = _comfy("model_management")
     device = management.get_torch_device() if model is None else model.load_device
     reserve = int(management.extra_reserved_memory())
@@ -130,38 +127,38 @@ def room(model: Any = None) -> Room:
 
 
 def _free_bytes(management: Any, device: Any, model: Any) -> int:
-    """In steps, so that an answer holds as long as `fingerprint` is the same."""
+    """Free bytes, rounded down so that small changes do not change `fingerprint`."""
     free = management.get_free_memory(device)
     loaded = [one for one in management.loaded_models() if one.load_device == device]
     free += sum(one.loaded_size() for one in loaded)
     if device.type == "cpu" and model is not None and not any(model.is_clone(m) for m in loaded):
         free += model.model_size()  # it is in this memory already
-    parts = 4 if device.type == "cpu" else 7  # the host's other processes come and go
+    parts = 4 if device.type == "cpu" else 7  # coarser on the host, where other processes run
     step = _step_bytes(management.get_total_memory(device), parts)
     return int(free) // step * step
 
 
 def _step_bytes(total_bytes: int, halvings: int) -> int:
-    """A power of two: that part of a device's memory, or somewhat more."""
+    """A power of two, about `total_bytes` / 2**`halvings`."""
     return 1 << max(20, (int(total_bytes) >> halvings).bit_length())
 
 
 def fingerprint() -> str | None:
-    """Another text when an answer about the device's memory may be another; None: no ComfyUI."""
+    """Changes when the free memory of the device does; None without ComfyUI."""
     if "comfy.model_management" not in sys.modules:
         return None
     return str(room().free_bytes)
 
 
-def _needed(base: Any, shape: tuple[int, ...], directions: int) -> int:
+def _estimate_bytes(base: Any, shape: tuple[int, ...], directions: int) -> int:
     return int(base.memory_required([shape[0] * directions, *shape[1:]]))
 
 
 # ---- the call
 
 
-class _Called(Exception):
-    """The network is being called; nothing is computed."""
+class _NetworkCalled(Exception):
+    """Raised in place of the network's forward, with its arguments."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super().__init__()
@@ -169,18 +166,18 @@ class _Called(Exception):
 
 
 def _inputs(model: Any, samples: Any, positive: Any, directions: int) -> dict[str, Any]:
-    """What the network is called with. Raises Unsupported with ComfyUI's reason."""
+    """The arguments of the network. Raises Unsupported with ComfyUI's reason."""
     base = model.model
     network = base.diffusion_model
     try:
-        latents, sigmas, conds = _sampled(base, samples, positive, directions)
+        latents, sigmas, conds = _prepare_sampling(base, samples, positive, directions)
         options = _options(model, sigmas, directions)
-        called = _stopped(
+        called = _capture_call(
             network,
             lambda: base.apply_model(latents, sigmas, transformer_options=options, **conds),
         )
         bound = inspect.signature(type(network).forward).bind_partial(network, *called.args_)
-    except Exception as exc:  # whatever a model's code stumbles over in a conditioning
+    except Exception as exc:  # any error of a model's code
         if is_interrupt(exc):
             raise
         reason = (str(exc).strip().splitlines() or [type(exc).__name__])[0]
@@ -193,8 +190,10 @@ def _inputs(model: Any, samples: Any, positive: Any, directions: int) -> dict[st
     return {**given, **called.kwargs}
 
 
-def _sampled(base: Any, samples: Any, positive: Any, directions: int) -> tuple[Any, Any, Any]:
-    """(latents, sigmas, conditioning) as ComfyUI's sampler puts them together."""
+def _prepare_sampling(
+    base: Any, samples: Any, positive: Any, directions: int
+) -> tuple[Any, Any, Any]:
+    """(latents, sigmas, conditioning) as ComfyUI's sampler makes them."""
     torch, samplers = importlib.import_module("torch"), _comfy("samplers")
     convert = _comfy("sampler_helpers").convert_cond
     noise = samples.float().cpu()
@@ -233,32 +232,32 @@ def _attention_is_torchs() -> bool:
 
 
 def _plain_attention(function: Any, query: Any, *args: Any, **kwargs: Any) -> Any:
-    """ComfyUI's way to choose attention: torch's where there are no values, else what it chose."""
+    """Attention override for ComfyUI: torch's for meta tensors, else ComfyUI's choice."""
     if query.is_meta:
         function = _comfy("ldm.modules.attention").attention_pytorch
     return function(query, *args, **kwargs)
 
 
-def _stopped(network: Any, call: Callable[[], Any]) -> _Called:
-    """Make a call that ends where the network begins."""
+def _capture_call(network: Any, call: Callable[[], Any]) -> _NetworkCalled:
+    """Make a call up to the network, and return the arguments of that."""
 
     def stop(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        raise _Called(args, kwargs)
+        raise _NetworkCalled(args, kwargs)
 
     torch = importlib.import_module("torch")
     handle = network.register_forward_pre_hook(stop, prepend=True, with_kwargs=True)
     try:
         with torch.no_grad():
             call()
-    except _Called as called:
+    except _NetworkCalled as called:
         return called
     finally:
         handle.remove()
     raise RuntimeError("it does not call its network")
 
 
-def _check_beside(positive: Any, vae: Any) -> None:
-    """Raises BadInput for a conditioning or a decoder that is none; None stands for neither."""
+def _check_optional(positive: Any, vae: Any) -> None:
+    """Raise BadInput for a bad conditioning or VAE; None is fine."""
     if positive is not None and not (isinstance(positive, list) and all(map(_is_cond, positive))):
         raise BadInput(
             f"cannot look at a positive of type {type(positive).__name__}",
@@ -299,11 +298,11 @@ def _samples(model: Any, latent: Any) -> Any:
     return fixed
 
 
-# ---- what is assumed
+# ---- assumptions
 
 
-def _made_up(base: Any) -> tuple[Any, str]:
-    """Conditioning of the size that a model takes, where none is connected."""
+def _make_conditioning(base: Any) -> tuple[Any, str]:
+    """Zero conditioning of the model's size, for an open input; and the assumption as text."""
     torch = importlib.import_module("torch")
     config = base.model_config.unet_config
     embedder = (config.get("context_embedder_config") or {}).get("params", {})
@@ -321,26 +320,26 @@ def _made_up(base: Any) -> tuple[Any, str]:
     pooled = config.get("adm_in_channels") or config.get("vec_in_dim") or 1
     pooled = {2816: 1280, 2560: 1280}.get(pooled, pooled)  # SDXL adds sizes to it
     more = {"pooled_output": torch.zeros(1, pooled)}
-    words = f"conditioning of {tokens} tokens: none is connected"
-    return [[torch.zeros(1, tokens, width), more]], words
+    text = f"conditioning of {tokens} tokens: none is connected"
+    return [[torch.zeros(1, tokens, width), more]], text
 
 
-def _not_counted(model: Any, positive: Any) -> list[str]:
-    told = [
+def _list_assumptions(model: Any, positive: Any) -> list[str]:
+    found = [
         f"{words} of the conditioning takes no time and no memory"
         for name, words in _NOT_FOLLOWED.items()
         if any(name in cond[1] for cond in positive)
     ]
-    told += [words for name, words in _OPTIONS.items() if name in model.model_options]
+    found += [words for name, words in _OPTIONS.items() if name in model.model_options]
     if any(model.wrappers.values()):
-        told.append(_OPTIONS["model_function_wrapper"])
+        found.append(_OPTIONS["model_function_wrapper"])
     if any(name.startswith("diffusion_model") for name in model.object_patches):
-        told.append("parts of the model that other nodes replace are as they were")
+        found.append("parts of the model that other nodes replace are as they were")
     if not _attention_is_torchs():
-        told.append("attention takes no more memory than torch's own")
+        found.append("attention takes no more memory than torch's own")
     if len(positive) > 1:
-        told.append("a direction of guidance is one call; parts of conditioning may make it more")
-    return list(dict.fromkeys(told))
+        found.append("a direction of guidance is one call; parts of conditioning may make it more")
+    return list(dict.fromkeys(found))
 
 
 def _comfy(name: str) -> Any:

@@ -1,9 +1,6 @@
-"""Which prompt and which node ComfyUI is running, read from outside while it runs.
+"""Which prompt and which node ComfyUI is running, and which prompts wait.
 
-Covers: the running prompt, its node, the node's class and how far it is; which prompts run or wait.
-Leaves to others: progress bars and interrupts (running), memory (sampling).
-Promise: only reads, and only what ComfyUI has loaded; nothing of ComfyUI is patched. Without
-ComfyUI every answer is that nothing runs.
+Only reads from the modules that ComfyUI has loaded; patches nothing. Without ComfyUI nothing runs.
 """
 
 from __future__ import annotations
@@ -13,18 +10,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-LONGEST = 80  # letters of a title; a workflow may say anything
-LONGEST_TEXT = 500  # letters of what a prompt asks for
-_MODELS = ("ckpt_name", "unet_name", "model_name", "model")  # inputs that name one
+LONGEST = 80  # characters of a title; a workflow may contain anything
+LONGEST_TEXT = 500  # characters of a text prompt
+_MODELS = ("ckpt_name", "unet_name", "model_name", "model")  # inputs that name a model
 _TEXTS = ("text", "prompt")
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What ComfyUI is doing. None is: nothing, or not known."""
+    """What ComfyUI is doing. None is nothing, or unknown."""
 
     prompt: str | None = None
-    node: str | None = None  # the id that the person sees, also for a node made by another
+    node: str | None = None  # the id that the user sees, also if another node made it
     kind: str | None = None  # its class
 
 
@@ -33,26 +30,26 @@ NOTHING = Running()
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The running prompt for somebody who looks on."""
+    """The running prompt for an observer."""
 
     prompt: str
     sent_s: float | None  # since 1970
-    model: str  # "" where no node names one
-    text: str  # what the picture should show, where a node says so
+    model: str  # "" if no node names one
+    text: str  # the text prompt, "" if unknown
     node: str | None
     name: str | None  # the title of the node, or its class
     done: int
-    total: int | None  # None where the node does not tell
+    total: int | None  # None if the node does not report it
 
 
 def running() -> Running:
-    """The running prompt and its node; of several nodes at once, the one that began last."""
+    """The running prompt and its node; of several nodes, the one that began last."""
     prompt = running_prompt()
     if prompt is None:
         return NOTHING
     registry = _registry()
     if registry is None or registry.prompt_id != prompt:
-        return Running(prompt)  # it has begun, its nodes have not
+        return Running(prompt)  # its nodes have not begun yet
     node = _last_running(registry)
     if node is None:
         return Running(prompt)
@@ -61,7 +58,7 @@ def running() -> Running:
 
 
 def moment() -> Moment | None:
-    """The running prompt, its node and how far that is; None where nothing runs."""
+    """The running prompt, its node and the progress of that; None if nothing runs."""
     item = next(iter(_queue()[0]), None)
     if item is None:
         return None
@@ -83,18 +80,18 @@ def moment() -> Moment | None:
 
 
 def server() -> Any:
-    """ComfyUI's server; None where it is not loaded or not made yet."""
+    """ComfyUI's server; None if it is not loaded or not started yet."""
     made = getattr(sys.modules.get("server"), "PromptServer", None)
     return getattr(made, "instance", None)
 
 
 def running_prompt() -> str | None:
-    """The id of the prompt that runs."""
+    """The id of the running prompt."""
     return next((str(item[1]) for item in _queue()[0]), None)
 
 
-def following() -> bool:
-    """Whether there is a ComfyUI in this process whose prompts can be followed."""
+def has_server() -> bool:
+    """Whether ComfyUI runs in this process."""
     return server() is not None
 
 
@@ -121,20 +118,17 @@ def is_queued(kind: str) -> bool:
 
 
 def watch(handler: Callable[[Mapping[str, Any]], None], given: Any = None) -> bool:
-    """Have `handler` see each prompt as it is sent; whether there is a ComfyUI to do so.
-
-    What the handler is given is read, never changed.
-    """
-    asked = given if given is not None else server()
-    if asked is None:
+    """Call `handler` with each prompt that is sent, to read it; False without ComfyUI."""
+    target = given if given is not None else server()
+    if target is None:
         return False
 
-    def seen(data: Mapping[str, Any]) -> Mapping[str, Any]:
-        if isinstance(data, Mapping):  # ComfyUI refuses everything else afterwards
+    def on_prompt(data: Mapping[str, Any]) -> Mapping[str, Any]:
+        if isinstance(data, Mapping):  # ComfyUI rejects anything else afterwards
             handler(data)
         return data
 
-    asked.add_on_prompt_handler(seen)
+    target.add_on_prompt_handler(on_prompt)
     return True
 
 
@@ -150,8 +144,8 @@ def _registry() -> Any:
 
 
 def _last_running(registry: Any) -> str | None:
-    """Entries stand in the order in which nodes began; a copy, as the prompt's thread adds some."""
-    entries = registry.nodes.copy()
+    """The node that began last of those that run."""
+    entries = registry.nodes.copy()  # the prompt's thread adds entries
     for node in reversed(entries):
         if getattr(entries[node]["state"], "value", None) == "running":
             return str(node)
@@ -159,7 +153,7 @@ def _last_running(registry: Any) -> str | None:
 
 
 def _progress() -> tuple[float, float]:
-    """How far the running node is: (done, all)."""
+    """Progress of the running node: (done, total)."""
     registry = _registry()
     if registry is None:
         return 0.0, 0.0
@@ -168,7 +162,7 @@ def _progress() -> tuple[float, float]:
 
 
 def _inputs(nodes: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Those of all nodes; first of the ones that are linked as what a picture should show."""
+    """The inputs of all nodes, those linked to an input `positive` first."""
     every = {node: about.get("inputs") or {} for node, about in nodes.items()}
     links = [inputs.get("positive") for inputs in every.values()]
     wanted = [every.get(str(link[0]), {}) for link in links if isinstance(link, list) and link]
@@ -176,7 +170,7 @@ def _inputs(nodes: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _first(inputs: Iterable[Mapping[str, Any]], keys: Iterable[str]) -> str:
-    """The first of these inputs that is a text."""
+    """The first of these inputs that is a non-empty text."""
     found = (one.get(key) for one in inputs for key in keys)
     return next((text for text in found if isinstance(text, str) and text.strip()), "")
 

@@ -1,7 +1,6 @@
-"""Where ComfyUI keeps models, and what it knows about the colours of latents.
+"""ComfyUI's model folders, and its RGB factors of latents.
 
-Leaves to others: which of the files are a model (pipeline).
-Promise: nothing is imported and nothing is read; without ComfyUI there are no folders.
+Imports nothing and reads no file.
 """
 
 from __future__ import annotations
@@ -16,21 +15,18 @@ _FORMATS = {"flux": ("Flux",), "wan": ("Wan21", "Wan22")}
 
 
 def model_roots() -> tuple[Path, ...] | None:
-    """The folders that models may be in, those of extra_model_paths included.
-
-    None where there is no ComfyUI.
-    """
+    """The model folders, those of extra_model_paths included; None without ComfyUI."""
     paths: Any = sys.modules.get("folder_paths")
     if paths is None:
         return None
-    known = [Path(one) for kind in _KINDS for one in _registered(paths, kind)]
+    known = [Path(one) for kind in _KINDS for one in _folders_of(paths, kind)]
     return tuple(dict.fromkeys([*known, Path(paths.models_dir)]))
 
 
 def rgb_factors(family: str, channels: int) -> tuple[Any, Any] | None:
-    """A matrix [channel, colour] and a colour to add, by which latents look like their picture.
+    """A matrix [channel, colour] and a bias that turn latents into a rough preview.
 
-    None where ComfyUI has none for such latents.
+    None if ComfyUI has none for such latents.
     """
     formats: Any = sys.modules.get("comfy.latent_formats")
     for name in _FORMATS.get(family, ()):
@@ -42,5 +38,5 @@ def rgb_factors(family: str, channels: int) -> tuple[Any, Any] | None:
     return None
 
 
-def _registered(paths: Any, kind: str) -> list[str]:
+def _folders_of(paths: Any, kind: str) -> list[str]:
     return paths.get_folder_paths(kind) if kind in paths.folder_names_and_paths else []

@@ -1,10 +1,7 @@
-"""ComfyUI's loaded models, the results it keeps, and its folders.
+"""ComfyUI's loaded models, the results it keeps between runs, and files for a node to show.
 
-Covers: models as values, unloading, results of nodes that are kept for the next run, files for a
-node to show.  Leaves to others: which node runs (following), memory of the process (sampling).
-Promise: public functions of ComfyUI alone; files are made in its temp folder under names made
-here, nowhere else. Without ComfyUI there are no models, and files go into a new folder of the
-system's temp folder.
+Uses public functions of ComfyUI only. Files go into its temp folder under names made here; without
+ComfyUI, into a new folder in the system's temp folder.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from urllib.parse import quote
 
 from holdfast.nodes.host import following
 
-ALL = 1e30  # bytes, as ComfyUI itself asks for everything
+ALL = 1e30  # bytes, ComfyUI's own number for everything
 
 PAGE = "/holdfast/page"
 _PAGE_NAME = re.compile(r"holdfast_[a-z]+_[0-9]{8}_[0-9]{6}_[0-9a-f]{8}\.html")
@@ -31,7 +28,7 @@ _PAGE_NAME = re.compile(r"holdfast_[a-z]+_[0-9]{8}_[0-9]{6}_[0-9a-f]{8}\.html")
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model that ComfyUI has loaded. Sizes are of its weights."""
+    """A model loaded by ComfyUI. Sizes are those of its weights."""
 
     name: str
     device: str  # where it computes
@@ -42,17 +39,17 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptResult:
     """What ComfyUI keeps of one node for the next run."""
 
     node: str
     kind: str | None  # the node's class
-    outputs: list[Any]  # the results themselves: let go of them soon
+    outputs: list[Any]  # the results themselves: drop them soon
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file that a node made, and how a browser gets it. Outside of ComfyUI `link` is the path."""
+    """A file of a node, and the link for a browser. Without ComfyUI `link` is the path."""
 
     path: Path
     link: str
@@ -68,8 +65,8 @@ def patchers() -> list[Any]:
     return [one for one in ask() if one is not None] if ask is not None else []
 
 
-def loaded() -> list[Model]:
-    """The models that ComfyUI has loaded, the largest first."""
+def list_loaded() -> list[Model]:
+    """The models that ComfyUI has loaded, largest first."""
     return sorted(map(_model, patchers()), key=lambda one: -one.total_bytes)
 
 
@@ -87,14 +84,14 @@ def _model(patcher: Any) -> Model:
 
 
 def pinned_bytes() -> int:
-    """Host memory that ComfyUI has locked."""
+    """Host memory that ComfyUI has pinned."""
     return int(getattr(_management(), "TOTAL_PINNED_MEMORY", 0) or 0)
 
 
 def unload() -> None:
-    """Have ComfyUI unload every model, on whichever device, and empty torch's cache.
+    """Have ComfyUI unload every model on every device, and empty torch's cache.
 
-    For the thread that runs the prompt: what runs on a model elsewhere would lose it.
+    Only for the thread that runs the prompt: in another one a running model would be unloaded.
     """
     management = _management()
     if management is None:
@@ -106,28 +103,28 @@ def unload() -> None:
 
 
 def unload_between_prompts(wait_s: float) -> bool:
-    """Have ComfyUI unload its models when no prompt runs; whether it has, within `wait_s`."""
+    """Have ComfyUI unload its models when no prompt runs; True if done within `wait_s`."""
     queue = getattr(following.server(), "prompt_queue", None)
     if queue is None:
         return False
     queue.set_flag("unload_models", True)
     end_s = time.monotonic() + wait_s
-    taken = _taken(queue, end_s)
-    while taken and _unloadable() and time.monotonic() < end_s:
+    done = _wait_for_flags(queue, end_s)
+    while done and _unloadable() and time.monotonic() < end_s:
         time.sleep(0.02)
-    return taken and not _unloadable()
+    return done and not _unloadable()
 
 
 def _unloadable() -> list[Any]:
-    """The models on ComfyUI's own device: it leaves those elsewhere, such as on the CPU, alone."""
+    """The models on ComfyUI's own device; it does not unload others, on the CPU for example."""
     device = _management().get_torch_device() if patchers() else None
     return [one for one in patchers() if one.load_device == device]
 
 
-def _taken(queue: Any, end_s: float) -> bool:
-    """Whether ComfyUI's worker takes all flags until then.
+def _wait_for_flags(queue: Any, end_s: float) -> bool:
+    """Wait until ComfyUI's worker has read all flags; False if not by `end_s`.
 
-    It may have been about to wait when it was woken for one: so they are set again.
+    A flag set just before the worker waits does not wake it, so they are set again.
     """
     looks = 0
     while flags := queue.get_flags(reset=False):
@@ -142,9 +139,9 @@ def _taken(queue: Any, end_s: float) -> bool:
 
 
 def forget_outputs(wait_s: float) -> bool:
-    """Have ComfyUI forget the results of nodes when the prompt is over; whether it can be asked.
+    """Have ComfyUI drop the kept results of nodes after the prompt; False without ComfyUI.
 
-    Its models stay: that is another wish. Waits until ComfyUI knows, at most that long.
+    Its models stay. Waits at most `wait_s` until ComfyUI has read the request.
     """
     queue = getattr(following.server(), "prompt_queue", None)
     if queue is None:
@@ -152,24 +149,24 @@ def forget_outputs(wait_s: float) -> bool:
     if "unload_models" not in queue.get_flags(reset=False):
         queue.set_flag("unload_models", False)
     queue.set_flag("free_memory", True)
-    _taken(queue, time.monotonic() + wait_s)
+    _wait_for_flags(queue, time.monotonic() + wait_s)
     return True
 
 
-def in_a_node() -> bool:
+def is_in_node() -> bool:
     """Whether this thread runs a node of a prompt."""
     ask = getattr(sys.modules.get("comfy_execution.utils"), "get_executing_context", None)
     return ask is not None and ask() is not None
 
 
-# ---- results that are kept
+# ---- kept results
 
 
-def kept() -> Iterator[Kept]:
+def list_kept() -> Iterator[KeptResult]:
     """The results of nodes that ComfyUI keeps for the next run.
 
-    The cache belongs to the thread of the prompts and is found among Python's objects; where it is
-    of a kind that cannot be asked there is nothing.
+    The cache is local to the thread of the prompts, so it is searched among all Python objects.
+    Caches of unknown types are skipped.
     """
     caching = sys.modules.get("comfy_execution.caching")
     basic = getattr(caching, "BasicCache", None)
@@ -180,20 +177,20 @@ def kept() -> Iterator[Kept]:
             yield from _entries(cache)
 
 
-def _entries(cache: Any) -> Iterator[Kept]:
+def _entries(cache: Any) -> Iterator[KeptResult]:
     for node in sorted(cache.all_node_ids(), key=str):
         outputs = getattr(cache.get(node), "outputs", None)
         if outputs is not None:
             prompt = cache.dynprompt
             about = prompt.get_node(node) if prompt.has_node(node) else {}
-            yield Kept(str(node), about.get("class_type"), list(outputs))
+            yield KeptResult(str(node), about.get("class_type"), list(outputs))
 
 
 # ---- files
 
 
 def new_file(name: str, suffix: str) -> File:
-    """A place for a file of a node: `name` is ours, never a workflow's."""
+    """A path for a file of a node. `name` must not come from a workflow."""
     paths: Any = sys.modules.get("folder_paths")
     unique = f"{name}_{time.strftime('%Y%m%d_%H%M%S')}_{secrets.token_hex(4)}{suffix}"
     if paths is None:
@@ -203,7 +200,7 @@ def new_file(name: str, suffix: str) -> File:
     folder.mkdir(parents=True, exist_ok=True)
     shown = {"filename": unique, "subfolder": "", "type": "temp"}
     link = f"/view?filename={quote(unique)}&type=temp"
-    if suffix == ".html":  # ComfyUI has pages downloaded, and never shows them
+    if suffix == ".html":  # ComfyUI serves HTML only as a download
         link = f"{PAGE}?name={quote(unique)}"
     return File(folder / unique, link, shown)
 

@@ -1,15 +1,8 @@
-"""ComfyUI's ModelPatcher, with weights that stream instead of staying or being cast layer by layer.
+"""`StreamedPatcher`: a ModelPatcher of ComfyUI whose weights stream.
 
-Covers: coming to the device, leaving it, sharing a model with patchers of ComfyUI's own, LoRA.
-Leaves to others: the streaming itself (residency.streaming).
-Promise: a model that another patcher loads is given back to it first, as it was. Patches (LoRA and
-their like) are merged by ComfyUI's own functions before the first pass, so that results are those
-of a model that is loaded completely.
-
-A ModelPatcher is what ComfyUI asks about a model's weights; this is one more kind of it. To make
-another patcher of the same model notice that its weights are elsewhere, the model is marked as
-having other patches: that patcher then moves it to the host before anything else, and there the
-streaming ends.
+ComfyUI's own functions merge patches (LoRA) before the first pass, so results equal those of a
+fully loaded model. When another patcher loads the same model, the streaming ends first: the model
+is marked as having other patches, so that patcher moves it to the host before anything else.
 """
 
 from __future__ import annotations
@@ -26,16 +19,16 @@ from holdfast.nodes.residency.streaming import Streaming
 _patcher: Any = importlib.import_module("comfy.model_patcher")
 _extension: Any = importlib.import_module("comfy.patcher_extension")
 _utils: Any = importlib.import_module("comfy.utils")
-# Where a model remembers how it is streamed, beside what ComfyUI itself writes on it.
+# Attribute of a model with its Streaming.
 _STATE = "holdfast_streaming"
-# A patch of one of these would take the streaming off, or leave it behind.
+# Patching one of these would remove the streaming hooks, or leave them behind.
 _WHOLE = ("diffusion_model", "diffusion_model.forward")
 
 
 class StreamedPatcher(_patcher.ModelPatcher):
-    """A model of ComfyUI under a budget for its weights. Made by `streamed`."""
+    """A ComfyUI model with a budget for its weights. Made by `make_streamed`."""
 
-    budget_bytes: int | None = None  # None: what ComfyUI would give to the weights
+    budget_bytes: int | None = None  # None: what ComfyUI would give the weights
     pack = True
 
     def clone(self, *args: Any, **kwargs: Any) -> Any:
@@ -44,7 +37,7 @@ class StreamedPatcher(_patcher.ModelPatcher):
         made.budget_bytes, made.pack = self.budget_bytes, self.pack
         return made
 
-    # ---- what is known
+    # ---- state
 
     @property
     def _streaming(self) -> Streaming | None:
@@ -53,7 +46,7 @@ class StreamedPatcher(_patcher.ModelPatcher):
 
     @property
     def _can_stream(self) -> bool:
-        """Not where everything stays on the device, or hooks change weights from step to step."""
+        """False if everything stays on the device, or hooks change weights during sampling."""
         everything_stays = (
             self.offload_device == self.load_device and self.load_device.type != "cpu"
         )
@@ -74,17 +67,17 @@ class StreamedPatcher(_patcher.ModelPatcher):
         found = self._streaming
         return super().loaded_size() if found is None else found.held_bytes
 
-    # ---- coming
+    # ---- load
 
     def partially_load(
         self, device_to: Any, extra_memory: float = 0, force_patch_weights: bool = False
     ) -> int:
-        """Come to the device with that much more memory for weights."""
+        """Load with `extra_memory` more bytes for weights; returns the bytes added."""
         if not self._can_stream:
             self._end()
             return super().partially_load(device_to, extra_memory, force_patch_weights)
         with self.use_ejected(skip_and_inject_on_exit_only=True):
-            held = self.loaded_size()  # by whomever: that much is free once they left
+            held = self.loaded_size()  # free once it is unloaded
             if self._is_current and not force_patch_weights:
                 super().unpatch_model(self.offload_device, unpatch_weights=False)
             else:
@@ -92,7 +85,7 @@ class StreamedPatcher(_patcher.ModelPatcher):
             self.patch_model(load_weights=False)
             try:
                 self.load(device_to, lowvram_model_memory=max(1, held + extra_memory))
-            except BaseException:  # an interrupt too: nobody may take it for loaded
+            except BaseException:  # an interrupt too: it must not count as loaded
                 self.detach()
                 raise
             return self.loaded_size() - held
@@ -104,7 +97,7 @@ class StreamedPatcher(_patcher.ModelPatcher):
         force_patch_weights: bool = False,
         full_load: bool = False,
     ) -> None:
-        """Have the weights stream, with that much memory for them; 0 is all there is."""
+        """Stream the weights with `lowvram_model_memory` bytes for them; 0 is no limit."""
         if not self._can_stream:
             self._end()
             super().load(device_to, lowvram_model_memory, force_patch_weights, full_load)
@@ -114,7 +107,7 @@ class StreamedPatcher(_patcher.ModelPatcher):
             granted = int(lowvram_model_memory)
         if not self._is_current:
             self._end()
-            # ComfyUI loads it completely, as if host memory were the device, patches merged.
+            # ComfyUI loads it fully into host memory, with patches merged.
             super().load(self.offload_device, full_load=True)
             self._begin(granted)
         found = self._streaming
@@ -143,14 +136,14 @@ class StreamedPatcher(_patcher.ModelPatcher):
 
     def _mark(self, device_to: Any) -> None:
         self.model.device = device_to
-        self.model.model_loaded_weight_memory = 0  # what the others would find of their own
-        self.model.model_lowvram = True  # they take weight functions off then
+        self.model.model_loaded_weight_memory = 0  # for other patchers of this model
+        self.model.model_lowvram = True  # makes them remove weight functions
         self.model.current_weight_patches_uuid = uuid.uuid4()
 
     def patch_weight_to_device(
         self, key: str, device_to: Any = None, inplace_update: bool = False
     ) -> Any:
-        """Merge patches into a weight on the device, where that is fast; the result stays home."""
+        """Merge patches into a weight on the device, which is fast; the result goes to the host."""
         if not self._can_stream or key not in self.patches:
             return super().patch_weight_to_device(key, device_to, inplace_update)
         super().patch_weight_to_device(key, self.load_device, inplace_update)
@@ -159,12 +152,12 @@ class StreamedPatcher(_patcher.ModelPatcher):
             _utils.set_attr_param(self.model, key, merged.to(self.offload_device))
         return None
 
-    # ---- leaving
+    # ---- unload
 
     def partially_unload(
         self, device_to: Any, memory_to_free: float = 0, force_patch_weights: bool = False
     ) -> int:
-        """Leave the device; the next pass comes back with what it is granted then."""
+        """Leave the device until the next pass; returns the bytes freed."""
         found = self._streaming
         if found is None:
             return super().partially_unload(device_to, memory_to_free, force_patch_weights)
@@ -181,14 +174,14 @@ class StreamedPatcher(_patcher.ModelPatcher):
             found.leave()
             super().unpatch_model(self.offload_device, unpatch_weights=False)
             self.model.device = self.offload_device
-        else:  # somebody loads the model next: that much is free for it then
+        else:  # another patcher loads the model next, and counts this as free
             self.model.model_loaded_weight_memory = found.held_bytes
         for callback in self.get_all_callbacks(_extension.CallbacksMP.ON_DETACH):
             callback(self, unpatch_all)
         return self.model
 
     def unpatch_model(self, device_to: Any = None, unpatch_weights: bool = True) -> None:
-        """The model as it was; the streaming ends where weights are unpatched."""
+        """Restore the model; unpatching weights ends the streaming."""
         if unpatch_weights:
             self._end()
         super().unpatch_model(device_to, unpatch_weights)
@@ -201,8 +194,8 @@ class StreamedPatcher(_patcher.ModelPatcher):
             delattr(self.model, _STATE)
 
 
-def streamed(model: Any, budget_bytes: int | None, pack: bool) -> StreamedPatcher:
-    """A clone of ComfyUI's patcher that streams. Raises Unsupported for patchers of other packs."""
+def make_streamed(model: Any, budget_bytes: int | None, pack: bool) -> StreamedPatcher:
+    """Clone a ComfyUI patcher so that it streams. Raises Unsupported for other packs' patchers."""
     if type(model) not in (_patcher.ModelPatcher, StreamedPatcher):
         raise Unsupported(
             f"cannot stream this model: its loader brought a {type(model).__name__}, "
@@ -211,6 +204,6 @@ def streamed(model: Any, budget_bytes: int | None, pack: bool) -> StreamedPatche
             hint="Load Checkpoint or Load Diffusion Model, then Stream Model",
         )
     made = model.clone()
-    made.__class__ = StreamedPatcher  # a clone has everything that a patcher has, whatever version
+    made.__class__ = StreamedPatcher  # keeps whatever attributes this version of ComfyUI has
     made.budget_bytes, made.pack = budget_bytes, pack
     return made

@@ -1,10 +1,7 @@
-"""ComfyUI's web server, as far as the pack uses it: routes of ours, progress, its queue.
+"""ComfyUI's web server: adding routes, progress of the running node, length of the queue.
 
-Covers: adding routes, how far the running node is, how many prompts there are.
-Leaves to others: what a route answers (routes), which node runs (following), freeing (models).
-Promise: only what ComfyUI registers or offers to others is used and nothing of it is patched. A
-route's answer is worked out in a thread of its own, so ComfyUI's loop never waits for it; a body
-longer than `MOST_BODY_BYTES` is not read.
+Patches nothing. Handlers run in a thread, so they never block ComfyUI's event loop. A body longer
+than `MOST_BODY_BYTES` is not read.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ _JSON = "application/json"
 
 @dataclass(frozen=True)
 class Request:
-    """What somebody asks of a route."""
+    """Query and body of a request to a route."""
 
     query: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
@@ -32,7 +29,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a route says to it."""
+    """The response of a route."""
 
     body: dict[str, Any]
     status: int = 200
@@ -46,26 +43,27 @@ Handler = Callable[[Request], Answer]
 
 
 def has_route(server: Any, path: str) -> bool:
-    """Whether somebody has added a route with this path."""
+    """Whether there is a route with this path."""
     return any(getattr(route, "path", None) == path for route in server.routes)
 
 
 def add_route(server: Any, method: str, path: str, handler: Handler) -> None:
-    """Have `handler` answer; ComfyUI serves it below /api too.
+    """Serve `path` with `handler`; ComfyUI serves it below /api too.
 
-    An error of Holdfast is answered as its three parts: status 400 for a bad request, 404 for
-    what is not there, else 500.
+    A HoldfastError becomes a response with its parts: status 400 for BadInput, 404 for NotFound,
+    else 500.
     """
 
     async def answer(request: Any) -> Any:
-        found = _refused(method, request)
+        found = _reject(method, request)
         if found is None:
             body = await request.read() if method == "POST" else b""
-            asked = Request(dict(request.query), body)
-            found = await asyncio.to_thread(answered, handler, asked)
+            found = await asyncio.to_thread(
+                answer_request, handler, Request(dict(request.query), body)
+            )
         web = importlib.import_module("aiohttp.web")
         headers = {"Cache-Control": "no-store"}
-        if found.page is not None:  # apart from ComfyUI: it can neither read nor ask it anything
+        if found.page is not None:  # sandboxed: it can neither read nor call ComfyUI
             headers["Content-Security-Policy"] = "sandbox allow-scripts allow-downloads"
             return web.Response(text=found.page, content_type="text/html", headers=headers)
         return web.json_response(found.body, status=found.status, headers=headers)
@@ -73,8 +71,8 @@ def add_route(server: Any, method: str, path: str, handler: Handler) -> None:
     server.routes.route(method, path)(answer)
 
 
-def answered(handler: Handler, request: Request) -> Answer:
-    """The handler's answer, or its error as an answer."""
+def answer_request(handler: Handler, request: Request) -> Answer:
+    """Call a handler; its error becomes an answer."""
     try:
         return handler(request)
     except HoldfastError as exc:
@@ -83,15 +81,15 @@ def answered(handler: Handler, request: Request) -> Answer:
 
 
 def error(exc: HoldfastError, status: int) -> Answer:
-    """An error in its three parts, and as one text."""
+    """An error as an answer: its parts, and the whole text."""
     parts = {"error": str(exc), "what": exc.what, "expected": exc.expected, "try": exc.hint}
     return Answer(parts, status)
 
 
-def _refused(method: str, request: Any) -> Answer | None:
-    """Why a request is not even read.
+def _reject(method: str, request: Any) -> Answer | None:
+    """The answer to a request whose body is not even read; None if it is fine.
 
-    A form of another site can be sent to us without the browser asking first, but not as JSON.
+    JSON is required, since another site can send us a form without a CORS preflight.
     """
     if method != "POST":
         return None
@@ -110,11 +108,11 @@ def _hint_json() -> str:
     return "send a small JSON object, such as {}, with Content-Type: application/json"
 
 
-# ---- what it is doing
+# ---- progress and queue
 
 
 def step() -> tuple[float, float] | None:
-    """(done, total) of the node that runs, of several the one that began last; None if none."""
+    """(done, total) of the running node, of several the one that began last; None if none."""
     ask = getattr(sys.modules.get("comfy_execution.progress"), "get_progress_state", None)
     entries = ask().nodes.copy() if ask is not None else {}
     for entry in reversed(entries.values()):
@@ -135,7 +133,7 @@ def is_open(server: Any, client: object) -> bool:
 
 
 def device_name(device: str) -> str | None:
-    """What the maker calls a device, such as "NVIDIA H200"; None where torch does not say."""
+    """The vendor's name of a device ("NVIDIA H200"); None if torch has not initialized it."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is None or not device.startswith("cuda") or not cuda.is_initialized():
         return None

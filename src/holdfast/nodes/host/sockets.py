@@ -1,14 +1,14 @@
-"""The socket that takes and gives anything.
+"""The socket type that matches any other.
 
-ComfyUI compares the types of two linked sockets with `!=` and lets those through that are not
-unequal; its own nodes have such a type, and so has this file, to be there without ComfyUI too.
+ComfyUI compares the types of linked sockets with `!=`. Its own nodes have such a type too; this one
+works without ComfyUI.
 """
 
 from __future__ import annotations
 
 
 class Anything(str):
-    """A type of socket that is unequal to none."""
+    """A socket type that is never unequal to another."""
 
     __slots__ = ()
 

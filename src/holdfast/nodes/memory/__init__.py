@@ -1,4 +1,16 @@
-"""Nodes for where memory goes: over time, now, by machine; and getting it back."""
+"""Nodes about memory: over a run, now, of the machine; and Free Memory.
+
+nodes           the four node classes
+sampling        samples RAM, devices and pinned memory in a thread, with peaks by node
+recording       records the prompts that contain a Memory Timeline
+holding         finds out who holds tensors
+freeing         unloads models and empties caches
+words           the texts: a run, a report, what was freed
+pictures        draws a run
+machine         draws the topology
+sheet           drawing with Pillow: shapes, text, themes
+page            a run as an HTML page
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""Giving memory back: ComfyUI's models, Holdfast's caches, Python's garbage; and saying what came
-of it.
+"""Free memory: ComfyUI's models, Holdfast's caches, Python's garbage; with figures of the result.
 
-Covers: what to free in which order, figures before and after, who holds the rest.
-Leaves to others: ComfyUI itself (host.models), words, who holds (holding).
-Promise: nothing that a node still needs is taken away: models are moved off the device and come
-back when they are used. Outside of a node ComfyUI is asked to do it between two prompts.
+Models are moved off the device and come back when they are used. Outside of a node, ComfyUI is
+asked to unload them between two prompts.
 """
 
 from __future__ import annotations
@@ -19,18 +16,18 @@ from holdfast.nodes.memory import sampling
 from holdfast.nodes.memory.holding import Holding, Tick, holdings
 from holdfast.nodes.memory.sampling import Sample
 
-WAIT_S = 3.0  # for ComfyUI to hear it, where nothing runs
-SHOWN = 8  # holders that are told
+WAIT_S = 3.0  # for ComfyUI to react while no prompt runs
+SHOWN = 8  # holders in the result
 
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """What came of it. Figures below 0 are memory that somebody took meanwhile."""
+    """What was freed. Negative figures are memory allocated meanwhile."""
 
     models: tuple[models.Model, ...]  # that were unloaded
     ram_bytes: int  # less in RAM
     device_bytes: dict[str, int]  # less reserved by torch, by device
-    pool_bytes: int  # given back by Holdfast's pools
+    pool_bytes: int  # freed by Holdfast's pools
     tpu_bytes: int  # of TPU models
     later: bool  # ComfyUI unloads its models when the prompt is over
     forgets: bool  # and forgets results of nodes then
@@ -48,13 +45,13 @@ class Freed:
 def free(
     models: bool = True, caches: bool = True, outputs: bool = False, tick: Tick | None = None
 ) -> Freed:
-    """Give back what is asked for, and look who holds the rest.
+    """Free memory, and find out who holds the rest.
 
     `models`: ComfyUI's and the TPU nodes' models. `caches`: free memory of Holdfast's pools, of
     torch and of the C library. `outputs`: results that ComfyUI keeps, when the prompt is over.
     """
     start_s, before = time.monotonic(), sampling.take()
-    loaded = _loaded() if models else ()
+    loaded = _list_models() if models else ()
     later = _unload() if models else False
     tpu_bytes = _unload_tpu() if models else 0
     forgets = _forget_outputs() if outputs else False
@@ -76,13 +73,13 @@ def free(
     )
 
 
-def _loaded() -> tuple[models.Model, ...]:
-    return tuple(models.loaded())
+def _list_models() -> tuple[models.Model, ...]:
+    return tuple(models.list_loaded())
 
 
 def _unload() -> bool:
-    """Unload ComfyUI's models; whether that is still to come."""
-    if models.in_a_node() or not following.following():
+    """Unload ComfyUI's models; True if that happens later."""
+    if models.is_in_node() or not following.has_server():
         models.unload()
         return False
     return not models.unload_between_prompts(_patience_s())
@@ -93,28 +90,28 @@ def _forget_outputs() -> bool:
 
 
 def _patience_s() -> float:
-    """While a prompt runs, ComfyUI does nothing of this, and nobody waits for it."""
+    """How long to wait: not while a prompt runs, since ComfyUI reacts only after it."""
     return 0.0 if following.running_prompt() else WAIT_S
 
 
 def _unload_tpu() -> int:
-    """Let go of the TPU nodes' models; how much that was. A prompt elsewhere keeps them."""
-    if not models.in_a_node() and following.running_prompt():
-        return 0  # to wait for its node could take minutes, and the next would load them again
+    """Unload the TPU nodes' models, unless another prompt runs; returns their bytes."""
+    if not models.is_in_node() and following.running_prompt():
+        return 0  # waiting for its node could take minutes, and the next would load them again
     unload = getattr(sys.modules.get("holdfast.nodes.xla"), "unload", None)
     return int(unload() or 0) if unload is not None else 0
 
 
 def _empty_caches() -> int:
-    """Give free memory back to the system; how much Holdfast's pools had."""
+    """Return free memory to the system; returns the bytes from Holdfast's pools."""
     from holdfast.memory import empty_cache
 
-    given = empty_cache()
+    freed = empty_cache()
     if "torch" in sys.modules:
         from holdfast.residency.files.holding import trim
 
         trim()
-    return given
+    return freed
 
 
 def _less_reserved(before: Sample, after: Sample) -> dict[str, int]:

@@ -1,10 +1,8 @@
-"""Who holds memory: tensors that are alive, added up by those who keep them.
+"""Who holds memory: live tensors, summed by their holders.
 
-Covers: models of ComfyUI, results it keeps for the next run, other modules, and words for the
-largest tensors that are none of these; allocations of shared virtual memory, models on a TPU.
-Leaves to others: what to say about it (words), giving it back (freeing).
-Promise: looking takes about `limit_s` seconds at the most, and what was not reached by then is
-said to be so; nothing is kept alive by having looked.
+Holders are models of ComfyUI, results it keeps for the next run, other modules, and variables for
+the largest of the remaining tensors. A search takes about `limit_s` seconds at most; `complete` is
+False if that was not enough. It keeps nothing alive.
 """
 
 from __future__ import annotations
@@ -18,26 +16,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.base.config import Config
-from holdfast.memory.reference_words import is_named, step_in_words
-from holdfast.memory.referrers import running_variables
+from holdfast.memory.debug.referrer_text import describe_step, is_named
+from holdfast.memory.debug.referrers import running_variables
 from holdfast.nodes.host import models
 
-SEARCHED = 4  # single tensors
-LEVELS = 6  # references upwards from one
-LEAST_BYTES = 1_000_000  # of a single tensor to be named
+SEARCHED = 4  # single tensors whose referrers are followed
+LEVELS = 6  # references followed upwards from one
+LEAST_BYTES = 1_000_000  # of a single tensor to be searched
 NOT_LOOKED_FOR = "not looked for: no time left"
 Tick = Callable[[int, int], None]
-Place = tuple[int, str]  # address and device of a storage
+StorageKey = tuple[int, str]  # address and device
 _SKIPPED = (types.ModuleType, type, types.FrameType, types.BuiltinFunctionType, str, bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Tensors on one device that the same hold."""
+    """Tensors on one device with the same holders."""
 
     device: str
     nbytes: int
-    tensors: int  # pieces of memory; tensors that share one count once
+    tensors: int  # storages; tensors that share one count once
     holders: tuple[str, ...]
 
 
@@ -46,7 +44,7 @@ class Holdings:
     """All tensors that Python can see, the largest first."""
 
     rows: tuple[Holding, ...]
-    complete: bool  # whether there was time for all
+    complete: bool  # there was time for all of it
     seconds: float
 
     def by_device(self) -> dict[str, int]:
@@ -58,15 +56,15 @@ class Holdings:
 
 
 def holdings(tick: Tick | None = None, limit_s: float | None = None) -> Holdings:
-    """The tensors that are alive, and who holds them. `tick` gets (done, total) on the way.
+    """Find the live tensors and their holders. `tick(done, total)` is called on the way.
 
-    `limit_s`: HOLDFAST_REPORT_S if it is None.
+    `limit_s` is HOLDFAST_REPORT_S by default.
     """
     start_s = time.monotonic()
     limit_s = Config.load().report_s if limit_s is None else limit_s
     if "torch" not in sys.modules:
         return Holdings((), True, 0.0)
-    look = _Look(start_s + limit_s)
+    look = _Search(start_s + limit_s)
     steps = (look.tensors, look.loaded, look.kept, look.modules, look.singles)
     try:
         for done, step in enumerate(steps):
@@ -74,28 +72,28 @@ def holdings(tick: Tick | None = None, limit_s: float | None = None) -> Holdings
                 tick(done, len(steps))
             step()
     finally:
-        look.let_go()
+        look.clear()
     if tick is not None:
         tick(len(steps), len(steps))
     return Holdings(look.rows(), look.complete, time.monotonic() - start_s)
 
 
-class _Look:
-    """One look. Holds the tensors while it lasts, and then only places and words."""
+class _Search:
+    """One search. Holds the tensors until `clear`, then only their addresses and texts."""
 
     def __init__(self, end_s: float) -> None:
         self._end_s = end_s
         self._tensors: list[Any] = []
         self._modules: list[Any] = []
-        self._sizes: dict[Place, int] = {}
-        self._holders: dict[Place, list[str]] = {}
+        self._sizes: dict[StorageKey, int] = {}
+        self._holders: dict[StorageKey, list[str]] = {}
         self.complete = True
 
     def _left_s(self) -> float:
         return self._end_s - time.monotonic()
 
     def tensors(self) -> None:
-        """Every tensor that Python's collector lists; modules too, as one pass finds both."""
+        """Find every tensor and module that the garbage collector tracks, in one pass."""
         import torch
 
         homes: dict[type, list[Any] | None] = {}
@@ -109,28 +107,28 @@ class _Look:
             if home is not None:
                 home.append(one)
         for one in self._tensors:
-            found = _place(one)
+            found = _storage_of(one)
             if found is not None:
                 self._sizes[found[0]] = found[1]
 
-    def let_go(self) -> None:
-        """Hold nothing any more."""
+    def clear(self) -> None:
+        """Drop the references to tensors and modules."""
         self._tensors.clear()
         self._modules.clear()
 
     def loaded(self) -> None:
-        """Models that ComfyUI has loaded."""
+        """Claim the models that ComfyUI has loaded."""
         for patcher in models.patchers():
             self._claim(f"ComfyUI's model {type(patcher.model).__name__}", [patcher.model])
 
     def kept(self) -> None:
-        """Results that ComfyUI keeps."""
-        for entry in models.kept():
+        """Claim the results that ComfyUI keeps."""
+        for entry in models.list_kept():
             kind = f" ({entry.kind})" if entry.kind else ""
             self._claim(f"the kept result of node {entry.node}{kind}", entry.outputs)
 
     def modules(self) -> None:
-        """Modules that are part of no other, for what nobody has claimed."""
+        """Claim what is left for modules that are part of no other."""
         if not self._unclaimed():
             return
         inner = {id(child) for one in self._modules for child in one._modules.values()}
@@ -139,7 +137,7 @@ class _Look:
                 self._claim(f"a module {type(one).__name__}", [one], only_new=True)
 
     def singles(self) -> None:
-        """The largest that are left, by a search through all of Python's objects."""
+        """Search the referrers of the largest tensors that are left."""
         places = [
             place
             for place in sorted(self._unclaimed(), key=lambda place: -self._sizes[place])
@@ -150,36 +148,36 @@ class _Look:
         places = places[:SEARCHED]
         if not places:
             return
-        words = self._searched(places)
-        self.complete &= len(words) == len(places)
-        self._holders |= {place: [words.get(place, NOT_LOOKED_FOR)] for place in places}
+        texts = self._search(places)
+        self.complete &= len(texts) == len(places)
+        self._holders |= {place: [texts.get(place, NOT_LOOKED_FOR)] for place in places}
 
-    def _searched(self, places: list[Place]) -> dict[Place, str]:
-        """Words for who holds the memory at these places, for as many as there is time."""
-        words: dict[Place, str] = {}
+    def _search(self, places: list[StorageKey]) -> dict[StorageKey, str]:
+        """Text on the holders of some storages, for as many as there is time."""
+        texts: dict[StorageKey, str] = {}
         for one in self._tensors:
-            found = _place(one)
-            if found is None or found[0] not in places or found[0] in words:
+            found = _storage_of(one)
+            if found is None or found[0] not in places or found[0] in texts:
                 continue
-            said = _chain(one, {id(self._tensors), id(self._modules)}, self._end_s)
-            if said is None:
+            text = _follow_referrers(one, {id(self._tensors), id(self._modules)}, self._end_s)
+            if text is None:
                 break
-            words[found[0]] = said
-        return words
+            texts[found[0]] = text
+        return texts
 
-    def _unclaimed(self) -> list[Place]:
+    def _unclaimed(self) -> list[StorageKey]:
         return [place for place in self._sizes if place not in self._holders]
 
-    def _claim(self, words: str, roots: Iterable[Any], *, only_new: bool = False) -> None:
-        for place in self._reached(roots):
+    def _claim(self, holder: str, roots: Iterable[Any], *, only_new: bool = False) -> None:
+        for place in self._reach(roots):
             if place not in self._sizes or (only_new and place in self._holders):
                 continue
-            said = self._holders.setdefault(place, [])
-            if words not in said:
-                said.append(words)
+            holders = self._holders.setdefault(place, [])
+            if holder not in holders:
+                holders.append(holder)
 
-    def _reached(self, roots: Iterable[Any]) -> Iterator[Place]:
-        """Places of the tensors that can be reached from some objects, while there is time."""
+    def _reach(self, roots: Iterable[Any]) -> Iterator[StorageKey]:
+        """The storages of tensors reachable from some objects, while there is time."""
         waiting, seen = list(roots), set[int]()
         while waiting:
             one = waiting.pop()
@@ -189,16 +187,16 @@ class _Look:
             if len(seen) % 1000 == 0 and self._left_s() < 0:
                 self.complete = False
                 return
-            found = _place(one)
+            found = _storage_of(one)
             if found is not None:
                 yield found[0]
             elif isinstance(one, types.FunctionType):
-                waiting += one.__closure__ or ()  # its globals are everybody's
+                waiting += one.__closure__ or ()  # not its globals, which are shared
             else:
                 waiting += gc.get_referents(one)
 
     def rows(self) -> tuple[Holding, ...]:
-        """What is held by the same, together."""
+        """The tensors grouped by device and holders, largest first."""
         groups: dict[tuple[str, tuple[str, ...]], list[int]] = {}
         for place, nbytes in self._sizes.items():
             holders = tuple(self._holders.get(place, ["small tensors"]))
@@ -210,8 +208,8 @@ class _Look:
         return tuple(sorted(found, key=lambda row: -row.nbytes))
 
 
-def _place(one: Any) -> tuple[Place, int] | None:
-    """Where the memory of a tensor is, and how much; None for what is none or has none."""
+def _storage_of(one: Any) -> tuple[StorageKey, int] | None:
+    """The storage of a tensor and its bytes; None for anything else, or without memory."""
     torch: Any = sys.modules["torch"]
     if not issubclass(type(one), torch.Tensor):
         return None
@@ -221,15 +219,15 @@ def _place(one: Any) -> tuple[Place, int] | None:
         storage = one.untyped_storage()
         address, nbytes = storage.data_ptr(), storage.nbytes()
     except (RuntimeError, NotImplementedError, AttributeError):
-        return None  # sparse, fake, of a transform
+        return None  # sparse or fake tensors, or those of a transform
     return ((address, str(one.device)), nbytes) if address else None
 
 
 # ---- single tensors
 
 
-def _chain(tensor: Any, ours: set[int], end_s: float) -> str | None:
-    """From a tensor upwards to something that has a name, in words; None where time ran out."""
+def _follow_referrers(tensor: Any, ours: set[int], end_s: float) -> str | None:
+    """The chain of referrers up to something with a name, as text; None if time ran out."""
     path = [tensor]
     ours |= {id(path)}
     while len(path) <= LEVELS:
@@ -250,7 +248,7 @@ def _chain(tensor: Any, ours: set[int], end_s: float) -> str | None:
             break
     words, at = [], 0
     while at + 1 < len(path):
-        step, used = step_in_words(path, at)
+        step, used = describe_step(path, at)
         words += [step] if step else []
         at += used
     if not is_named(path[-1]):
@@ -260,7 +258,7 @@ def _chain(tensor: Any, ours: set[int], end_s: float) -> str | None:
 
 
 def _variable(value: Any) -> str:
-    """The variable of running code that is bound to an object, in words; "" for none."""
+    """The variable of running code that is bound to an object, as text; "" for none."""
     for name, one, frame in running_variables():
         if one is value and frame.f_code.co_filename != __file__:
             return f"variable {name!r} of {frame.f_code.co_qualname}, which runs"
@@ -272,7 +270,7 @@ def _is_our_frame(one: Any) -> bool:
 
 
 def _distance(one: Any) -> int:
-    """The likelier an object leads to a name, the smaller."""
+    """Smaller for objects that are more likely to lead to a name."""
     if is_named(one):
         return 0
     if type(one) is types.FrameType:
@@ -280,11 +278,11 @@ def _distance(one: Any) -> int:
     return {dict: 1, list: 2, tuple: 3}.get(type(one), 1)
 
 
-# ---- what is not in tensors
+# ---- memory that is not in tensors
 
 
 def shared_virtual() -> list[Any]:
-    """The allocations of shared virtual memory that this process has, the largest first."""
+    """The live allocations of shared virtual memory, largest first."""
     made = getattr(sys.modules.get("holdfast.memory.svm.allocation"), "Allocation", None)
     if made is None:
         return []
@@ -293,6 +291,6 @@ def shared_virtual() -> list[Any]:
 
 
 def on_tpu() -> list[tuple[str, int]]:
-    """The models that the TPU nodes keep: names and bytes."""
-    ask = getattr(sys.modules.get("holdfast.nodes.xla"), "loaded", None)
+    """The models that the TPU nodes keep: (name, bytes)."""
+    ask = getattr(sys.modules.get("holdfast.nodes.xla"), "list_loaded", None)
     return [(str(name), int(nbytes or 0)) for name, nbytes in ask()] if ask is not None else []

@@ -1,8 +1,6 @@
-"""The machine as a picture: the SVG of `holdfast topo`, drawn with Pillow.
+"""The topology as a picture: the SVG of `holdfast topo`, drawn with Pillow.
 
-Covers: the four kinds of shapes that our SVG is made of, and its colours in a dark theme.
-Leaves to others: where everything goes (topology.render), measuring (topology).
-Promise: what the SVG shows is what the picture shows; SVG of others is not read.
+Only the shapes that our own SVG contains are drawn, with colours for a dark theme.
 """
 
 from __future__ import annotations
@@ -10,13 +8,13 @@ from __future__ import annotations
 from typing import Any
 from xml.etree import ElementTree
 
-from holdfast.nodes.memory.sheet import DARK, Sheet, theme_of
+from holdfast.nodes.memory.sheet import DARK, Sheet, find_theme
 from holdfast.topology.model import Topology
 from holdfast.topology.render import svg
 
 _SPACE = "{http://www.w3.org/2000/svg}"
-_LEAST = 760.0  # as wide a sheet is at least, so that a small machine has no huge letters
-# The colours of topology.render in the dark: cards, edges, bars, letters, caches, rates.
+_LEAST = 760.0  # width of a sheet at least, so that a small machine has no huge letters
+# Dark colours by those of topology.render: cards, edges, bars, text, caches, rates.
 _IN_THE_DARK = {
     "#ffffff": DARK.page,
     "#1f2933": DARK.ink,
@@ -51,8 +49,8 @@ _IN_THE_DARK = {
 
 
 def machine(topology: Topology, *, width: int = 1280, theme: str = "dark") -> Any:
-    """The picture of a machine, as one of Pillow's."""
-    dark = theme_of(theme) is DARK
+    """Draw a topology; returns a Pillow image."""
+    dark = find_theme(theme) is DARK
     root = ElementTree.fromstring(svg(topology))
     wide, high = max(float(root.attrib["width"]), _LEAST), float(root.attrib["height"])
     sheet = Sheet(width, high, _colour("#ffffff", dark) or DARK.page, logical=wide)
@@ -77,7 +75,7 @@ def _draw(sheet: Sheet, shape: Any, dark: bool, whole: float) -> None:
         anchor = about.get("text-anchor", "start")
         text = shape.text or ""
         if anchor == "start":
-            text = sheet.fitting(text, size, whole - x - 6)
+            text = sheet.fit_text(text, size, whole - x - 6)
         sheet.text(
             *(x, float(about["y"]), text, size, _colour(about["fill"], dark) or DARK.ink),
             bold="font-weight" in about,

@@ -1,21 +1,17 @@
-"""Nodes about memory: a run over time, a report, a picture of the machine, giving memory back.
+"""Nodes about memory: a run over time, a report, a picture of the machine, freeing memory.
 
     with HoldfastMemoryTimeline() as timeline:      # without ComfyUI: what happens in the block
         work()
     picture, link, summary = timeline.draw()["result"]
 
-Covers: the four node classes, their inputs and outputs.
-Leaves to others: recording, pictures (pictures, machine), words, who holds what (holding), freeing,
-ComfyUI itself (host).
-Promise: a picture shows what was recorded, or there is none; files are written into ComfyUI's temp
-folder under names made here.
+Files are written into ComfyUI's temp folder under names made here.
 """
 
 from __future__ import annotations
 
 import datetime
 import sys
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from holdfast.base.errors import Misuse
 from holdfast.nodes import host
@@ -23,9 +19,10 @@ from holdfast.nodes.host import following, models
 from holdfast.nodes.host.sockets import ANYTHING
 from holdfast.nodes.memory import holding, sampling, words
 from holdfast.nodes.memory.freeing import Freed, free
-from holdfast.nodes.memory.recording import Recorded, Recorder, recorded
+from holdfast.nodes.memory.recording import Recorder, RunRecording, extract_run
 from holdfast.nodes.memory.sampling import Sampler
 from holdfast.nodes.memory.sheet import NARROWEST, THEMES, WIDEST, png, tensor
+from holdfast.nodes.node import Inputs, UncachedNode
 
 __all__ = [
     "NODE_CLASS_MAPPINGS",
@@ -42,9 +39,8 @@ __all__ = [
 ]
 
 CATEGORY = "Holdfast"
-FRESH_S = 60  # a machine is looked at again where it was longer ago
-Inputs = dict[str, dict[str, tuple[Any, dict[str, Any]]]]
-Shown = dict[str, Any]  # {"ui": what the node shows, "result": its outputs}
+FRESH_S = 60  # older topologies are discovered again
+NodeResult = dict[str, Any]  # {"ui": what the node shows, "result": its outputs}
 
 _AFTER = (
     ANYTHING,
@@ -64,33 +60,21 @@ _WIDTH = (
         "tooltip": "Width of the picture in pixels; its height follows from what there is to show.",
     },
 )
-# One for the process: prompts are recorded before the node that shows them is made.
+# One per process: a prompt is recorded before its node object exists.
 RECORDER = Recorder("HoldfastMemoryTimeline")
 
 
 def watch_prompts(server: Any = None) -> bool:
-    """Record prompts that have a Memory Timeline from now on; whether there is a ComfyUI."""
+    """Record prompts with a Memory Timeline from now on; False without ComfyUI."""
     return RECORDER.watch(server)
 
 
-class _Node:
-    """What the four have in common: they show what is now, so no result is used twice."""
-
+class _MemoryNode(UncachedNode):
     CATEGORY = CATEGORY
     OUTPUT_NODE = True
-    RETURN_TYPES: ClassVar[tuple[str, ...]]
-    RETURN_NAMES: ClassVar[tuple[str, ...]]
-    OUTPUT_TOOLTIPS: ClassVar[tuple[str, ...]]
-    FUNCTION: ClassVar[str]
-    DESCRIPTION: ClassVar[str]
-
-    @classmethod
-    def IS_CHANGED(cls, **_: Any) -> float:
-        """Never equal to the last one."""
-        return float("nan")
 
 
-class HoldfastMemoryTimeline(_Node):
+class HoldfastMemoryTimeline(_MemoryNode):
     """Memory over the run of a workflow, by node."""
 
     RETURN_TYPES = ("IMAGE", "STRING", "STRING")
@@ -122,27 +106,27 @@ class HoldfastMemoryTimeline(_Node):
         if self._sampler is not None:
             self._sampler.stop()
 
-    def draw(self, theme: str = "dark", width: int = 1280, after: object = None) -> Shown:
+    def draw(self, theme: str = "dark", width: int = 1280, after: object = None) -> NodeResult:
         """Outputs: (picture, report_link, summary).
 
-        In ComfyUI the run that this node is part of; elsewhere what happened in the last `with`
-        block of this object. Raises Misuse where nothing was recorded.
+        In ComfyUI of the run that this node is part of, elsewhere of the last `with` block of this
+        object. Raises Misuse if nothing was recorded.
         """
         from holdfast.nodes.memory import page, pictures
 
-        run = self._recorded()
+        run = self._current_run()
         picture = pictures.timeline(run, width=width, theme=theme)
         summary = words.run_text(run)
         file = models.new_file("holdfast_memory", ".html")
         file.path.write_text(page.html(run), encoding="utf-8")
         result = (tensor(picture), file.link, summary)
-        return _shown(result, f"{summary}\nreport: {file.link}", picture)
+        return _make_result(result, f"{summary}\nreport: {file.link}", picture)
 
-    def _recorded(self) -> Recorded:
+    def _current_run(self) -> RunRecording:
         if self._sampler is not None:
-            run = recorded(self._sampler, None, {})
+            run = extract_run(self._sampler, None, {})
         else:
-            run = RECORDER.recorded(but=host.node_id())
+            run = RECORDER.current_run(but=host.node_id())
         if run is None:
             raise Misuse(
                 "there is no recording of this run",
@@ -154,7 +138,7 @@ class HoldfastMemoryTimeline(_Node):
         return run
 
 
-class HoldfastMemoryReport(_Node):
+class HoldfastMemoryReport(_MemoryNode):
     """Memory now, and who holds it."""
 
     RETURN_TYPES = ("STRING", "DICT")
@@ -174,15 +158,15 @@ class HoldfastMemoryReport(_Node):
         """What to wait for."""
         return {"required": {}, "optional": {"after": _AFTER}}
 
-    def report(self, after: object = None) -> Shown:
+    def report(self, after: object = None) -> NodeResult:
         """Outputs: (report, data)."""
         del after  # what is only waited for is no holder
         found = report(host.progress())
         text = words.report_text(found)
-        return _shown((text, words.report_data(found)), text)
+        return _make_result((text, words.report_data(found)), text)
 
 
-class HoldfastTopologyPicture(_Node):
+class HoldfastTopologyPicture(_MemoryNode):
     """The machine as a picture."""
 
     RETURN_TYPES = ("IMAGE", "STRING")
@@ -212,7 +196,7 @@ class HoldfastTopologyPicture(_Node):
 
     def draw(
         self, measure: bool = False, theme: str = "dark", width: int = 1280, after: object = None
-    ) -> Shown:
+    ) -> NodeResult:
         """Outputs: (picture, topology_info). Raises Unsupported for timing a made-up machine."""
         from holdfast import topology
         from holdfast.nodes.memory.machine import machine
@@ -226,11 +210,11 @@ class HoldfastTopologyPicture(_Node):
         if measure:
             found = topology.measure(found, progress=lambda _, done, total: show(done, total))
         picture = machine(found, width=width, theme=theme)
-        return _shown((tensor(picture), tree(found)), None, picture)
+        return _make_result((tensor(picture), tree(found)), None, picture)
 
 
-class HoldfastFreeMemory(_Node):
-    """Memory given back, and who still holds the rest."""
+class HoldfastFreeMemory(_MemoryNode):
+    """Frees memory, and shows who holds the rest."""
 
     RETURN_TYPES = (ANYTHING, "STRING")
     RETURN_NAMES = ("anything", "freed")
@@ -279,24 +263,24 @@ class HoldfastFreeMemory(_Node):
         caches: bool = True,
         forget_outputs: bool = False,
         anything: Any = None,
-    ) -> Shown:
+    ) -> NodeResult:
         """Outputs: (anything, freed)."""
         text = words.freed_text(free(models, caches, forget_outputs, host.progress()))
-        return _shown((anything, text), text)
+        return _make_result((anything, text), text)
 
 
-def report(tick: holding.Tick | None = None) -> words.Report:
+def report(tick: holding.Tick | None = None) -> words.MemoryReport:
     """Memory now, and who holds it."""
-    from holdfast.memory.manager import memory_manager
+    from holdfast.memory.pools.manager import memory_manager
 
     pools = {
         device: (stats.allocated_bytes, stats.reserved_bytes)
         for device, stats in memory_manager.by_device().items()
         if stats.reserved_bytes and not device.startswith("cuda")
     }
-    return words.Report(
+    return words.MemoryReport(
         sample=sampling.take(),
-        models=tuple(models.loaded()),
+        models=tuple(models.list_loaded()),
         pools=pools,
         shared_virtual=tuple(str(one) for one in holding.shared_virtual()),
         tpu=tuple(holding.on_tpu()),
@@ -304,13 +288,13 @@ def report(tick: holding.Tick | None = None) -> words.Report:
     )
 
 
-def _shown(result: tuple[Any, ...], text: str | None, picture: Any = None) -> Shown:
-    """The outputs, and what the node shows in ComfyUI: a picture, a text."""
+def _make_result(result: tuple[Any, ...], text: str | None, picture: Any = None) -> NodeResult:
+    """The outputs, with the text and the picture that the node shows in ComfyUI."""
     ui: dict[str, list[Any]] = {}
     if text is not None:
         ui["text"] = [text]
         host.text(text)
-    if picture is not None and following.following():
+    if picture is not None and following.has_server():
         file = models.new_file("holdfast_picture", ".png")
         file.path.write_bytes(png(picture))
         ui["images"] = [file.shown]
@@ -324,7 +308,7 @@ def _age_s(discovered_at: str | None) -> float:
     return (now - datetime.datetime.fromisoformat(discovered_at)).total_seconds()
 
 
-NODE_CLASS_MAPPINGS: dict[str, type[_Node]] = {
+NODE_CLASS_MAPPINGS: dict[str, type[_MemoryNode]] = {
     node.__name__: node
     for node in (
         HoldfastMemoryTimeline,

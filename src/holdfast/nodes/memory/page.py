@@ -1,24 +1,19 @@
-"""A recorded run as one HTML file: the page of the pipeline's runs, with nodes for stages.
-
-Covers: a recording in the shape that page reads, the table of nodes.
-Leaves to others: the page itself (pipeline.timeline_page), where it is written (host.models).
-Promise: one file that needs no network; every text in it is escaped.
-"""
+"""A recorded run as one HTML file: the timeline page of the pipeline, with nodes for stages."""
 
 from __future__ import annotations
 
 from holdfast.base.units import format_bytes
-from holdfast.memory.page import escaped
-from holdfast.nodes.memory.recording import Recorded
-from holdfast.nodes.memory.words import advice, rows, run_settings, spent
-from holdfast.pipeline import timeline_page
-from holdfast.pipeline.timeline import Event, Sample, Stage, Timeline
+from holdfast.memory.profile.page import escape
+from holdfast.nodes.memory.recording import RunRecording
+from holdfast.nodes.memory.words import advice, format_spent, rows, run_settings
+from holdfast.pipeline.output import timeline_page
+from holdfast.pipeline.output.timeline import Sample, StageSpan, StepMark, Timeline
 
 
 class _Run(Timeline):
-    """A run that was recorded elsewhere, as the page asks for it."""
+    """Adapts a RunRecording to the Timeline that the page reads."""
 
-    def __init__(self, recorded: Recorded) -> None:
+    def __init__(self, recorded: RunRecording) -> None:
         super().__init__()
         self._recorded = recorded
 
@@ -27,7 +22,7 @@ class _Run(Timeline):
         return self._recorded.seconds
 
     @property
-    def events(self) -> tuple[Event, ...]:
+    def events(self) -> tuple[StepMark, ...]:
         return ()
 
     @property
@@ -39,16 +34,16 @@ class _Run(Timeline):
         )
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
+    def stages(self) -> tuple[StageSpan, ...]:
         return tuple(self._stages())
 
-    def _stages(self) -> list[Stage]:
+    def _stages(self) -> list[StageSpan]:
         found, recorded = [], self._recorded
         for span in recorded.spans:
             peak = recorded.peaks.get(span.node)
             begin_s, end_s = span.began_s - recorded.began_s, span.ended_s or span.began_s
             found.append(
-                Stage(
+                StageSpan(
                     name=recorded.name(span.node),
                     start_s=begin_s,
                     end_s=end_s - recorded.began_s,
@@ -62,25 +57,25 @@ class _Run(Timeline):
         return found
 
 
-def html(recorded: Recorded) -> str:
+def html(recorded: RunRecording) -> str:
     """The page of a run."""
     return timeline_page.render(
         _Run(recorded), run_settings(recorded), weights=[_nodes(recorded), *_advice(recorded)]
     )
 
 
-def _nodes(recorded: Recorded) -> str:
+def _nodes(recorded: RunRecording) -> str:
     head = "<tr><th>node</th><th>time</th><th>most</th><th>more than when it began</th></tr>"
     lines = []
     for row in rows(recorded):
         most = row.ram_bytes if row.device_bytes is None else row.device_bytes
-        cells = (spent(row.seconds), format_bytes(most), f"+{format_bytes(row.above_bytes)}")
+        cells = (format_spent(row.seconds), format_bytes(most), f"+{format_bytes(row.above_bytes)}")
         columns = "".join(f"<td>{cell}</td>" for cell in cells)
-        lines.append(f"<tr><th>{escaped(row.name)}</th>{columns}</tr>")
+        lines.append(f"<tr><th>{escape(row.name)}</th>{columns}</tr>")
     body = "\n".join(lines)
     return f"<h2>Hungriest nodes</h2><table><thead>{head}</thead><tbody>{body}</tbody></table>"
 
 
-def _advice(recorded: Recorded) -> list[str]:
-    said = "".join(f"<p>{escaped(line)}</p>" for line in advice(recorded))
-    return [f"<h2>What to do</h2>{said}"] if said else []
+def _advice(recorded: RunRecording) -> list[str]:
+    lines = "".join(f"<p>{escape(line)}</p>" for line in advice(recorded))
+    return [f"<h2>What to do</h2>{lines}"] if lines else []

@@ -1,8 +1,6 @@
-"""A run as a picture: memory over time, its nodes as bands, the peak marked, the hungriest listed.
+"""Draws a run: memory over time, nodes as bands, the peak, and a table of the largest nodes.
 
-Covers: where everything goes.  Leaves to others: shapes and themes (sheet), recording,
-words around the picture (words).
-Promise: every line is what was read; an axis that does not begin at 0 says so.
+An axis that does not begin at 0 says so.
 """
 
 from __future__ import annotations
@@ -13,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.base.units import format_bytes
-from holdfast.nodes.memory.recording import Recorded
-from holdfast.nodes.memory.sheet import LOGICAL, Point, Sheet, Theme, is_plain, theme_of
-from holdfast.nodes.memory.words import Row, nodes_seen, rows, spent
+from holdfast.nodes.memory.recording import RunRecording
+from holdfast.nodes.memory.sheet import LOGICAL, Point, Sheet, Theme, find_theme, is_plain
+from holdfast.nodes.memory.words import NodeRow, format_spent, nodes_seen, rows
 
 MARGIN = 26
 LEFT, RIGHT = 112, LOGICAL - 38  # the plots
@@ -39,7 +37,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One plot: a place and its lines; the first line has the peak."""
+    """One plot: RAM or a device; the peak is that of the first line."""
 
     title: str
     lines: tuple[Line, ...]
@@ -51,9 +49,9 @@ class Panel:
         return max(self.lines[0].points, key=lambda point: point[1])
 
 
-def timeline(recorded: Recorded, *, width: int = LOGICAL, theme: str = "dark") -> Any:
-    """The picture of a run, as one of Pillow's."""
-    colours = theme_of(theme)
+def timeline(recorded: RunRecording, *, width: int = LOGICAL, theme: str = "dark") -> Any:
+    """Draw a run; returns a Pillow image."""
+    colours = find_theme(theme)
     shown = rows(recorded)[:MOST_ROWS]
     panels = list(_panels(recorded, colours))
     each = TALL if len(panels) == 1 else PANEL
@@ -73,7 +71,7 @@ def timeline(recorded: Recorded, *, width: int = LOGICAL, theme: str = "dark") -
     return drawing.sheet.picture()
 
 
-def _panels(recorded: Recorded, theme: Theme) -> Iterator[Panel]:
+def _panels(recorded: RunRecording, theme: Theme) -> Iterator[Panel]:
     begin = recorded.began_s
     for name in recorded.devices[:MOST_DEVICES]:
         found = [
@@ -101,28 +99,28 @@ def _panels(recorded: Recorded, theme: Theme) -> Iterator[Panel]:
 class _Drawing:
     """A picture while it is drawn."""
 
-    def __init__(self, sheet: Sheet, recorded: Recorded, theme: Theme) -> None:
+    def __init__(self, sheet: Sheet, recorded: RunRecording, theme: Theme) -> None:
         self.sheet, self.recorded, self.theme = sheet, recorded, theme
         self.seconds_s = max(recorded.seconds, 1e-3)
         nodes = dict.fromkeys(span.node for span in recorded.spans)
         self.colours = {node: theme.nodes[at % len(theme.nodes)] for at, node in enumerate(nodes)}
 
     def x(self, at_s: float) -> float:
-        """Where a time is, in seconds from the beginning."""
+        """The x of a time in seconds from the beginning."""
         return LEFT + (RIGHT - LEFT) * min(max(at_s / self.seconds_s, 0), 1)
 
     def name(self, node: str) -> str:
-        """A node in letters that can be drawn."""
+        """The name of a node in characters that the font has."""
         name = self.recorded.name(node)
         return name if is_plain(name) else self.recorded.kind(node)
 
     # ---- above the plots
 
     def header(self) -> None:
-        """What it is, and its peaks in large letters."""
+        """The title, and the peaks in large letters."""
         sheet, theme, recorded = self.sheet, self.theme, self.recorded
         sheet.text(MARGIN, 40, "Memory of this run", 24, theme.ink, bold=True)
-        about = f"{spent(recorded.seconds)}, {nodes_seen(recorded)}"
+        about = f"{format_spent(recorded.seconds)}, {nodes_seen(recorded)}"
         sheet.text(MARGIN, 66, about, 15, theme.soft)
         tiles = [("peak RAM", recorded.peak_ram.ram_bytes, theme.ram)]
         for device in reversed(recorded.devices[:MOST_DEVICES]):
@@ -145,7 +143,7 @@ class _Drawing:
             colour = self.colours[span.node]
             sheet.box(left, y, right - left - 0.8, STRIP - 6, colour, radius=3)
             sheet.box(left, y + STRIP - 4, right - left, depth - STRIP + 4, colour, alpha=0.09)
-            name = sheet.fitting(self.name(span.node), 14, right - left - 12)
+            name = sheet.fit_text(self.name(span.node), 14, right - left - 12)
             middle = (left + right) / 2
             sheet.text(middle, y + 17, name, 14, self.theme.page, bold=True, anchor="middle")
 
@@ -201,7 +199,7 @@ class _Drawing:
         node = self._node_at(at)
         text = f"peak {format_bytes(count)}" + (f", {self.name(node)}" if node else "")
         sheet, theme = self.sheet, self.theme
-        text = sheet.fitting(text, 15, RIGHT - LEFT - 40)
+        text = sheet.fit_text(text, 15, RIGHT - LEFT - 40)
         room = sheet.length(text, 15) + 20
         left = min(max(x - room / 2, LEFT + 4), RIGHT - room - 4)
         up = y - 40 if y - 40 > scale.top - 6 else y + 14
@@ -224,7 +222,7 @@ class _Drawing:
 
     # ---- below the plots
 
-    def table(self, shown: Sequence[Row], y: float) -> None:
+    def table(self, shown: Sequence[NodeRow], y: float) -> None:
         """The hungriest nodes."""
         sheet, theme = self.sheet, self.theme
         height = HEAD + ROW * len(shown)
@@ -239,18 +237,18 @@ class _Drawing:
         most = max((row.above_bytes for row in shown), default=0) or 1
         for number, row in enumerate(shown):
             base = y + HEAD + ROW * number
-            values = [spent(row.seconds), format_bytes(row.ram_bytes)]
+            values = [format_spent(row.seconds), format_bytes(row.ram_bytes)]
             if device:
                 values.append("-" if row.device_bytes is None else format_bytes(row.device_bytes))
             values.append(f"+{format_bytes(row.above_bytes)}" if row.above_bytes else "-")
             self._row(row, base, most, [(v, x) for v, (_, x) in zip(values, columns, strict=True)])
 
-    def _row(self, row: Row, y: float, most: int, values: Sequence[tuple[str, float]]) -> None:
+    def _row(self, row: NodeRow, y: float, most: int, values: Sequence[tuple[str, float]]) -> None:
         sheet, theme = self.sheet, self.theme
         sheet.line([(MARGIN + 18, y - 4), (LOGICAL - MARGIN - 18, y - 4)], theme.line)
         colour = self.colours.get(row.node, theme.soft)
         sheet.box(MARGIN + 18, y + 6, 13, 13, colour, radius=3)
-        name = sheet.fitting(self.name(row.node), 15, 400)
+        name = sheet.fit_text(self.name(row.node), 15, 400)
         sheet.text(MARGIN + 42, y + 18, name, 15, theme.ink, bold=True)
         for text, x in values:
             sheet.text(x, y + 18, text, 15, theme.ink, anchor="end")
@@ -260,7 +258,7 @@ class _Drawing:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Bytes to places."""
+    """Maps bytes to y."""
 
     top: float
     bottom: float
@@ -273,7 +271,7 @@ class _Scale:
 
 
 def _range(panel: Panel) -> tuple[float, float]:
-    """What an axis shows: from 0, or from above it where nearly nothing would change."""
+    """The range of an axis: from 0, or from above it if the values hardly change."""
     counts = [count for line in panel.lines if line.filled for _, count in line.points]
     others = [count for line in panel.lines for _, count in line.points]
     low, high = min(counts), max(max(others), 1_000_000)
@@ -284,8 +282,8 @@ def _range(panel: Panel) -> tuple[float, float]:
 
 
 def _visible(points: Sequence[tuple[float, int]], most: int = 2400) -> list[Point]:
-    """No more points than can be seen; of each stretch the lowest and the highest stay."""
-    from holdfast.memory.timeline import Series, kept_events
+    """At most `most` points; of each stretch the lowest and the highest stay."""
+    from holdfast.memory.profile.timeline import Series, kept_events
 
     times = [round(at * 1e9) for at, _ in points]
     kept = kept_events(Series(times, [count for _, count in points]), most)

@@ -1,9 +1,7 @@
-"""Recording prompts: a sampler that is there exactly while a prompt that wants it waits or runs.
+"""`Recorder`: samples memory while a prompt that contains a given node waits or runs.
 
-Covers: seeing prompts as they are sent, starting and ending the sampler, what was recorded of one
-prompt.  Leaves to others: reading memory (sampling), pictures and words.
-Promise: a recording ends by itself, at the latest `GRACE_S` after its prompt was sent where that
-never began; no thread is left behind, and what other prompts did is no part of it.
+A recording ends by itself, at the latest `GRACE_S` after a prompt was sent that never began. It
+leaves no thread behind, and contains nothing of other prompts.
 """
 
 from __future__ import annotations
@@ -19,13 +17,13 @@ from typing import Any
 from holdfast.nodes.host import following
 from holdfast.nodes.memory.sampling import Peak, Sample, Sampler, Span
 
-GRACE_S = 10.0  # from sending a prompt to its place in the queue: ComfyUI checks it first
-LONGEST = 40  # letters of a node's number that are shown
-PACE_S = 0.5  # between two looks at the queue
+GRACE_S = 10.0  # from sending a prompt until it is queued: ComfyUI validates it first
+LONGEST = 40  # characters of a node's id in texts
+PACE_S = 0.5  # between two checks of the queue
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RunRecording:
     """Memory over one run. Times are of `time.monotonic()`."""
 
     samples: tuple[Sample, ...]  # at least one
@@ -35,12 +33,12 @@ class Recorded:
 
     @property
     def began_s(self) -> float:
-        """When it began."""
+        """The time of the first sample."""
         return self.samples[0].at_s
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """From the first to the last sample."""
         return self.samples[-1].at_s - self.samples[0].at_s
 
     @property
@@ -51,11 +49,11 @@ class Recorded:
 
     @property
     def peak_ram(self) -> Sample:
-        """When this process had most in RAM."""
+        """The sample with the most RAM of this process."""
         return max(self.samples, key=lambda one: one.ram_bytes)
 
     def peak_of(self, device: str) -> tuple[Sample, int]:
-        """When a device had most in tensors, and how much."""
+        """The sample with the most bytes in tensors on a device, and those bytes."""
         return max(
             ((one, _allocated(one, device)) for one in self.samples), key=lambda found: found[1]
         )
@@ -77,19 +75,19 @@ def _allocated(sample: Sample, device: str) -> int:
     return next((one.allocated_bytes for one in sample.devices if one.name == device), 0)
 
 
-def recorded(
+def extract_run(
     sampler: Sampler, prompt: str | None, names: Mapping[str, str], but: str | None = None
-) -> Recorded | None:
-    """What a sampler has of one prompt, or all it has where there is none; None for nothing.
+) -> RunRecording | None:
+    """The samples of one prompt, or all if `prompt` is None; None if there are none.
 
-    `but` is the node that asks: what it takes itself is left out.
+    `but` is the node that shows them, which is left out.
     """
     every = [one for one in sampler.samples if prompt is None or one.prompt == prompt]
     if not every:
         return None
     asks = next((at for at, one in enumerate(every) if but and one.node == but), len(every))
     samples = every[:asks]
-    if asks < len(every):  # what there was when it began is the end of the run before it
+    if asks < len(every):  # the sample at its beginning ends the run before it
         before = samples[-1].node if samples else None
         samples.append(dataclasses.replace(every[asks], node=before))
     now_s = samples[-1].at_s
@@ -99,7 +97,7 @@ def recorded(
         if one.node != but and one.began_s < now_s and (prompt is None or one.prompt == prompt)
     ]
     peaks = {node: peak for node, peak in sampler.peaks(prompt).items() if node != but}
-    return Recorded(tuple(samples), tuple(spans), peaks, dict(names))
+    return RunRecording(tuple(samples), tuple(spans), peaks, dict(names))
 
 
 class Recorder:
@@ -115,20 +113,20 @@ class Recorder:
         self._watched: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def watch(self, server: Any = None) -> bool:
-        """See every prompt that ComfyUI is sent from now on; whether there is a ComfyUI.
+        """Watch the prompts sent to ComfyUI from now on; False without ComfyUI.
 
-        Asked again for the same server it changes nothing.
+        A second call for the same server does nothing.
         """
         server = server if server is not None else following.server()
         if server is None:
             return False
         if server not in self._watched:
             self._watched.add(server)
-            following.watch(self.saw, server)
+            following.watch(self.on_prompt, server)
         return True
 
-    def saw(self, data: Mapping[str, Any]) -> None:
-        """A prompt was sent; it may be refused yet, or wait for long."""
+    def on_prompt(self, data: Mapping[str, Any]) -> None:
+        """Begin to record if a prompt has our node. ComfyUI may still reject it or let it wait."""
         prompt = data.get("prompt") if isinstance(data, Mapping) else None
         if isinstance(prompt, Mapping) and any(map(self._is_ours, prompt.values())):
             self.begin()
@@ -137,14 +135,14 @@ class Recorder:
         return isinstance(node, Mapping) and node.get("class_type") == self.kind
 
     def begin(self) -> None:
-        """Record from now on, until nobody wants it any more."""
+        """Record from now on, until no prompt needs it."""
         with self._lock:
             self._until_s = time.monotonic() + self._grace_s
             if self._sampler is None or not self._sampler.running:
-                self._sampler = Sampler(until=self._over).start()
+                self._sampler = Sampler(until=self._is_over).start()
 
-    def _over(self, newest: Sample) -> bool:
-        """Whether no prompt that wants it is there; asked by the sampler's own thread."""
+    def _is_over(self, newest: Sample) -> bool:
+        """Whether no prompt needs it any more; called in the sampler's thread."""
         if newest.at_s < self._next_s:
             return False
         self._next_s = newest.at_s + PACE_S
@@ -161,13 +159,13 @@ class Recorder:
         sampler = self._sampler
         return sampler is not None and sampler.running
 
-    def recorded(self, but: str | None = None) -> Recorded | None:
-        """What there is of the prompt that runs, up to now; None where it was not recorded.
+    def current_run(self, but: str | None = None) -> RunRecording | None:
+        """The recording of the running prompt up to now; None if it was not recorded.
 
-        `but` is the node that asks, which is no part of it.
+        `but` is the node that shows it, which is left out.
         """
         prompt, sampler = following.running_prompt(), self._sampler
         if prompt is None or sampler is None:
             return None
         sampler.sample()
-        return recorded(sampler, prompt, following.names(), but)
+        return extract_run(sampler, prompt, following.names(), but)

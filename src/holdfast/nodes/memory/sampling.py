@@ -1,12 +1,8 @@
-"""Memory over time, and what each node of a prompt took of it.
+"""`Sampler`: memory over time, and the peaks of each node of a prompt.
 
-Covers: one reading of RAM, devices and pinned memory; the thread that reads again and again; spans
-and peaks of nodes.
-Leaves to others: pictures and words (memory), which node runs (host.following).
-Promise: reading starts nothing: no CUDA context is made and ComfyUI is only looked at. A sampler
-keeps a bounded number of samples and no peak is thinned away; its thread ends with `stop()` and is
-no reason for the process to stay. One sample took 120 µs on a slow core without a GPU, which is
-0.25 % of that core at the usual pace.
+Sampling creates no CUDA context and only reads from ComfyUI. A sampler keeps a bounded number of
+samples, and thinning them keeps the peaks. Its thread is a daemon. One sample took 120 µs on a slow
+core without a GPU: 0.25 % of that core at the default interval.
 """
 
 from __future__ import annotations
@@ -20,19 +16,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from holdfast.base import thinning
-from holdfast.memory.samples import rss_bytes
+from holdfast.base import downsample
+from holdfast.memory.profile.samples import rss_bytes
 from holdfast.nodes.host import following, models
 from holdfast.nodes.refusing import free_bytes
 
 THREAD = "holdfast nodes"
 INTERVAL_S = 0.05
-MOST = 4096  # samples that are kept; past it the older half gets thinner
+MOST = 4096  # samples kept; beyond that the older half is thinned
 MOST_SPANS = 2000
-MOST_PROMPTS = 8  # whose peaks are kept
-RAM = "ram"  # among marks
-_PINNED = "holdfast.residency.models.pinned"
-Marks = dict[str, int]  # the most there ever was, by place
+MOST_PROMPTS = 8  # prompts whose peaks are kept
+RAM = "ram"  # key in Marks
+_PINNED = "holdfast.residency.model_management.models.pinned"
+Marks = dict[str, int]  # high-water marks in bytes, by device or RAM
 
 
 class Device(NamedTuple):
@@ -40,8 +36,8 @@ class Device(NamedTuple):
 
     name: str
     allocated_bytes: int  # in tensors
-    reserved_bytes: int  # taken by torch, tensors and cache
-    used_bytes: int  # by anybody, other processes too
+    reserved_bytes: int  # by torch: tensors and cache
+    used_bytes: int  # by all processes
     total_bytes: int
 
 
@@ -51,21 +47,21 @@ class Sample:
 
     at_s: float
     ram_bytes: int  # of this process
-    ram_free_bytes: int  # that this process may still take
-    devices: tuple[Device, ...]  # empty where torch has used none
+    ram_free_bytes: int  # that this process can still get
+    devices: tuple[Device, ...]  # empty if torch has used none
     pinned_bytes: int
     node: str | None = None
     prompt: str | None = None
 
     @property
     def device_bytes(self) -> int | None:
-        """In tensors on all devices; None where there is no device."""
+        """Bytes in tensors on all devices; None without a device."""
         return sum(one.allocated_bytes for one in self.devices) if self.devices else None
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One stay of ComfyUI in a node. It is still there where `ended_s` is None."""
+    """One run of a node; `ended_s` is None while it runs."""
 
     node: str
     kind: str | None
@@ -80,18 +76,18 @@ class Peak:
 
     node: str
     ram_bytes: int
-    device_bytes: int | None  # in tensors; None where there is no device
-    above_bytes: int  # over the level when the node began: of the devices, or of RAM without one
+    device_bytes: int | None  # in tensors; None without a device
+    above_bytes: int  # above the level when the node began: of devices, or of RAM without one
     seconds: float
 
 
 def take() -> Sample:
     """Memory now, and the node that runs."""
-    return _taken(following.running())[0]
+    return _take_with_marks(following.running())[0]
 
 
-def _taken(running: following.Running) -> tuple[Sample, Marks]:
-    """A sample, and the most there ever was in RAM and, by torch's count, on each device."""
+def _take_with_marks(running: following.Running) -> tuple[Sample, Marks]:
+    """A sample, and the high-water marks of RAM and, as torch counts, of each device."""
     devices, marks = _devices()
     sample = Sample(
         at_s=time.monotonic(),
@@ -106,13 +102,13 @@ def _taken(running: following.Running) -> tuple[Sample, Marks]:
 
 
 def pinned_bytes() -> int:
-    """Host memory that ComfyUI and Holdfast have locked for copies to a device."""
+    """Host memory that ComfyUI and Holdfast have pinned."""
     ours = getattr(sys.modules.get(_PINNED), "total_pinned_bytes", None)
     return models.pinned_bytes() + (ours() if ours is not None else 0)
 
 
 def _devices() -> tuple[tuple[Device, ...], Marks]:
-    """The devices torch has used and its high-water marks. Asks no device that it has not."""
+    """The devices torch has used, and their high-water marks; queries no other device."""
     torch: Any = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     if cuda is None or not cuda.is_initialized():
@@ -124,7 +120,7 @@ def _devices() -> tuple[tuple[Device, ...], Marks]:
         reserved = counted["reserved_bytes"]["all"] if counted else {}
         # cudaMallocAsync, ComfyUI's choice, leaves what was allocated in all at 0.
         if not any(reserved.get(figure) for figure in ("current", "peak", "allocated")):
-            continue  # asking for its memory would make a context on it
+            continue  # mem_get_info would create a context on it
         free, total = cuda.mem_get_info(number)
         name, allocated = f"cuda:{number}", counted["allocated_bytes"]["all"]
         marks[name] = allocated["peak"]
@@ -133,7 +129,7 @@ def _devices() -> tuple[tuple[Device, ...], Marks]:
 
 
 def highest_ram_bytes() -> int:
-    """The most RAM this process ever had, by the kernel's count; 0 where it does not count."""
+    """The peak RSS of this process by the kernel; 0 on other systems."""
     if sys.platform != "linux":
         return 0
     import resource
@@ -142,18 +138,18 @@ def highest_ram_bytes() -> int:
 
 
 class _Highest:
-    """High-water marks that others keep: what they say about the time since the last look."""
+    """Uses the high-water marks of torch and the kernel for the time between two samples."""
 
     def __init__(self) -> None:
         self._known: Marks = {}
 
-    def raised(self, sample: Sample, marks: Marks) -> Sample:
-        """The sample with the most since the last look: a mark that rose, or what there is now."""
+    def apply(self, sample: Sample, marks: Marks) -> Sample:
+        """The sample with the peaks since the last one: a mark that rose, or the current value."""
         before, self._known = self._known, marks
 
-        def most(place: str, now: int) -> int:
-            rose = place in before and marks.get(place, 0) > before[place]
-            return max(marks[place], now) if rose else now
+        def most(name: str, now: int) -> int:
+            rose = name in before and marks.get(name, 0) > before[name]
+            return max(marks[name], now) if rose else now
 
         devices = tuple(
             one._replace(allocated_bytes=most(one.name, one.allocated_bytes))
@@ -171,7 +167,7 @@ class _Peaks:
         self._base: dict[tuple[str | None, str], int] = {}
 
     def begin(self, sample: Sample, before: Sample | None) -> None:
-        """A node begins: its level is the lower of the two samples around its beginning."""
+        """Note that a node begins; its base level is the lower of the two samples around that."""
         same = before is not None and before.prompt == sample.prompt
         level = min(_level(sample), _level(before)) if same and before else _level(sample)
         self._base.setdefault((sample.prompt, str(sample.node)), level)
@@ -182,7 +178,7 @@ class _Peaks:
             self._base = {one: base for one, base in self._base.items() if one[0] != old}
 
     def add(self, sample: Sample, spent_s: float) -> None:
-        """So much there was, at the most, while the node of `sample` ran for `spent_s` more."""
+        """Add the peaks in `sample` to its node, which ran for `spent_s` more."""
         ram_bytes, device_bytes = sample.ram_bytes, sample.device_bytes
         node = str(sample.node)
         peaks = self._prompts.setdefault(sample.prompt, {})
@@ -200,7 +196,7 @@ class _Peaks:
         )
 
     def of(self, prompt: str | None) -> dict[str, Peak]:
-        """The peaks of a prompt, or of the last that ran."""
+        """The peaks of a prompt (default: the last), by node id."""
         if prompt is None and self._prompts:
             prompt = next(reversed(self._prompts))
         return dict(self._prompts.get(prompt, {}))
@@ -211,14 +207,13 @@ def _level(sample: Sample) -> int:
 
 
 class Sampler:
-    """Reads memory about every `interval_s` seconds from `start` to `stop`. Safe for threads.
+    """Samples memory about every `interval_s` seconds from `start` to `stop`. Thread-safe.
 
         with Sampler() as sampler:
             work()
         print(max(sample.ram_bytes for sample in sampler.samples))
 
-    `until` is asked at that pace too, with the newest sample: where it says True the sampler ends
-    by itself. A sampler runs once.
+    `until(sample)` is called with each sample; True ends the sampler. A sampler runs once.
     """
 
     def __init__(
@@ -242,7 +237,7 @@ class Sampler:
     # ---- begin and end
 
     def start(self) -> Self:
-        """Begin, with a first sample. Does nothing the second time."""
+        """Take a first sample and start the thread. A second call does nothing."""
         if self._thread is None and not self._ended.is_set():
             self.sample()
             self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
@@ -250,7 +245,7 @@ class Sampler:
         return self
 
     def stop(self) -> None:
-        """End, with a last sample. Does nothing the second time."""
+        """Stop the thread and take a last sample. A second call does nothing."""
         if self._ended.is_set():
             return
         self._ended.set()
@@ -266,7 +261,7 @@ class Sampler:
 
     @property
     def running(self) -> bool:
-        """Whether it reads."""
+        """Whether it samples."""
         return self._thread is not None and not self._ended.is_set()
 
     def _run(self) -> None:
@@ -276,51 +271,51 @@ class Sampler:
                 if self._until is not None and self._until(sample):
                     return
         except RuntimeError:
-            pass  # a device that does not answer any more ends the recording
+            pass  # a device that fails ends the recording
         finally:
-            self._ended.set()  # whatever it was: the next look begins anew
+            self._ended.set()
 
-    # ---- what was read
+    # ---- results
 
     @property
     def samples(self) -> list[Sample]:
-        """What was read so far, oldest first; the older, the fewer for a second.
+        """The samples so far, oldest first; older ones are thinned.
 
-        Each has the most since the one before it, as the kernel and torch have counted it.
+        Each has the peaks since the one before it, as the kernel and torch count them.
         """
         with self._lock:
             return list(self._samples)
 
     @property
     def nodes(self) -> list[Span]:
-        """The nodes that ran, in the order of their beginnings."""
+        """The runs of nodes, in the order they began."""
         with self._lock:
             return list(self._spans)
 
     def peaks(self, prompt: str | None = None) -> dict[str, Peak]:
-        """The peaks of the nodes of a prompt, or of the last that ran, by node id."""
+        """The peaks of a prompt (default: the last), by node id."""
         with self._lock:
             return self._peaks.of(prompt)
 
     def sample(self) -> Sample:
-        """Read once, now."""
+        """Take one sample now."""
         running = following.running()
-        taken, marks = _taken(running)
+        taken, marks = _take_with_marks(running)
         with self._lock:
             before = self._last
             self._follow(running, taken, before)
-            raised = self._highest.raised(taken, marks)
-            self._note(taken, raised, before)
+            raised = self._highest.apply(taken, marks)
+            self._add_peaks(taken, raised, before)
             self._last = taken
-            if raised != taken and (before is None or _place(before) != _place(taken)):
-                raised = dataclasses.replace(raised, node=None)  # nobody knows whose it was
+            if raised != taken and (before is None or _running_in(before) != _running_in(taken)):
+                raised = dataclasses.replace(raised, node=None)  # unknown whose peak it was
             self._samples.append(raised)
             if len(self._samples) >= self._most:
-                self._samples = thinned(self._samples)
+                self._samples = thin(self._samples)
         return taken
 
     def _follow(self, running: following.Running, taken: Sample, before: Sample | None) -> None:
-        if before is not None and _place(before) == _place(taken):
+        if before is not None and _running_in(before) == _running_in(taken):
             return
         if self._spans and self._spans[-1].ended_s is None:
             last = self._spans[-1]
@@ -329,21 +324,25 @@ class Sampler:
             self._peaks.begin(taken, before)
             self._spans.append(Span(taken.node, running.kind, taken.prompt, taken.at_s))
 
-    def _note(self, taken: Sample, raised: Sample, before: Sample | None) -> None:
-        """Peaks between two looks belong to a node where it ran at both."""
-        if taken.node is not None and before is not None and _place(before) == _place(taken):
+    def _add_peaks(self, taken: Sample, raised: Sample, before: Sample | None) -> None:
+        """A peak between two samples belongs to a node that ran at both."""
+        if (
+            taken.node is not None
+            and before is not None
+            and _running_in(before) == _running_in(taken)
+        ):
             self._peaks.add(raised, taken.at_s - before.at_s)
         elif taken.node is not None:
             self._peaks.add(taken, 0.0)
 
 
-def _place(sample: Sample) -> tuple[str | None, str | None]:
+def _running_in(sample: Sample) -> tuple[str | None, str | None]:
     return sample.prompt, sample.node
 
 
-def thinned(samples: Sequence[Sample]) -> list[Sample]:
-    """The older half with at most half as many: of each four the highest in RAM and on devices."""
-    return thinning.thinned(
+def thin(samples: Sequence[Sample]) -> list[Sample]:
+    """Halve the older half: of each four keep the highest in RAM and the highest on devices."""
+    return downsample.thin(
         samples,
         lambda one: one.ram_bytes,
         lambda one: (one.device_bytes or 0, one.pinned_bytes),

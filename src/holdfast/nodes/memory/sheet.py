@@ -1,9 +1,7 @@
-"""A sheet to draw pictures on with Pillow alone: boxes, lines, text, in a light or a dark theme.
+"""`Sheet`: drawing with Pillow: boxes, lines, text, in a light or a dark theme.
 
-Covers: colours of the themes, smooth shapes, text that fits, a picture as ComfyUI's IMAGE or PNG.
-Leaves to others: what is drawn (pictures, machine).
-Promise: places and sizes are those of a sheet `LOGICAL` wide, whatever the width of the picture;
-text is in letters that Pillow's own font has, and others are replaced.
+Coordinates are those of a sheet `LOGICAL` wide, whatever the width of the picture in pixels.
+Characters that Pillow's own font lacks are replaced.
 """
 
 from __future__ import annotations
@@ -16,8 +14,8 @@ from typing import Any
 
 from holdfast.base.errors import BadInput, MissingDependency
 
-LOGICAL = 1280  # how wide a sheet is for whoever draws on it
-FINER = 2  # drawn this much larger, then reduced: Pillow's shapes have hard edges
+LOGICAL = 1280  # width of a sheet in its own units
+FINER = 2  # drawn this much larger, then reduced, for smooth edges
 THEMES = ("dark", "light")
 NARROWEST, WIDEST = 480, 2560
 _ASCII = str.maketrans(
@@ -42,7 +40,7 @@ class Theme:
     nodes: tuple[str, ...]  # of nodes, in turn
 
 
-# Of the pages of the pipeline, so that a picture and its page look alike.
+# The colours of the pipeline's pages, so that a picture and its page look alike.
 LIGHT = Theme(
     page="#f4f6f8",
     card="#ffffff",
@@ -75,41 +73,41 @@ DARK = Theme(
 )
 
 
-def theme_of(name: object) -> Theme:
+def find_theme(name: object) -> Theme:
     """The theme with this name. Raises BadInput."""
     if name not in THEMES:
         raise BadInput(f"there is no theme {name!r}", expected='"dark" or "light"')
     return DARK if name == "dark" else LIGHT
 
 
-def width_of(width: object) -> int:
-    """A width in pixels that can be drawn. Raises BadInput."""
+def check_width(width: object) -> int:
+    """Check a width in pixels and return it. Raises BadInput."""
     if isinstance(width, bool) or not isinstance(width, int) or not (NARROWEST <= width <= WIDEST):
         raise BadInput(
             f"cannot draw a picture {width!r} pixels wide",
-            expected=f"a whole number from {NARROWEST} to {WIDEST}",
+            expected=f"an integer from {NARROWEST} to {WIDEST}",
         )
     return width
 
 
-def plain(text: str) -> str:
-    """In letters that Pillow's font has; "?" for others."""
+def to_plain(text: str) -> str:
+    """Replace characters that Pillow's font lacks, by "?" if there is nothing better."""
     return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
 def is_plain(text: str) -> bool:
-    """Whether nothing of it would be lost."""
-    return plain(text) == text and text.isprintable()
+    """Whether `to_plain` would change nothing."""
+    return to_plain(text) == text and text.isprintable()
 
 
 class Sheet:
-    """A picture being drawn, `LOGICAL` wide and `height` high for whoever draws."""
+    """A picture being drawn, `logical` wide and `height` high in its own units."""
 
     def __init__(
         self, width: int, height: float, background: str, logical: float = LOGICAL
     ) -> None:
         image, draw, _ = _pillow()
-        self.width = width_of(width)
+        self.width = check_width(width)
         self._scale = FINER * width / logical
         size = (width * FINER, max(round(height * self._scale / FINER), 1) * FINER)
         self.image: Any = image.new("RGB", size, background)
@@ -156,7 +154,7 @@ class Sheet:
             x += 12
 
     def area(self, points: Sequence[Point], bottom: float, fill: str, alpha: float) -> None:
-        """What lies below a line, down to `bottom`."""
+        """Fill below a line, down to `bottom`."""
         if len(points) > 1:
             around = [(points[0][0], bottom), *points, (points[-1][0], bottom)]
             flat = [(self._at(x), self._at(y)) for x, y in around]
@@ -187,17 +185,17 @@ class Sheet:
         # Pillow's font has no bold letters: twice beside itself looks like them.
         for more in range(1 + max(round(size * self._scale / 40), 1) * bold):
             at = (self._at(x) + more, self._at(y))
-            self._draw.text(at, plain(text), font=font, fill=fill, anchor=place)
+            self._draw.text(at, to_plain(text), font=font, fill=fill, anchor=place)
 
     def length(self, text: str, size: float) -> float:
         """How wide a text is."""
-        return _font(max(round(size * self._scale), 6)).getlength(plain(text)) / self._scale
+        return _font(max(round(size * self._scale), 6)).getlength(to_plain(text)) / self._scale
 
-    def fitting(self, text: str, size: float, room: float) -> str:
-        """The text, shortened where it is wider than `room`; nothing where that says nothing."""
+    def fit_text(self, text: str, size: float, room: float) -> str:
+        """Shorten a text to the width `room`; "" if too little would be left."""
         if self.length(text, size) <= room:
             return text
-        short = plain(text)
+        short = to_plain(text)
         while short and self.length(short + "..", size) > room:
             short = short[:-1]
         return f"{short.rstrip()}.." if len(short) > 2 else ""

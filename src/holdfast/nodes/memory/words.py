@@ -1,7 +1,6 @@
-"""What the memory nodes say: a run, a report, what was freed.
+"""Texts of the memory nodes, with advice: a run, a report, what was freed.
 
-Covers: texts in English and the same as plain data.  Leaves to others: the figures.
-Promise: unknown figures are left out; every text says what to do where there is something to do.
+Unknown figures are left out.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from holdfast.base.units import format_bytes, format_seconds
 from holdfast.nodes.host.models import Model
 from holdfast.nodes.memory.freeing import Freed
 from holdfast.nodes.memory.holding import Holding, Holdings
-from holdfast.nodes.memory.recording import Recorded
+from holdfast.nodes.memory.recording import RunRecording
 from holdfast.nodes.memory.sampling import INTERVAL_S, Sample
 
 MOST_ROWS = 8
 WORTH_TELLING = 100_000  # bytes
-TIGHT = 0.9  # of a memory in use is tight
+TIGHT = 0.9  # share in use from which there is advice
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """What one node took, all its stays together."""
+class NodeRow:
+    """The memory of one node, over all its runs."""
 
     node: str
     name: str
@@ -34,10 +33,10 @@ class Row:
     above_bytes: int
 
 
-def rows(recorded: Recorded) -> list[Row]:
-    """The nodes of a run, those first that raised memory most."""
+def rows(recorded: RunRecording) -> list[NodeRow]:
+    """The nodes of a run, those that raised memory most first."""
     found = [
-        Row(
+        NodeRow(
             node=peak.node,
             name=recorded.name(peak.node),
             seconds=_seconds(recorded, peak.node),
@@ -50,22 +49,22 @@ def rows(recorded: Recorded) -> list[Row]:
     return sorted(found, key=lambda row: (-row.above_bytes, -row.seconds))
 
 
-def _seconds(recorded: Recorded, node: str) -> float:
+def _seconds(recorded: RunRecording, node: str) -> float:
     return sum((s.ended_s or s.began_s) - s.began_s for s in recorded.spans if s.node == node)
 
 
-def spent(seconds: float) -> str:
-    """A short time for people: "40 ms", "1.2 s", "4 min"."""
+def format_spent(seconds: float) -> str:
+    """Format a short time: "40 ms", "1.2 s", "4 min"."""
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else format_seconds(seconds)
 
 
 # ---- a run
 
 
-def run_text(recorded: Recorded) -> str:
+def run_text(recorded: RunRecording) -> str:
     """The peaks of a run, by node, and what to do."""
     top = recorded.peak_ram
-    lines = [f"{spent(recorded.seconds)}, {nodes_seen(recorded)}"]
+    lines = [f"{format_spent(recorded.seconds)}, {nodes_seen(recorded)}"]
     for device in recorded.devices:
         sample, count = recorded.peak_of(device)
         total = next(one.total_bytes for one in sample.devices if one.name == device)
@@ -81,49 +80,49 @@ def run_text(recorded: Recorded) -> str:
         most = row.ram_bytes if row.device_bytes is None else row.device_bytes
         lines.append(
             f"  {row.name}: +{format_bytes(row.above_bytes)} to {format_bytes(most)}, "
-            f"{spent(row.seconds)}"
+            f"{format_spent(row.seconds)}"
         )
     return "\n".join([*lines, *advice(recorded)])
 
 
-def nodes_seen(recorded: Recorded) -> str:
-    """How many nodes were seen at work: the fastest are over between two samples."""
+def nodes_seen(recorded: RunRecording) -> str:
+    """How many nodes were sampled: the fastest run between two samples."""
     count = len(recorded.peaks)
     if not count:
         return "no node was seen"
     return f"{count} node{'' if count == 1 else 's'} of more than {INTERVAL_S * 1000:.0f} ms"
 
 
-def _during(recorded: Recorded, sample: Sample) -> str:
+def _during(recorded: RunRecording, sample: Sample) -> str:
     return f", in {recorded.name(sample.node)}" if sample.node else ""
 
 
-def advice(recorded: Recorded) -> list[str]:
-    """What to do about the peaks; nothing where all is well."""
-    said = []
+def advice(recorded: RunRecording) -> list[str]:
+    """Advice on the peaks; empty if memory was not tight."""
+    found = []
     for device in recorded.devices:
         sample, count = recorded.peak_of(device)
         total = next(one.total_bytes for one in sample.devices if one.name == device)
         if count > TIGHT * total:
-            said.append(
+            found.append(
                 f"try: {device} was nearly full; Stream Model before {_at(recorded, sample)}, a "
                 "smaller picture, or VAE Decode (Tiled)"
             )
     least = min(recorded.samples, key=lambda one: one.ram_free_bytes)
     if least.ram_free_bytes < (1 - TIGHT) * (least.ram_bytes + least.ram_free_bytes):
-        said.append(
+        found.append(
             f"try: RAM was down to {format_bytes(least.ram_free_bytes)}; Free Memory between "
             "stages, or fewer models in one workflow"
         )
-    return said
+    return found
 
 
-def _at(recorded: Recorded, sample: Sample) -> str:
+def _at(recorded: RunRecording, sample: Sample) -> str:
     return recorded.name(sample.node) if sample.node else "the sampler"
 
 
-def run_settings(recorded: Recorded) -> dict[str, Any]:
-    """For the page of a run."""
+def run_settings(recorded: RunRecording) -> dict[str, Any]:
+    """The settings for the page of a run."""
     last = recorded.samples[-1]
     facts: dict[str, Any] = {"prompt": "Memory of a ComfyUI run", "prompt id": last.prompt}
     for one in last.devices:
@@ -138,7 +137,7 @@ def run_settings(recorded: Recorded) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class MemoryReport:
     """Memory at one moment and who holds it."""
 
     sample: Sample
@@ -149,8 +148,8 @@ class Report:
     holdings: Holdings
 
 
-def report_text(report: Report) -> str:
-    """A page about memory now."""
+def report_text(report: MemoryReport) -> str:
+    """Memory now and who holds it, as text."""
     lines = [*_now(report.sample), *_models(report.models), *_own(report)]
     lines += holders_text(report.holdings)
     held = report.holdings.by_device().get("cpu", 0)
@@ -192,7 +191,7 @@ def model_text(model: Model) -> str:
     return ", ".join(parts)
 
 
-def _own(report: Report) -> list[str]:
+def _own(report: MemoryReport) -> list[str]:
     lines = [
         f"Holdfast's pools on {device}: {format_bytes(used)} in use, {format_bytes(kept)} reserved"
         for device, (used, kept) in report.pools.items()
@@ -223,7 +222,7 @@ def holders_text(holdings: Holdings) -> list[str]:
     return lines
 
 
-def report_data(report: Report) -> dict[str, Any]:
+def report_data(report: MemoryReport) -> dict[str, Any]:
     """The same as plain dicts, lists and scalars."""
     from holdfast.base.codec import encode
 
@@ -249,7 +248,7 @@ def report_data(report: Report) -> dict[str, Any]:
 
 def freed_text(freed: Freed) -> str:
     """What was freed and who still holds the rest."""
-    lines = [f"freed: {format_bytes(freed.freed_bytes)} in {spent(freed.seconds)}"]
+    lines = [f"freed: {format_bytes(freed.freed_bytes)} in {format_spent(freed.seconds)}"]
     for name, count in {**freed.device_bytes, "RAM": freed.ram_bytes}.items():
         word = "less" if count >= 0 else "more"
         left = freed.device_left_bytes.get(name)
@@ -260,7 +259,7 @@ def freed_text(freed: Freed) -> str:
     if freed.tpu_bytes:
         lines.append(f"unloaded: TPU models, {format_bytes(freed.tpu_bytes)}")
     if freed.pool_bytes:
-        lines.append(f"given back by pools: {format_bytes(freed.pool_bytes)}")
+        lines.append(f"freed by pools: {format_bytes(freed.pool_bytes)}")
     if freed.later:
         lines.append("ComfyUI unloads its models when the prompt is over")
     if freed.forgets:

@@ -1,4 +1,10 @@
-"""Nodes for models that are larger than the device: stream them, and ask before if they fit."""
+"""Nodes for models that are larger than the device: Stream Model and Will It Fit.
+
+stream_model    the node Stream Model
+streaming       one network under management, for ComfyUI's patcher
+fitting         the node Will It Fit and its report
+choices         the ways to run a model, with predicted times, and the best
+"""
 
 from __future__ import annotations
 

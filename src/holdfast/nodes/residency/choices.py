@@ -1,11 +1,8 @@
-"""How a model of ComfyUI can be run on its device, how long each way takes, and the best of them.
+"""The ways to run a ComfyUI model on its device, their predicted times, and the best of them.
 
-Covers: everything on the device, Stream Model, ComfyUI's own lowvram; one direction of guidance
-after the other or both at once, as ComfyUI decides it.
-Leaves to others: what ComfyUI would do (host.fitting), following a network and timing its layers
-(residency.prediction), plans (residency.plan), the words (fitting).
-Promise: weights stay where they are and are not read. A time is predicted from layers that were
-timed, or it is None, or `least`: then nothing can be faster.
+The ways are: all on the device, Stream Model, ComfyUI's lowvram; with the directions of guidance
+batched or one by one, as ComfyUI decides it. Weights are neither moved nor read. A time is
+predicted from timed layers, or None, or a lower bound (`least`).
 """
 
 from __future__ import annotations
@@ -21,31 +18,31 @@ from holdfast.nodes.residency.streaming import pays
 from holdfast.residency import plan
 from holdfast.residency.carriers import carrier_for
 from holdfast.residency.carriers.carrier import Carrier
-from holdfast.residency.prediction.case import Ask, case_of
-from holdfast.residency.prediction.packable import Packing
-from holdfast.residency.prediction.profile import Profile, profile
-from holdfast.residency.prediction.rates import (
+from holdfast.residency.predict.case import FitRequest, make_case
+from holdfast.residency.predict.packable import Packing
+from holdfast.residency.predict.profile import Profile, profile
+from holdfast.residency.predict.rates import (
     Times,
-    collecting_later,
     device_name,
-    facts_of,
-    measured,
-    times_of,
+    get_facts,
+    measure_times,
+    pause_gc,
+    time_layers,
 )
-from holdfast.residency.prediction.shapes import Call
+from holdfast.residency.predict.shapes import ModuleCall
 
 GIB = 1 << 30
-# A pass of the CPU that seems to take longer is estimated: nobody waits minutes for an answer.
+# A pass on the CPU that would take longer is estimated, not measured.
 _MEASURED_ON_CPU_MS = 3000.0
-_AS_GOOD = 1.02  # what is simpler may take that much longer
+_AS_GOOD = 1.02  # a simpler choice may take this much longer
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One pass of a network. Without a problem nobody could follow it, and `why` says why."""
+    """One pass of a network. `problem` is None if it could not be traced, for the reason `why`."""
 
-    directions: int  # of guidance, computed at once
-    beside_bytes: int  # what is computed, and inputs
+    directions: int  # of guidance, batched
+    beside_bytes: int  # activations and inputs
     resident_ms: float | None
     before_ms: float
     problem: plan.Problem | None
@@ -55,7 +52,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A way to run the model. `least` is a time that nothing can be faster than."""
+    """A way to run the model. With `least`, `step_ms` is a lower bound."""
 
     name: str
     weights_bytes: int  # on the device
@@ -68,9 +65,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The choices that fit, the simplest first, and the best of them; None: nothing fits.
+    """The choices that fit, the simplest first, and the best; None if nothing fits.
 
-    `look` is the pass that the best choice makes, or would. `smallest_bytes` is what would do.
+    `look` is the pass of the best choice. `smallest_bytes` is the least memory that suffices.
     """
 
     device: str
@@ -84,7 +81,7 @@ class Answer:
 
     @property
     def seconds(self) -> float:
-        """For all steps; NaN where it was not predicted."""
+        """For all steps; NaN if not predicted."""
         if self.best is None or self.best.step_ms is None or self.best.least:
             return math.nan
         return self.best.step_ms * self.steps / 1000
@@ -96,7 +93,7 @@ class Answer:
 
     @property
     def budget_gb(self) -> float:
-        """What Stream Model is given then, in GiB; else 0."""
+        """The budget of Stream Model in GiB, 0 if that is not the best."""
         return self.best.weights_bytes / GIB if self.best is not None and self.stream else 0.0
 
 
@@ -106,32 +103,31 @@ def answer(
     steps: int = 20,
     cfg: float = 8.0,
     budget_bytes: int | None = None,
-    tell: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Answer:
-    """What there is to choose, and the best of it.
+    """Find the choices and the best of them.
 
-    `budget_bytes` is what the model and its computing may take; None is what ComfyUI would have.
-    `tell` is told how far it is, (done, total). Raises NotFound for a device that nobody knows, or
-    whatever `tell` raises.
+    `budget_bytes` is for the model and its computing; None is what ComfyUI would have. `progress`
+    is called with (done, total). Raises NotFound for an unknown device, or what `progress` raises.
     """
     guided = not math.isclose(cfg, 1.0)
     carrier = carrier_for(question.device)
     looks: list[Look] = []
     wanted = (2, 1) if guided else (1,)
-    with collecting_later():
+    with pause_gc():
         for number, directions in enumerate(wanted):
-            if tell is not None:
-                tell(number, len(wanted))
+            if progress is not None:
+                progress(number, len(wanted))
             looks.append(_look(question, directions, carrier))
-        link_gb_s = facts_of(carrier).rates.link_gb_s
-    if tell is not None:
-        tell(len(wanted), len(wanted))
+        link_gb_s = get_facts(carrier).rates.link_gb_s
+    if progress is not None:
+        progress(len(wanted), len(wanted))
     room = question.room if budget_bytes is None else question.room.of(budget_bytes)
     finder = _Finder(question, room, carrier, tuple(looks), guided, link_gb_s)
-    found = finder.fitting()
+    found = finder.list_fitting()
     best = _best(found)
     return Answer(
-        device=_words(carrier),
+        device=_describe(carrier),
         have_bytes=room.have_bytes,
         steps=steps,
         guided=guided,
@@ -143,7 +139,7 @@ def answer(
 
 
 def _best(found: list[Choice]) -> Choice | None:
-    """The fastest; of those about as fast the first, as where no time is known."""
+    """The first that is about as fast as the fastest; the first if no time is known."""
     times = {i: c.step_ms for i, c in enumerate(found) if c.step_ms is not None and not c.least}
     if not times:
         return found[0] if found else None
@@ -151,7 +147,7 @@ def _best(found: list[Choice]) -> Choice | None:
     return found[next(i for i, ms in times.items() if ms <= fastest * _AS_GOOD)]
 
 
-def _words(carrier: Carrier) -> str:
+def _describe(carrier: Carrier) -> str:
     name = device_name(carrier)
     return carrier.name if name in (carrier.name, "") else f"{carrier.name} ({name})"
 
@@ -162,28 +158,30 @@ def _words(carrier: Carrier) -> str:
 def _look(question: host.Question, directions: int, carrier: Carrier) -> Look:
     try:
         inputs = question.inputs(directions)
-        # As stored, in doubles of their own: the real ones may lie in memory that they share.
-        found = profile(question.network, Call("forward", inputs), lambda _, tensor: tensor.dtype)
+        # By stored dtype, on copies without data: the real weights may share memory.
+        found = profile(
+            question.network, ModuleCall("forward", inputs), lambda _, tensor: tensor.dtype
+        )
     except HoldfastError as exc:
         needs = question.needs_bytes[directions - 1]
         return Look(directions, needs, None, 0.0, None, "bound", exc.what)
     times = _times(found, carrier)
-    ask = Ask(carrier, None, None, None, False, None, None)
-    facts = facts_of(carrier)
+    ask = FitRequest(carrier, None, None, None, False, None, None)
+    facts = get_facts(carrier)
     packing = Packing.of(facts.schemes, next(question.network.parameters()).dtype)
-    case = case_of(ask, found, times, facts, packing)
+    case = make_case(ask, found, times, facts, packing)
     problem = case.problem(packed=pays(carrier))  # as Stream Model does
     whole_ms = problem.compute_ms + case.before_ms
     return Look(directions, case.beside_bytes, whole_ms, case.before_ms, problem, times.way)
 
 
 def _times(found: Profile, carrier: Carrier) -> Times:
-    """Measured also on the CPU, where that takes seconds."""
-    times = times_of(found, carrier)
+    """Times of the layers, measured on the CPU too if that takes seconds."""
+    times = time_layers(found, carrier)
     guess_ms = sum(times.layers_ms) + times.before_ms
     if times.way != "estimated" or carrier.device.type != "cpu" or guess_ms > _MEASURED_ON_CPU_MS:
         return times
-    return dataclasses.replace(measured(found, carrier), activation_bytes=None)
+    return dataclasses.replace(measure_times(found, carrier), activation_bytes=None)
 
 
 # ---- choices
@@ -191,7 +189,7 @@ def _times(found: Profile, carrier: Carrier) -> Times:
 
 @dataclass(frozen=True, slots=True)
 class _Finder:
-    """Finds the choices. `looks` are passes with both directions and with one, or with one."""
+    """Finds the choices. `looks` are the passes with two directions and with one, or only that."""
 
     question: host.Question
     room: host.Room
@@ -202,11 +200,11 @@ class _Finder:
 
     @property
     def _in_host_memory(self) -> bool:
-        """Whether the host computes: then there is no link, and nothing to stream."""
+        """Whether the host computes: then there is nothing to stream."""
         return self.carrier.name.partition(":")[0] == "cpu"
 
-    def fitting(self) -> list[Choice]:
-        """Those that fit, the simplest first."""
+    def list_fitting(self) -> list[Choice]:
+        """The choices that fit, the simplest first."""
         return [c for c in self._choices() if c.peak_bytes <= self.room.have_bytes]
 
     def _choices(self) -> Iterator[Choice]:
@@ -217,10 +215,10 @@ class _Finder:
             return
         if weights <= kept:
             yield self._whole()
-            # It could leave room for others; how much that costs is worth knowing.
-            yield from self._streamed("Stream Model, half of it", weights // 2)
+            # Shows what it would cost to leave room for others.
+            yield from self._best_stream("Stream Model, half of it", weights // 2)
             return
-        yield from self._streamed("Stream Model", weights)
+        yield from self._best_stream("Stream Model", weights)
         if kept > 0:
             yield self._lowvram(kept)
 
@@ -229,7 +227,7 @@ class _Finder:
         return 2 // look.directions if self.guided else 1
 
     def _usual(self, weights_bytes: int) -> Look:
-        """The pass that ComfyUI makes with that much of the weights on the device."""
+        """The pass that ComfyUI makes with `weights_bytes` on the device."""
         taken = 0 if self._in_host_memory else weights_bytes
         at_once = host.AT_ONCE * self.question.needs_bytes[1] < self.room.free_bytes - taken
         return self.looks[0 if at_once else -1]
@@ -242,7 +240,7 @@ class _Finder:
         return Choice(name, weights, weights + look.beside_bytes, ms, False, False, look)
 
     def _lowvram(self, kept: int) -> Choice:
-        """ComfyUI's own: what is not kept crosses the link in each pass, beside computing."""
+        """ComfyUI's lowvram: in each pass the rest is copied while computing."""
         look = self._usual(kept)
         link_ms = self._link_ms(self.question.weight_bytes - kept)
         ms = max(look.resident_ms or 0.0, link_ms) * self._passes(look)
@@ -250,15 +248,15 @@ class _Finder:
         peak = kept + look.beside_bytes + largest
         return Choice("ComfyUI's lowvram", kept, peak, ms, True, False, look)
 
-    def _streamed(self, name: str, most_bytes: int) -> Iterator[Choice]:
-        """The faster way of streaming with at most that much of the device, if there is one."""
+    def _best_stream(self, name: str, most_bytes: int) -> Iterator[Choice]:
+        """The fastest way to stream with at most `most_bytes` on the device, if any."""
         found = [self._stream(name, look, most_bytes) for look in self.looks]
         ways = [choice for choice in found if choice is not None]
         if ways:
             yield min(ways, key=lambda choice: choice.step_ms or 0.0)
 
     def _stream(self, name: str, look: Look, most_bytes: int) -> Choice | None:
-        allowed = min(most_bytes, _rounded(self._left_bytes(look)))
+        allowed = min(most_bytes, _round_down(self._left_bytes(look)))
         if allowed <= 0:
             return None
         if look.problem is None:
@@ -273,10 +271,10 @@ class _Finder:
         return Choice(name, allowed, peak, ms * self._passes(look), least, True, look)
 
     def _left_bytes(self, look: Look) -> int:
-        """What is left for weights beside that pass."""
+        """Bytes left for weights next to a pass."""
         left = self.room.have_bytes - look.beside_bytes
         left -= self.carrier.slack_bytes(self.room.have_bytes)
-        if look.directions == 2:  # else ComfyUI would compute one after the other
+        if look.directions == 2:  # else ComfyUI would not batch them
             at_once = int(host.AT_ONCE * self.question.needs_bytes[1])
             left = min(left, self.room.free_bytes - at_once - 1)
         return left
@@ -285,15 +283,15 @@ class _Finder:
         return max(0, count) / self.link_gb_s / 1e6
 
     def smallest_bytes(self) -> int | None:
-        """What would do, with Stream Model; None where nobody knows."""
+        """The least memory that is enough, with Stream Model; None if unknown."""
         look = self.looks[-1]
         if self._in_host_memory:
             return self.question.weight_bytes + look.beside_bytes
         if look.problem is None:
             return None
-        return plan.smallest_bytes(look.problem) + look.beside_bytes
+        return plan.find_smallest_bytes(look.problem) + look.beside_bytes
 
 
-def _rounded(count: int) -> int:
-    """Down to a hundredth of a GiB, as a person would write it; small ones stay as they are."""
+def _round_down(count: int) -> int:
+    """Round down to a hundredth of a GiB; less than a tenth stays as it is."""
     return int(math.floor(count / GIB * 100) / 100 * GIB) if count >= GIB // 10 else count

@@ -1,10 +1,6 @@
 """The node Will It Fit: yes or no, how long, and the best setting, before anything is loaded.
 
-Covers: the node, its inputs and outputs, the report.
-Leaves to others: the choices and their times (choices), what ComfyUI would do
-(host.fitting).
-Promise: the model is passed on as it came. Bytes are GiB of 2**30, as in Stream Model; what is not
-known is NaN or said so, never a number.
+The model is passed on unchanged. GiB are 2**30 bytes, as in Stream Model; unknown times are NaN.
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from holdfast.base.errors import BadInput
 from holdfast.nodes.host import fitting as host
 from holdfast.nodes.host import running
-from holdfast.nodes.refusing import shown, unlinked
+from holdfast.nodes.refusing import check_linked, format_value
 
 if TYPE_CHECKING:
     from holdfast.nodes.residency.choices import Answer, Choice
@@ -36,7 +32,7 @@ _WAYS = {
 
 
 class HoldfastWillItFit:
-    """Says before sampling whether a model fits, how long it takes, and what is best."""
+    """Tells before sampling whether a model fits, how long it takes, and the best setting."""
 
     CATEGORY = CATEGORY
     RETURN_TYPES: ClassVar[tuple[str, ...]] = (
@@ -130,7 +126,7 @@ class HoldfastWillItFit:
         except BadInput as exc:
             return str(exc)
         sockets = {"model": model, "latent_image": latent_image, "positive": positive, "vae": vae}
-        return unlinked(cls, **sockets)
+        return check_linked(cls, **sockets)
 
     @classmethod
     def IS_CHANGED(cls, budget_gb: float = 0.0, **_: Any) -> str | float:
@@ -158,7 +154,9 @@ class HoldfastWillItFit:
         from holdfast.nodes.residency.choices import answer  # needs torch
 
         budget = int(budget_gb * GIB) or None
-        found = answer(question, steps=steps, cfg=cfg, budget_bytes=budget, tell=running.progress())
+        found = answer(
+            question, steps=steps, cfg=cfg, budget_bytes=budget, progress=running.progress()
+        )
         text = report(question, found)
         running.text(text)
         best = found.best is not None
@@ -170,8 +168,8 @@ def _check(name: str, value: object, least: float, most: float, whole: bool = Fa
     number = value if isinstance(value, int) or (isinstance(value, float) and not whole) else None
     if number is None or isinstance(value, bool) or not least <= number <= most:
         raise BadInput(
-            f"cannot use {name}={shown(value)}",
-            expected=f"a {'whole ' if whole else ''}number from {least:g} to {most:g}",
+            f"cannot use {name}={format_value(value)}",
+            expected=f"{'an integer' if whole else 'a number'} from {least:g} to {most:g}",
         )
 
 
@@ -179,7 +177,7 @@ def _check(name: str, value: object, least: float, most: float, whole: bool = Fa
 
 
 def report(question: host.Question, found: Answer) -> str:
-    """Everything in words: yes or no first, the best setting in one line last."""
+    """The report: yes or no in the first line, the best setting in the last."""
     lines = [_verdict(question, found), *_memory(question, found), *_time(found)]
     lines += _decoding(question, found)
     lines += _table(found)
@@ -190,7 +188,7 @@ def report(question: host.Question, found: Answer) -> str:
 
 def _verdict(question: host.Question, found: Answer) -> str:
     what = f"{question.name} on {found.device}"
-    have = gib(found.have_bytes)
+    have = format_gib(found.have_bytes)
     if found.best is None:
         host_memory = found.device.startswith("cpu")  # nothing to stream from
         return f"NO: {what} does not fit into {have}{'' if host_memory else ', not even streamed'}"
@@ -208,11 +206,11 @@ def _memory(question: host.Question, found: Answer) -> list[str]:
     followed = look.problem is not None
     how = "by following it" if followed else "by ComfyUI's estimate"
     estimate = question.needs_bytes[look.directions - 1]
-    own = f"; ComfyUI's estimate is {gib(estimate)}" if followed else ""
+    own = f"; ComfyUI's estimate is {format_gib(estimate)}" if followed else ""
     whole = weights + look.beside_bytes
     return [
-        f"memory: {gib(whole)} whole = weights {gib(weights)} + computing {gib(look.beside_bytes)} "
-        f"({how}{own})",
+        f"memory: {format_gib(whole)} whole = weights {format_gib(weights)} + "
+        f"computing {format_gib(look.beside_bytes)} ({how}{own})",
         *_peak(found, whole),
     ]
 
@@ -220,7 +218,7 @@ def _memory(question: host.Question, found: Answer) -> list[str]:
 def _peak(found: Answer, whole_bytes: int) -> list[str]:
     if found.best is None or found.best.peak_bytes == whole_bytes:
         return []
-    return [f"peak: {gib(found.best.peak_bytes)} with the best setting"]
+    return [f"peak: {format_gib(found.best.peak_bytes)} with the best setting"]
 
 
 def _time(found: Answer) -> list[str]:
@@ -233,11 +231,11 @@ def _time(found: Answer) -> list[str]:
     if best is None or best.step_ms is None:
         return []
     if best.least:
-        return [f"time: {duration(best.step_ms)} a step at least"]
+        return [f"time: {format_duration(best.step_ms)} a step at least"]
     calls = _calls(found, best)
-    total = duration(best.step_ms * found.steps)
+    total = format_duration(best.step_ms * found.steps)
     return [
-        f"time: {duration(best.step_ms)} a step, {total} for {found.steps} "
+        f"time: {format_duration(best.step_ms)} a step, {total} for {found.steps} "
         f"{'step' if found.steps == 1 else 'steps'} ({calls}; {_WAYS[best.look.way]})"
     ]
 
@@ -255,7 +253,7 @@ def _decoding(question: host.Question, found: Answer) -> list[str]:
         return []
     fits = question.decode_bytes <= found.have_bytes
     then = "fits" if fits else "does not fit; ComfyUI decodes in tiles then"
-    return [f"decoding: {gib(question.decode_bytes)} by ComfyUI's estimate: {then}"]
+    return [f"decoding: {format_gib(question.decode_bytes)} by ComfyUI's estimate: {then}"]
 
 
 def _table(found: Answer) -> list[str]:
@@ -265,9 +263,17 @@ def _table(found: Answer) -> list[str]:
     for choice in found.choices:
         at_least = ">= " if choice.least else ""
         ms = choice.step_ms
-        step = "?" if ms is None else at_least + duration(ms)
-        total = "?" if ms is None else at_least + duration(ms * found.steps)
-        rows.append((choice.name, gib(choice.weights_bytes), gib(choice.peak_bytes), step, total))
+        step = "?" if ms is None else at_least + format_duration(ms)
+        total = "?" if ms is None else at_least + format_duration(ms * found.steps)
+        rows.append(
+            (
+                choice.name,
+                format_gib(choice.weights_bytes),
+                format_gib(choice.peak_bytes),
+                step,
+                total,
+            )
+        )
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return [
         "  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
@@ -278,7 +284,7 @@ def _table(found: Answer) -> list[str]:
 def _advice(question: host.Question, found: Answer) -> str:
     if found.best is None:
         least = found.smallest_bytes
-        more = "" if least is None else f" or {gib(least)} of memory"
+        more = "" if least is None else f" or {format_gib(least)} of memory"
         return f"a smaller latent, fewer at once{more}"
     if found.best.stream:
         return f"Stream Model with budget_gb {found.budget_gb:.{_digits(found.budget_gb)}f}"
@@ -288,19 +294,19 @@ def _advice(question: host.Question, found: Answer) -> str:
 
 
 def _digits(value: float) -> int:
-    """So many that a small budget is not written as nothing."""
+    """Decimals, so that a small budget is not shown as 0."""
     return 2 if value >= 0.1 else 6
 
 
-def gib(count: int) -> str:
-    """Bytes for a person who thinks in GiB; MiB below a tenth of one."""
+def format_gib(count: int) -> str:
+    """Format bytes in GiB, below a tenth in MiB."""
     if count >= GIB // 10:
         return f"{count / GIB:.2f} GiB"
     return f"{count / (1 << 20):.1f} MiB"
 
 
-def duration(milliseconds: float) -> str:
-    """With three digits that count, in minutes from two on."""
+def format_duration(milliseconds: float) -> str:
+    """Format a time with three significant digits; from two minutes on in minutes."""
     if milliseconds >= 120_000:
         minutes, rest = divmod(round(milliseconds / 1000), 60)
         return f"{minutes} min {rest} s"

@@ -1,7 +1,4 @@
-"""Stream Model: a model of ComfyUI whose weights stream.
-
-Covers: the node, its inputs.  Leaves to others: streaming (streaming, host.patcher).
-"""
+"""The node Stream Model."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import math
 from typing import Any, ClassVar
 
 from holdfast.base.errors import BadInput
-from holdfast.nodes.refusing import shown, unlinked
+from holdfast.nodes.refusing import check_linked, format_value
 
 CATEGORY = "Holdfast"
 GIB = 1 << 30
@@ -17,7 +14,7 @@ MOST_GB = 4096.0
 
 
 class HoldfastStreamModel:
-    """A model of ComfyUI whose weights come over the link while the layers before them compute."""
+    """A model whose weights are copied to the device while earlier layers compute."""
 
     CATEGORY = CATEGORY
     RETURN_TYPES: ClassVar[tuple[str, ...]] = ("MODEL",)
@@ -33,7 +30,7 @@ class HoldfastStreamModel:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, dict[str, tuple[str, dict[str, Any]]]]:
-        """The model and what its weights may take."""
+        """The model and the budget of its weights."""
         model = {"tooltip": "A model of ComfyUI's own loaders, such as Load Checkpoint."}
         budget = {
             "default": 0.0,
@@ -59,16 +56,16 @@ class HoldfastStreamModel:
 
     @classmethod
     def VALIDATE_INPUTS(cls, model: object = None, budget_gb: object = None) -> bool | str:
-        """A value of a workflow file is no model; a budget is a number, which NaN is not."""
+        """Reject a value in place of the model, and a bad budget."""
         try:
-            if budget_gb is not None:  # None: linked
+            if budget_gb is not None:  # None if linked
                 _budget(budget_gb)
         except BadInput as exc:
             return str(exc)
-        return unlinked(cls, model=model)
+        return check_linked(cls, model=model)
 
     def stream(self, model: Any, budget_gb: float = 0.0, pack: bool = True) -> tuple[Any]:
-        """(model,). Nothing is moved here. Raises BadInput, Unsupported."""
+        """(model,). Moves nothing yet. Raises BadInput, Unsupported."""
         budget = _budget(budget_gb)
         if not hasattr(model, "clone") or not hasattr(model, "load_device"):
             raise BadInput(
@@ -76,17 +73,17 @@ class HoldfastStreamModel:
                 expected="a MODEL of ComfyUI",
                 hint="in plain Python: holdfast.residency.manage(module, budget=…)",
             )
-        from holdfast.nodes.host.patcher import streamed  # needs ComfyUI
+        from holdfast.nodes.host.patcher import make_streamed  # needs ComfyUI
 
-        return (streamed(model, budget, bool(pack)),)
+        return (make_streamed(model, budget, bool(pack)),)
 
 
 def _budget(budget_gb: Any) -> int | None:
-    """In bytes; None for ComfyUI's own choice."""
+    """The budget in bytes; None for ComfyUI's own choice."""
     known = isinstance(budget_gb, int | float) and not isinstance(budget_gb, bool)
     if not known or not math.isfinite(budget_gb) or not 0 <= budget_gb <= MOST_GB:
         raise BadInput(
-            f"cannot give {shown(budget_gb)} GiB to the weights of a model",
+            f"cannot give {format_value(budget_gb)} GiB to the weights of a model",
             expected=f"a number from 0 (ComfyUI's own choice) to {MOST_GB:g}",
         )
     return int(budget_gb * GIB) or None

@@ -1,9 +1,7 @@
-"""A network of ComfyUI whose weights stream: taken into management, granted memory, given back.
+"""`Streaming`: one network of ComfyUI under `residency.manage`, with a memory grant.
 
-Covers: one network at a time, what it may hold on the device, letting it go for good.
-Leaves to others: deciding and moving (holdfast.residency), ComfyUI's side (host.patcher).
-Promise: whatever others do to the network, it is whole: who moves it to the CPU, as ComfyUI does
-before it loads it in its own way, gets it back as it was.
+Moving the network to the CPU, as ComfyUI does before it loads it in its own way, ends the streaming
+and restores the network.
 """
 
 from __future__ import annotations
@@ -17,21 +15,21 @@ from torch import nn
 
 from holdfast.residency import manage
 from holdfast.residency.carriers import carrier_for
-from holdfast.residency.group import Group
+from holdfast.residency.managed.group import Group
 from holdfast.residency.packing.pack import decoder
 
 Progress = Callable[[int, int], None]
 
 
 def pays(carrier: Any) -> bool:
-    """Whether packed weights are faster there: over a link, and unpacked by kernels of its own."""
+    """Whether packed weights are faster on that device: CUDA, with Triton kernels to unpack."""
     return carrier.device.type == "cuda" and decoder(carrier.device).way == "triton"
 
 
 class Streaming:
     """The weights of one network, streamed to one device.
 
-    `version` tells which patches are merged into them.
+    `version` identifies the patches merged into them.
     """
 
     def __init__(self, version: object, carrier: Any, pack: bool) -> None:
@@ -40,7 +38,7 @@ class Streaming:
         self._group = Group(carrier, None)
         self._managed: Any = None
         self._finalizer: Any = None
-        self._reading: Any = None
+        self._hook: Any = None
 
     @classmethod
     def begin(
@@ -54,9 +52,9 @@ class Streaming:
         pack: bool,
         progress: Progress | None = None,
     ) -> Streaming:
-        """Take a network over, for as long as `owner` lives, the module around it.
+        """Manage a network as long as `owner`, the module around it, lives.
 
-        Raises whatever `progress` raises; the network is whole then.
+        Raises what `progress` raises; the network is unchanged then.
         """
         carrier = carrier_for(device)
         made = cls(version, carrier, pack)
@@ -68,16 +66,16 @@ class Streaming:
             network,
             group=made._group,
             entries=("forward",),
-            bring_inputs=False,  # ComfyUI does, and its options are shared with others
+            bring_inputs=False,  # ComfyUI moves them, and shares its options with others
             pack="auto" if packs else False,
             progress=progress,
         )
-        managed.progress = None  # later passes have a bar of their own
+        managed.schedule.progress = None  # later passes have their own progress bar
         made._managed = managed
         managed.when_left = made.end
         if managed.packed:
-            made._reading = owner.register_state_dict_pre_hook(made._read)
-        made._finalizer = weakref.finalize(owner, _drop, managed, made._reading)
+            made._hook = owner.register_state_dict_pre_hook(made._end_for_state_dict)
+        made._finalizer = weakref.finalize(owner, _drop, managed, made._hook)
         made._finalizer.atexit = False  # the device may be gone by then
         return made
 
@@ -88,26 +86,26 @@ class Streaming:
 
     @property
     def held_bytes(self) -> int:
-        """What its weights take on the device now."""
-        managed = self._managed  # the panel asks from another thread
+        """Bytes of its weights on the device now."""
+        managed = self._managed  # the panel calls this from another thread
         return 0 if managed is None else managed.held_bytes
 
     @property
     def weight_bytes(self) -> int:
-        """All its weights."""
+        """Bytes of all its weights."""
         return 0 if self._managed is None else self._managed.weight_bytes
 
     @property
     def managed(self) -> Any:
-        """Who manages it; None when it is over."""
+        """The manager of the network; None after `end`."""
         return self._managed
 
     def grant(self, granted_bytes: int | None) -> None:
-        """What its weights may take on the device from the next pass on."""
+        """Set the bytes for its weights on the device from the next pass on."""
         self._group.grant(granted_bytes)
 
     def leave(self) -> int:
-        """Leave the device until the next pass; the bytes that are free now."""
+        """Leave the device until the next pass; returns the bytes freed."""
         held = self.held_bytes
         if self._managed is not None:
             self._managed.let_go("ComfyUI needs the memory")
@@ -115,28 +113,27 @@ class Streaming:
         return held
 
     def end(self) -> None:
-        """Give the network back as it was."""
+        """End the streaming and restore the network."""
         managed, self._managed = self._managed, None
         if managed is not None:
             self._finalizer.detach()
-            _stop(self._reading)
+            _remove_hook(self._hook)
             managed.release()
 
-    def _read(self, *_: Any) -> None:
-        """Somebody asks the owner for all weights, to patch or merge them: they are unpacked in
-        their places.
+    def _end_for_state_dict(self, *_: Any) -> None:
+        """End the streaming when the owner's state_dict is read, to patch or merge weights.
 
-        ComfyUI reads parameters directly after that, and packed ones have no values to be read.
-        Who asks the network itself, as a Control-LoRA does while it is sampled, is given values.
+        ComfyUI reads the parameters directly after that, and packed ones hold no values. The
+        state_dict of the network itself, which a Control-LoRA reads while sampling, has values.
         """
         if self._managed is not None and not self._managed.running:
             self.end()
 
 
 def _renew_parameters(network: nn.Module) -> None:
-    """New parameters over the same memory.
+    """Replace the parameters by new ones over the same memory.
 
-    Packing takes the values out of them, and others may keep the old ones: a merge of models does.
+    Packing empties them, and others may hold the old ones: a merge of models does.
     """
     renewed: dict[int, nn.Parameter] = {}
     for part in network.modules():
@@ -148,12 +145,12 @@ def _renew_parameters(network: nn.Module) -> None:
             part._parameters[name] = renewed[id(old)]
 
 
-def _stop(reading: Any) -> None:
-    if reading is not None:
-        reading.remove()
+def _remove_hook(hook: Any) -> None:
+    if hook is not None:
+        hook.remove()
 
 
-def _drop(managed: Any, reading: Any) -> None:
-    """Nobody will run the network again."""
-    _stop(reading)
+def _drop(managed: Any, hook: Any) -> None:
+    """Abandon a network that will not run again."""
+    _remove_hook(hook)
     managed.abandon()

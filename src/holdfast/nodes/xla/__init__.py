@@ -1,4 +1,11 @@
-"""Nodes for FLUX and Wan on XLA: TPUs, GPUs, CPUs."""
+"""Nodes for FLUX and Wan through XLA, on TPUs, GPUs and CPUs.
+
+nodes           the eight node classes
+inputs          their inputs: types, defaults, limits, tooltips
+models          finds, loads and keeps the one model that the nodes share
+sockets         CONDITIONING, LATENT and IMAGE to and from the stages of a pipeline
+steps           progress and previews while a sampler runs
+"""
 
 from __future__ import annotations
 
@@ -14,7 +21,7 @@ from holdfast.nodes.xla.nodes import (
     WanTPUSampler,
     WanTPUTextEncoder,
     WanTPUVAEDecoder,
-    loaded,
+    list_loaded,
     unload,
 )
 
@@ -30,6 +37,6 @@ __all__ = [
     "WanTPUSampler",
     "WanTPUTextEncoder",
     "WanTPUVAEDecoder",
-    "loaded",
+    "list_loaded",
     "unload",
 ]

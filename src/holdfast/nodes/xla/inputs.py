@@ -1,7 +1,4 @@
-"""The inputs of the TPU nodes: types, defaults, limits and tooltips.
-
-Leaves to others: what becomes of them (xla). Promise: nothing is looked up; the lists are fixed.
-"""
+"""The inputs of the TPU nodes: types, defaults, limits and tooltips."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from typing import Any, TypeAlias
 from holdfast.nodes.xla.models import AUTO, DEVICES
 
 Input: TypeAlias = tuple[str, dict[str, Any]]
-Inputs: TypeAlias = dict[str, dict[str, Any]]
 
 _PROMPT = {"flux": "a handwritten seven", "wan": "a handwritten seven moving right"}
 
@@ -41,12 +37,12 @@ def prompt(family: str) -> Input:
     return "STRING", options | {"tooltip": "What to draw."}
 
 
-def _whole(default: int, most: int, tooltip: str, **more: Any) -> Input:
+def _integer(default: int, most: int, tooltip: str, **more: Any) -> Input:
     return "INT", {"default": default, "min": 0, "max": most, "tooltip": tooltip, **more}
 
 
 def sampling(family: str) -> dict[str, Any]:
-    """How to draw; 0, and a guidance of -1, leave it to the model."""
+    """Inputs of a sampler; 0, and a guidance of -1, mean the model's default."""
     own = "what FluxGuidance says, else the model's own" if family == "flux" else "the model's own"
     guidance = {
         "default": -1.0,
@@ -55,14 +51,16 @@ def sampling(family: str) -> dict[str, Any]:
         "step": 0.1,
         "tooltip": f"How closely the prompt is followed. -1: {own}.",
     }
-    frames = _whole(0, 10_000, "Frames of the video: 1 more than a multiple of 4. 0: the model's.")
+    frames = _integer(
+        0, 10_000, "Frames of the video: 1 more than a multiple of 4. 0: the model's."
+    )
     return {
-        "height": _whole(0, 8192, "Height in pixels. 0: the model's own.", step=8),
-        "width": _whole(0, 8192, "Width in pixels. 0: the model's own.", step=8),
+        "height": _integer(0, 8192, "Height in pixels. 0: the model's own.", step=8),
+        "width": _integer(0, 8192, "Width in pixels. 0: the model's own.", step=8),
         **({"num_frames": frames} if family == "wan" else {}),
-        "steps": _whole(0, 1000, "Steps from noise to picture. 0: the model's own."),
+        "steps": _integer(0, 1000, "Steps from noise to picture. 0: the model's own."),
         "guidance": ("FLOAT", guidance),
-        "seed": _whole(
+        "seed": _integer(
             *(42, 2**63 - 1, "Where the noise begins: the same seed draws the same again."),
             control_after_generate=True,
         ),

@@ -1,11 +1,8 @@
-"""The model that the TPU nodes share: finding it, loading it once, letting go of it.
+"""The one model that the TPU nodes share: find its files, load it, keep it, unload it.
 
-Covers: which files a `model_id` means, whether they have changed, the one model that is kept, what
-a stage stumbles over in Holdfast's words.
-Leaves to others: loading and drawing (pipeline), ComfyUI's folders (host).
-Promise: inside of ComfyUI a `model_id` reads nothing but built-in models, ComfyUI's own folders of
-models and the hub; in plain Python it may be any path. A model whose files have changed is loaded
-anew. Nobody unloads a model that is at work.
+In ComfyUI a `model_id` can only be a built-in model, a path in ComfyUI's model folders or a hub id;
+in plain Python any path. A model whose files changed is loaded again. A model in use is not
+unloaded.
 """
 
 from __future__ import annotations
@@ -26,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 from holdfast.base.errors import BadInput, HoldfastError, NotFound, OutOfMemory, Unsupported
 from holdfast.base.units import format_bytes
 from holdfast.nodes import host
-from holdfast.nodes.xla.sockets import Layout
+from holdfast.nodes.xla.sockets import LatentLayout
 
 if TYPE_CHECKING:
     from holdfast.pipeline import Event, Pipeline, Settings
 
-# What the nodes offer, and what holdfast.pipeline calls it.
+# Choices of the nodes, and the device in holdfast.pipeline.
 DEVICES = {
     "auto (TPU, GPU or CPU)": "xla",
     "auto, text encoder on CPU": "text=cpu,denoise=xla,decode=xla",
@@ -43,7 +40,7 @@ AUTO = next(iter(DEVICES))
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _LONGEST = 1000
 _MOST_FILES = 10_000
-# How often the features of each pixel are there at once while a picture is decoded: as measured.
+# Copies of the features of each pixel at the peak of decoding, as measured.
 _DECODING = 9
 _ALLOWED = "a built-in model, a folder or file in ComfyUI's models folder, or a hub id"
 _ADVICE = "tiny-flux or tiny-wan, a name such as FLUX.1-dev in models/diffusers"
@@ -53,28 +50,28 @@ _ADVICE = "tiny-flux or tiny-wan, a name such as FLUX.1-dev in models/diffusers"
 
 
 def find(model_id: str) -> str:
-    """What `Pipeline.load` is to load for a name from a workflow.
+    """Resolve a name from a workflow to what `Pipeline.load` takes.
 
-    Raises BadInput for a path that leads out of ComfyUI's folders, NotFound for what is nothing.
+    Raises BadInput for a path outside of ComfyUI's folders, NotFound for an unknown model.
     """
     from holdfast.pipeline import built_in
 
     name = model_id.strip() if isinstance(model_id, str) else ""
     if not name or len(name) > _LONGEST or not name.isprintable():
-        raise BadInput(f"cannot use model_id={_short(model_id)}", expected=_ALLOWED, hint=_ADVICE)
+        raise BadInput(f"cannot use model_id={_quote(model_id)}", expected=_ALLOWED, hint=_ADVICE)
     roots = host.model_roots()
     if name in built_in() or roots is None:
         return name
-    inside = _inside(name, roots)
+    inside = _find_inside(name, roots)
     if inside is not None:
         return str(inside)
     if _HUB_ID.fullmatch(name) and not Path(name).exists():  # else the path would be taken
         return name
-    raise NotFound(f"cannot find model {_short(name)}", expected=_ALLOWED, hint=_ADVICE)
+    raise NotFound(f"cannot find model {_quote(name)}", expected=_ALLOWED, hint=_ADVICE)
 
 
 def refusal(model_id: object) -> str | None:
-    """Why a `model_id` will not do, in three parts; None where `find` has no objection."""
+    """The error text of `find` for a `model_id`; None if it is fine."""
     try:
         find(str(model_id))
     except HoldfastError as exc:
@@ -83,11 +80,11 @@ def refusal(model_id: object) -> str | None:
 
 
 def fingerprint(model_id: str) -> str:
-    """Another text when a file of the model has another size or time; needs no network.
+    """A hash that changes with the size or time of a file of the model; needs no network.
 
     Raises what `find` raises.
     """
-    from holdfast.pipeline.sources import BUILT_IN
+    from holdfast.pipeline.model.sources import BUILT_IN
 
     found = find(model_id)
     built_in = BUILT_IN / found
@@ -98,17 +95,17 @@ def fingerprint(model_id: str) -> str:
     return digest.hexdigest()
 
 
-def _inside(name: str, roots: tuple[Path, ...]) -> Path | None:
-    """The file or folder of that name below one of ComfyUI's folders, if it is there.
+def _find_inside(name: str, roots: tuple[Path, ...]) -> Path | None:
+    """The file or folder called `name` below one of ComfyUI's folders, or None.
 
-    Links that somebody has put into these folders are followed; the name itself leads nowhere else.
+    Links in these folders are followed, but the name itself must not lead out of them.
     """
     path = PurePosixPath(name.replace("\\", "/"))
     below = [root for root in roots if Path(name).is_relative_to(root)]
     outside = path.is_absolute() or Path(name).is_absolute() or Path(name).drive
     if ".." in path.parts or name.startswith("~") or (outside and not below):
         raise BadInput(
-            f"cannot load model {_short(name)}: it is outside of ComfyUI's models folders",
+            f"cannot load model {_quote(name)}: it is outside of ComfyUI's models folders",
             expected=_ALLOWED,
             hint="a link to it in models/diffusers, or extra_model_paths.yaml",
         )
@@ -123,7 +120,7 @@ def _files(path: Path) -> Iterator[tuple[str, int, int]]:
     count = 0
     for folder, _, names in os.walk(path) if path.is_dir() else ():
         for name in names:
-            with contextlib.suppress(OSError):  # a link to nothing, or gone meanwhile
+            with contextlib.suppress(OSError):  # a broken link, or gone meanwhile
                 stat = Path(folder, name).stat()
                 yield str(Path(folder, name)), stat.st_size, stat.st_mtime_ns
             count += 1
@@ -131,43 +128,43 @@ def _files(path: Path) -> Iterator[tuple[str, int, int]]:
                 return
 
 
-def _short(name: object) -> str:
+def _quote(name: object) -> str:
     shown = repr(name)
     return shown if len(shown) <= 200 else f"{shown[:197]}…{shown[-1]}"
 
 
-# ---- the one that is kept
+# ---- the shared model
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
-    """A loaded model. `size_bytes` is what its weights take, on all devices together."""
+class LoadedModel:
+    """A loaded model. `size_bytes` are its weights on all devices together."""
 
     model_id: str
     device: str
     fingerprint: str
     pipe: Pipeline = field(repr=False)
-    layout: Layout
+    layout: LatentLayout
     size_bytes: int
 
 
 class Models:
-    """A place for one model, so that nodes in a row need not load it again.
+    """Holds one model, so that several nodes need not load it again.
 
-    It stays for as long as a node that has used it: ComfyUI forgets its nodes when they are not in
-    the workflow any more, and when it is told to free model and node cache.
+    It stays as long as a node object that used it: ComfyUI drops node objects that are no longer in
+    the workflow, and all of them on "free model and node cache".
     """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()  # held while a node works
-        self.held: Held | None = None
+        self.lock = threading.RLock()  # held while a node uses the model
+        self.held: LoadedModel | None = None
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def get(self, user: object, model_id: str, device: str, family: str) -> Held:
-        """The model, loaded where it is another one or its files have changed."""
+    def get(self, user: object, model_id: str, device: str, family: str) -> LoadedModel:
+        """The model, loaded if it is another one or its files changed."""
         if user not in self._users:
             self._users.add(user)
-            weakref.finalize(user, self._left).atexit = False
+            weakref.finalize(user, self._unload_if_unused).atexit = False
         wanted = (model_id, device, fingerprint(model_id))
         with self.lock:
             held = self.held
@@ -178,9 +175,9 @@ class Models:
             return held
 
     def unload(self) -> int | None:
-        """Let go of the model; what its weights took, None where there was no model.
+        """Unload the model; returns the bytes of its weights, None if there was none.
 
-        Waits for a node that works with it.
+        Waits for a node that uses it.
         """
         with self.lock:
             held, self.held = self.held, None
@@ -189,9 +186,9 @@ class Models:
             held.pipe.unload()
             return held.size_bytes
 
-    def _left(self) -> None:
-        """A node is gone. In plain Python, where nodes come and go, the model stays."""
-        used = any(True for _ in self._users)  # its length still counts the one that goes
+    def _unload_if_unused(self) -> None:
+        """Unload when the last node object is gone; in plain Python the model stays."""
+        used = any(True for _ in self._users)  # len() still counts the object that goes
         if used or host.model_roots() is None or not self.lock.acquire(blocking=False):
             return
         try:
@@ -200,26 +197,26 @@ class Models:
             self.lock.release()
 
 
-def _load(model_id: str, device: str, print_: str, family: str) -> Held:
+def _load(model_id: str, device: str, print_: str, family: str) -> LoadedModel:
     from holdfast.pipeline import Pipeline
 
-    listen = loading_shown()
+    listen = make_load_listener()
     if host.model_roots() is not None:
-        # JAX would take three quarters of a GPU for itself when it starts, beside ComfyUI.
+        # Else JAX would reserve three quarters of the GPU at start.
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    with _plain_torch(), _passing_stops():
+    with _plain_torch(), _unwrap_stops():
         prepared = Pipeline.prepare(find(model_id), DEVICES.get(device, device), progress=listen)
         _refuse_family(model_id, prepared.source.family, family)
         pipe = prepared.load(listen)
     dtypes, elements = pipe.placement.dtypes, pipe.source.elements()
     size = sum(count * dtypes[name].itemsize for name, count in elements.items() if name in dtypes)
-    return Held(model_id, device, print_, pipe, Layout.of(pipe), size)
+    return LoadedModel(model_id, device, print_, pipe, LatentLayout.of(pipe), size)
 
 
-def refuse_size(held: Held, settings: Settings) -> None:
-    """Raise OutOfMemory for a picture that no decoder could make in what is free, before it tries.
+def refuse_size(held: LoadedModel, settings: Settings) -> None:
+    """Raise OutOfMemory for a picture that cannot be decoded in free memory.
 
-    Videos come frame by frame.
+    Videos are decoded frame by frame.
     """
     device = held.pipe.devices["decode"]
     features_bytes = _DECODING * held.layout.features * held.pipe.placement.dtypes["vae"].itemsize
@@ -239,15 +236,15 @@ def _refuse_family(model_id: str, found: str, wanted: str) -> None:
     if found != wanted:
         names = {"flux": "Flux", "wan": "Wan", "sdxl": "SDXL"}
         raise Unsupported(
-            f"cannot draw with {_short(model_id)} in a node for {names[wanted]}: "
+            f"cannot draw with {_quote(model_id)} in a node for {names[wanted]}: "
             f"it is a model of {names.get(found, found)}",
             expected=f"a model of {names[wanted]}, such as tiny-{wanted}",
             hint=f"the nodes of TPU/{names[found]}" if found in ("flux", "wan") else None,
         )
 
 
-def loading_shown() -> Callable[[Event], None]:
-    """For `Pipeline.load`: moves the bar of the node, and stops if the user wants to."""
+def make_load_listener() -> Callable[[Event], None]:
+    """Make a listener for `Pipeline.load` that moves the node's bar and checks for a stop."""
     show = host.progress()
 
     def listen(event: Event) -> None:
@@ -261,29 +258,29 @@ def loading_shown() -> Callable[[Event], None]:
     return listen
 
 
-# ---- at work
+# ---- running a stage
 
 
 @contextlib.contextmanager
-def at_work(pipe: Pipeline, stage: str) -> Iterator[None]:
-    """Around one stage of a model: no gradients, quiet libraries, failures in Holdfast's words.
+def run_stage(pipe: Pipeline, stage: str) -> Iterator[None]:
+    """Run one stage of a model: no gradients, quiet libraries, errors as HoldfastError.
 
-    The node says that it may compile, and in the end how long it took.
-    ComfyUI runs nodes in torch's inference mode; tensors that leave here can be used outside of it.
+    The node shows that it may compile, and then how long it took. ComfyUI runs nodes in torch's
+    inference mode; the stage does not, so its tensors can be used anywhere.
     """
     import torch
 
-    from holdfast.pipeline.memory_errors import translated
-    from holdfast.pipeline.quiet import quiet
-    from holdfast.pipeline.understanding import first_line
+    from holdfast.pipeline.devices.memory_errors import explain_out_of_memory
+    from holdfast.pipeline.model.config_errors import first_line
+    from holdfast.pipeline.model.quiet import quiet
 
     device, began_s = pipe.devices[stage], time.perf_counter()
     host.check()
     if device.preparation is not None:
         host.text(f"{stage}: {device.preparation}")
     try:
-        told = translated(f"running {stage!r}", device.name)
-        with torch.inference_mode(False), torch.no_grad(), quiet(), told:
+        explained = explain_out_of_memory(f"running {stage!r}", device.name)
+        with torch.inference_mode(False), torch.no_grad(), quiet(), explained:
             yield
             device.synchronize()
         host.text(f"{stage}: done in {time.perf_counter() - began_s:.1f} s")
@@ -299,9 +296,9 @@ def at_work(pipe: Pipeline, stage: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _plain_torch() -> Iterator[None]:
-    """Weights that are loaded here can be used in inference mode and outside of it.
+    """Leave inference mode, so that loaded weights can be used anywhere, and pause torchax.
 
-    Files cannot be read while torchax is enabled, as another pack may have it.
+    Files cannot be read while torchax is enabled, which another pack may have done.
     """
     import torch
 
@@ -316,14 +313,14 @@ def _plain_torch() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _passing_stops() -> Iterator[None]:
-    """A stop that a library has wrapped comes out as it was raised."""
+def _unwrap_stops() -> Iterator[None]:
+    """Raise ComfyUI's stop itself if a library has wrapped it in another error."""
     try:
         yield
     except Exception as exc:
-        behind: BaseException | None = exc
-        while behind is not None and not host.is_stop(behind):
-            behind = behind.__cause__ or behind.__context__
-        if behind is None or behind is exc:
+        cause: BaseException | None = exc
+        while cause is not None and not host.is_stop(cause):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None or cause is exc:
             raise
-        raise behind from None
+        raise cause from None

@@ -1,12 +1,8 @@
-"""Nodes for FLUX and Wan on TPUs, GPUs and CPUs through XLA: prompt -> latents -> pictures.
+"""Nodes for FLUX and Wan through XLA: text encoder, sampler, VAE decoder, whole pipeline.
 
-Covers: text encoder, sampler, decoder and whole pipeline of both, their inputs and outputs; what is
-loaded and letting go of it.
-Leaves to others: the model (models), what goes between nodes (sockets), what is shown
-meanwhile (steps), drawing (pipeline).
-Promise: the three stages give, to the bit, what the pipeline node gives, and that what
-`Pipeline.draw` gives. A node that is stopped or fails leaves the model usable. All nodes share one
-loaded model, which goes when ComfyUI forgets the nodes that used it.
+The three stages, the pipeline node and `Pipeline.draw` give the same result, bit for bit. A node
+that is stopped or fails leaves the model usable. All nodes share one loaded model, until ComfyUI
+drops the nodes that used it.
 """
 
 from __future__ import annotations
@@ -16,30 +12,30 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.base.errors import BadInput
 from holdfast.nodes import host
-from holdfast.nodes.refusing import unlinked
+from holdfast.nodes.node import Inputs, Node
+from holdfast.nodes.refusing import check_linked
 from holdfast.nodes.xla import inputs
-from holdfast.nodes.xla.inputs import Inputs
 from holdfast.nodes.xla.models import (
     AUTO,
-    Held,
+    LoadedModel,
     Models,
-    at_work,
     fingerprint,
     refusal,
     refuse_size,
+    run_stage,
 )
 from holdfast.nodes.xla.sockets import (
-    Drawn,
-    Read,
-    asked_for,
+    LatentOrigin,
+    PromptOrigin,
     conditioning,
+    drop_defaults,
     guidance_of,
-    images,
     latent,
-    reading,
+    prompt_origin_of,
     samples_of,
     text_of,
     to_decode,
+    to_images,
 )
 from holdfast.nodes.xla.steps import Steps
 
@@ -47,20 +43,14 @@ if TYPE_CHECKING:
     import torch
 
 
-class TPUNode:
-    """What the nodes have in common: one loaded model for all of them."""
+class TPUNode(Node):
+    """Base class of the nodes, with the one loaded model."""
 
-    CATEGORY: ClassVar[str]
-    RETURN_TYPES: ClassVar[tuple[str, ...]]
-    RETURN_NAMES: ClassVar[tuple[str, ...]]
-    OUTPUT_TOOLTIPS: ClassVar[tuple[str, ...]]
-    FUNCTION: ClassVar[str]
-    DESCRIPTION: ClassVar[str]
     FAMILY: ClassVar[str]
-    NAMES_MODEL: ClassVar[bool] = True  # else the model comes with what is connected
+    NAMES_MODEL: ClassVar[bool] = True  # else the model is that of the linked inputs
     _models: ClassVar[Models] = Models()
 
-    def _get_or_create_model(self, model_id: str, device: str = AUTO) -> Held:
+    def _get_or_create_model(self, model_id: str, device: str = AUTO) -> LoadedModel:
         """The model, loaded if it is not. Raises NotFound, BadInput, MissingDependency, …"""
         return self._models.get(self, model_id, device, self.FAMILY)
 
@@ -72,18 +62,20 @@ class TPUNode:
         negative: object = None,
         samples: object = None,
     ) -> bool | str:
-        """A model that is not there, or not to be read, is told before anything runs."""
+        """Reject an unknown model and values in place of links, before anything runs."""
         sockets = {"positive": positive, "negative": negative, "samples": samples}
-        linked = unlinked(cls, **{name: one for name, one in sockets.items() if one is not None})
+        linked = check_linked(
+            cls, **{name: one for name, one in sockets.items() if one is not None}
+        )
         if linked is not True:
             return linked
         return (refusal(model_id) or True) if model_id else True
 
     @classmethod
     def IS_CHANGED(cls, model_id: str | None = None, **_: Any) -> str | float:
-        """Another text when a file of the model is another. Everything else is in the inputs.
+        """Changes when a file of the model changes; everything else is in the inputs.
 
-        A name that comes over a link is not known yet: then nothing is taken for unchanged.
+        NaN if the name comes over a link, since it is unknown then.
         """
         if model_id:
             return fingerprint(model_id)
@@ -94,15 +86,15 @@ class TPUNode:
         return f"tiny-{cls.FAMILY}"
 
     @classmethod
-    def _called(cls, stage: str) -> str:
+    def _name_of(cls, stage: str) -> str:
         return f"{cls.CATEGORY.removeprefix('TPU/')} {stage} (TPU)"
 
     # ---- the three stages
 
-    def _encode(self, held: Held, prompt: str) -> dict[str, torch.Tensor]:
+    def _encode(self, held: LoadedModel, prompt: str) -> dict[str, torch.Tensor]:
         pipe = held.pipe
-        settings = pipe.check(prompt, guidance=0.0)  # one prompt at a time: no negative one
-        with at_work(pipe, "text"):
+        settings = pipe.check(prompt, guidance=0.0)  # without a negative prompt
+        with run_stage(pipe, "text"):
             found, notes = pipe.text(settings), pipe.text.notes(settings)
         for note in notes:  # such as a prompt that is too long
             host.text(note)
@@ -110,30 +102,32 @@ class TPUNode:
 
     def _sample(
         self,
-        held: Held,
+        held: LoadedModel,
         prompt: str,
         text: dict[str, torch.Tensor],
         away: tuple[str, dict[str, torch.Tensor]] | None,
         **sampling: Any,
-    ) -> Drawn:
-        """`away` is the negative prompt, where there is one, and what was read of it."""
+    ) -> LatentOrigin:
+        """`away` is the negative prompt and its encoding, if there is one."""
         import torch
 
         pipe = held.pipe
         negative = None if away is None else away[0]
-        settings = pipe.check(prompt, negative=negative, **asked_for(sampling))
+        settings = pipe.check(prompt, negative=negative, **drop_defaults(sampling))
         refuse_size(held, settings)
         if pipe.limits.takes_negative and settings.guidance > 1:
             found = self._encode(held, "") if away is None else away[1]
             text = text | {f"negative_{name}": tensor for name, tensor in found.items()}
         generator = torch.Generator("cpu").manual_seed(settings.seed)
-        with at_work(pipe, "denoise"):
+        with run_stage(pipe, "denoise"):
             noise = pipe.denoise.noise(settings, generator)
             steps = Steps(pipe, held.layout, settings)
             latents = pipe.denoise(text, noise, settings, generator, steps)
-        return Drawn(self.FAMILY, held.model_id, held.device, settings, latents)
+        return LatentOrigin(self.FAMILY, held.model_id, held.device, settings, latents)
 
-    def _decode(self, held: Held, samples: torch.Tensor, drawn: Drawn | None) -> torch.Tensor:
+    def _decode(
+        self, held: LoadedModel, samples: torch.Tensor, drawn: LatentOrigin | None
+    ) -> torch.Tensor:
         import torch
 
         found: list[torch.Tensor] = []
@@ -141,8 +135,8 @@ class TPUNode:
         show = host.progress()
         for done, (latents, settings) in enumerate(work, start=1):
             refuse_size(held, settings)
-            with at_work(held.pipe, "decode"):
-                found.append(images(held.pipe.decode(latents, settings)))
+            with run_stage(held.pipe, "decode"):
+                found.append(to_images(held.pipe.decode(latents, settings)))
             show(done, len(work))
         return torch.cat(found)
 
@@ -155,7 +149,7 @@ class _TextEncoder(TPUNode):
 
     @classmethod
     def INPUT_TYPES(cls) -> Inputs:
-        """The prompt, and whose text encoder reads it."""
+        """The prompt, and the model that encodes it."""
         return {
             "required": {"prompt": inputs.prompt(cls.FAMILY)},
             "optional": {"model_id": inputs.model(cls.FAMILY), "device": inputs.device()},
@@ -168,8 +162,8 @@ class _TextEncoder(TPUNode):
         with self._models.lock:
             held = self._get_or_create_model(model_id or self._usual(), device)
             found = self._encode(held, prompt)
-        read = Read(self.FAMILY, held.model_id, held.device, prompt)
-        return (conditioning(found, read),)
+        origin = PromptOrigin(self.FAMILY, held.model_id, held.device, prompt)
+        return (conditioning(found, origin),)
 
 
 class _Sampler(TPUNode):
@@ -181,8 +175,8 @@ class _Sampler(TPUNode):
 
     @classmethod
     def INPUT_TYPES(cls) -> Inputs:
-        """What was read, and how to draw it; the model is the one that has read it."""
-        positive, negative = inputs.conditionings(cls._called("Text Encoder"))
+        """Conditioning and sampler settings; the model is that of the conditioning."""
+        positive, negative = inputs.conditionings(cls._name_of("Text Encoder"))
         return {
             "required": {"positive": positive, **inputs.sampling(cls.FAMILY)},
             "optional": {"negative": negative},
@@ -194,26 +188,28 @@ class _Sampler(TPUNode):
         negative: list[list[Any]] | None = None,
         **sampling: Any,
     ) -> tuple[dict[str, Any]]:
-        """(samples,). Raises BadInput for conditioning that is not of the text encoder, and for
-        settings that the model cannot draw.
+        """(samples,). Raises BadInput for conditioning of another text encoder, and for bad
+        settings.
         """
-        read = reading(positive, "positive", self.FAMILY)
+        origin = prompt_origin_of(positive, "positive", self.FAMILY)
         text = text_of(positive, "positive", self.FAMILY)
-        away = None if negative is None else self._away(read, negative)
+        away = None if negative is None else self._read_negative(origin, negative)
         guided = guidance_of(positive, "positive", self.FAMILY)
         if guided is not None and sampling.get("guidance", -1.0) == -1.0:
             sampling["guidance"] = guided
         with self._models.lock:
-            held = self._get_or_create_model(read.model_id, read.device)
-            drawn = self._sample(held, read.prompt, text, away, **sampling)
+            held = self._get_or_create_model(origin.model_id, origin.device)
+            drawn = self._sample(held, origin.prompt, text, away, **sampling)
             return (latent(held.layout, drawn),)
 
-    def _away(self, read: Read, negative: object) -> tuple[str, dict[str, torch.Tensor]]:
-        other = reading(negative, "negative", self.FAMILY)
-        if (other.model_id, other.device) != (read.model_id, read.device):
+    def _read_negative(
+        self, origin: PromptOrigin, negative: object
+    ) -> tuple[str, dict[str, torch.Tensor]]:
+        other = prompt_origin_of(negative, "negative", self.FAMILY)
+        if (other.model_id, other.device) != (origin.model_id, origin.device):
             raise BadInput(
                 f"cannot use negative: {other.model_id!r} on {other.device!r} has read it, and "
-                f"{read.model_id!r} on {read.device!r} the positive one",
+                f"{origin.model_id!r} on {origin.device!r} the positive one",
                 expected="one model and one device for both",
                 hint="give both text encoders the same model_id and device",
             )
@@ -227,18 +223,18 @@ class _VAEDecoder(TPUNode):
     @classmethod
     def INPUT_TYPES(cls) -> Inputs:
         """Latents; those of another sampler need the name of a model."""
-        samples, model = inputs.latents(cls._called("Sampler"))
+        samples, model = inputs.latents(cls._name_of("Sampler"))
         fps = {"fps": inputs.FPS} if cls.FAMILY == "wan" else {}
         return {"required": {"samples": samples, **fps}, "optional": {"model_id": model}}
 
     def decode(self, samples: Any, model_id: str = "", fps: int = 8) -> tuple[Any, ...]:
-        """(images,), of a video with the frames a second. Raises BadInput for other latents."""
+        """(images,), for a video (images, fps). Raises BadInput for other latents."""
         tensor, drawn = samples_of(samples)
         name, device = model_id, AUTO
         if drawn is not None and drawn.family == self.FAMILY and not model_id:
             name, device = drawn.model_id, drawn.device
         if not name:
-            sampler = self._called("Sampler")
+            sampler = self._name_of("Sampler")
             raise BadInput(
                 "cannot decode these latents: they do not say which model drew them",
                 expected=f"latents of {sampler}, or a model_id",
@@ -280,11 +276,11 @@ class _Pipeline(TPUNode):
         fps: int = 8,
         **sampling: Any,
     ) -> tuple[Any, ...]:
-        """(images,), of a video with the frames a second. Raises what the three stages raise."""
+        """(images,), for a video (images, fps). Raises what the three stages raise."""
         with self._models.lock:
             held = self._get_or_create_model(model_id or self._usual(), device)
             negative = negative_prompt or None
-            held.pipe.check(prompt, negative=negative, **asked_for(sampling))
+            held.pipe.check(prompt, negative=negative, **drop_defaults(sampling))
             text = self._encode(held, prompt)
             away = None if negative is None else (negative, self._encode(held, negative))
             drawn = self._sample(held, prompt, text, away, **sampling)
@@ -400,15 +396,15 @@ NODE_DISPLAY_NAME_MAPPINGS = {
 # ---- memory
 
 
-def loaded() -> list[tuple[str, int]]:
-    """The model that the nodes hold, if any: its name and the bytes of its weights."""
+def list_loaded() -> list[tuple[str, int]]:
+    """The model that the nodes hold, if any: [(name, bytes of its weights)]."""
     held = TPUNode._models.held
     return [] if held is None else [(held.model_id, held.size_bytes)]
 
 
 def unload() -> int | None:
-    """Let go of it; the bytes that its weights took, None where there was none.
+    """Unload that model; returns the bytes of its weights, None if there was none.
 
-    Waits for a node that is at work with it. The next node loads it again.
+    Waits for a node that uses it. The next node loads it again.
     """
     return TPUNode._models.unload()

@@ -1,10 +1,7 @@
-"""What goes between the TPU nodes, in the form that ComfyUI's own nodes give and take.
+"""Conversion between ComfyUI's CONDITIONING, LATENT and IMAGE and the stages of a pipeline.
 
-Covers: CONDITIONING, LATENT and IMAGE; from there to what the stages of a pipeline take, and back.
-Leaves to others: the stages (pipeline), the nodes (xla).
-Promise: nothing that comes in is changed. Latents are those of ComfyUI: [batch, channel, (frame,)
-row, column] as the autoencoder takes them. Latents that nobody has changed on their way are decoded
-to the same bit as without ComfyUI's form.
+Inputs are not changed. Latents have ComfyUI's layout, [batch, channel, (frame,) row, column], as an
+autoencoder takes them. Latents that no other node changed decode bit for bit as in the pipeline.
 """
 
 from __future__ import annotations
@@ -24,14 +21,14 @@ if TYPE_CHECKING:
 
 MARK = "holdfast"
 _NODES = {"flux": "Flux", "wan": "Wan"}
-# Keys of a CONDITIONING that are used here, and those with a value that says nothing.
+# Keys of a CONDITIONING that are used here, and neutral values of others.
 _USED = {MARK, "pooled_output", "guidance"}
 _NEUTRAL = {"strength": 1.0, "start_percent": 0.0, "end_percent": 1.0, "set_area_to_bounds": False}
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """In a CONDITIONING: who has read which prompt. The tensors are where ComfyUI has them."""
+class PromptOrigin:
+    """In a CONDITIONING: the model that encoded it, and the prompt."""
 
     family: str
     model_id: str
@@ -40,8 +37,8 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
-    """In a LATENT: who has drawn it, and the latents as the pipeline has them."""
+class LatentOrigin:
+    """In a LATENT: the model that sampled it, and the latents as the pipeline has them."""
 
     family: str
     model_id: str
@@ -50,14 +47,14 @@ class Drawn:
     latents: torch.Tensor = dataclasses.field(repr=False)
 
 
-def asked_for(sampling: Mapping[str, Any]) -> dict[str, Any]:
-    """What a node was given, less what is left to the model: 0, and a guidance of -1."""
+def drop_defaults(sampling: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without those left to the model: 0, and a guidance of -1."""
     nothing = {"guidance": -1.0, "seed": None}
     return {name: value for name, value in sampling.items() if value != nothing.get(name, 0)}
 
 
-def images(frames: numpy.ndarray) -> torch.Tensor:
-    """Frames of bytes as ComfyUI's IMAGE: float32 from 0 to 1, [frame, height, width, colour]."""
+def to_images(frames: numpy.ndarray) -> torch.Tensor:
+    """uint8 frames as ComfyUI's IMAGE: float32 from 0 to 1, [frame, height, width, colour]."""
     import torch
 
     return torch.from_numpy(frames).to(torch.float32) / 255
@@ -66,21 +63,21 @@ def images(frames: numpy.ndarray) -> torch.Tensor:
 # ---- CONDITIONING
 
 
-def conditioning(found: Mapping[str, Any], read: Read) -> list[list[Any]]:
-    """What a text stage has found, as ComfyUI has it."""
+def conditioning(found: Mapping[str, Any], read: PromptOrigin) -> list[list[Any]]:
+    """The output of a text stage as a CONDITIONING."""
     extras: dict[str, Any] = {MARK: read}
     if "pooled" in found:
         extras["pooled_output"] = found["pooled"]
     return [[found["tokens"], extras]]
 
 
-def reading(given: object, name: str, family: str) -> Read:
-    """Who has read a CONDITIONING. Raises BadInput for one that the sampler cannot use."""
+def prompt_origin_of(given: object, name: str, family: str) -> PromptOrigin:
+    """The origin of a CONDITIONING. Raises BadInput if the sampler cannot use it."""
     return _entry(given, name, family)[1][MARK]
 
 
 def text_of(given: object, name: str, family: str) -> dict[str, torch.Tensor]:
-    """The tensors of a CONDITIONING by the names that the denoise stage has for them."""
+    """The tensors of a CONDITIONING, by the names of the denoise stage."""
     tokens, extras = _entry(given, name, family)
     found = {"tokens": tokens}
     if family == "flux":
@@ -89,12 +86,12 @@ def text_of(given: object, name: str, family: str) -> dict[str, torch.Tensor]:
 
 
 def guidance_of(given: object, name: str, family: str) -> float | None:
-    """What ComfyUI's FluxGuidance has written into a CONDITIONING."""
+    """The guidance that ComfyUI's FluxGuidance stored in a CONDITIONING, or None."""
     return _entry(given, name, family)[1].get("guidance")
 
 
 def _entry(given: object, name: str, family: str) -> tuple[Any, dict[str, Any]]:
-    """The one pair of tensor and extras. The order of the checks is that of likely mistakes."""
+    """The one pair of tensor and extras. Raises BadInput."""
     import torch
 
     pairs = given if isinstance(given, list) else []
@@ -102,7 +99,7 @@ def _entry(given: object, name: str, family: str) -> tuple[Any, dict[str, Any]]:
         raise _foreign(name, family, "it is no CONDITIONING")
     tokens, extras = pairs[0]
     read = extras.get(MARK)
-    if not isinstance(read, Read):
+    if not isinstance(read, PromptOrigin):
         raise _foreign(name, family, "it is of another text encoder")
     if read.family != family:
         raise _foreign(name, family, f"it is of {_NODES[read.family]} Text Encoder (TPU)")
@@ -154,20 +151,20 @@ def _foreign(name: str, family: str, why: str) -> BadInput:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """How the latents of a model lie. ComfyUI's are a pipeline's times `scale`, plus `shift`."""
+class LatentLayout:
+    """The layout of a model's latents. ComfyUI's are the pipeline's times `scale` plus `shift`."""
 
     family: str
     model: str
     channels: int
-    pixels: int  # a side of a latent stands for so many
-    scale: tuple[float, ...]  # one for each channel
+    pixels: int  # along a side of one latent
+    scale: tuple[float, ...]  # by channel
     shift: tuple[float, ...]
-    features: int  # of each pixel, in the last layers of the decoder
+    features: int  # per pixel, in the last layers of the decoder
 
     @classmethod
-    def of(cls, pipe: Pipeline) -> Layout:
-        """That of a loaded model."""
+    def of(cls, pipe: Pipeline) -> LatentLayout:
+        """The layout of a loaded model."""
         config, family = pipe.source.configs()["vae"], pipe.source.family
         if family == "flux":
             channels, levels = config["latent_channels"], len(config["block_out_channels"])
@@ -180,35 +177,35 @@ class Layout:
         features = config.get("decoder_base_dim") or config.get("base_dim", 96)
         return cls(family, pipe.source.model, config["z_dim"], pixels, scale, shift, features)
 
-    def unpacked(self, latents: torch.Tensor, settings: Settings) -> torch.Tensor:
-        """[batch, channel, (frame,) row, column]: FLUX has two by two of them in one token."""
+    def unpack(self, latents: torch.Tensor, settings: Settings) -> torch.Tensor:
+        """To [batch, channel, (frame,) row, column]; FLUX packs 2 x 2 latents into one token."""
         if self.family != "flux":
             return latents
         rows, columns = (side // self.pixels // 2 for side in (settings.height, settings.width))
         squares = latents.unflatten(1, (rows, columns)).unflatten(3, (-1, 2, 2))
         return squares.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
 
-    def packed(self, wide: torch.Tensor) -> torch.Tensor:
-        """The opposite."""
+    def pack(self, wide: torch.Tensor) -> torch.Tensor:
+        """The inverse of `unpack`."""
         if self.family != "flux":
             return wide
         squares = wide.unflatten(3, (-1, 2)).unflatten(2, (-1, 2))
         return squares.permute(0, 2, 4, 1, 3, 5).flatten(3, 5).flatten(1, 2)
 
-    def shown(self, latents: torch.Tensor, settings: Settings) -> torch.Tensor:
-        """As an autoencoder of ComfyUI takes them, in float32."""
-        wide = self.unpacked(latents, settings).float()
+    def to_comfyui(self, latents: torch.Tensor, settings: Settings) -> torch.Tensor:
+        """As an autoencoder of ComfyUI takes them, float32."""
+        wide = self.unpack(latents, settings).float()
         scale, shift = self._factors(wide)
         return wide * scale + shift
 
-    def taken(self, samples: torch.Tensor) -> torch.Tensor:
-        """The opposite of `shown`, but for the last bits."""
+    def from_comfyui(self, samples: torch.Tensor) -> torch.Tensor:
+        """The inverse of `to_comfyui`, up to rounding."""
         wide = samples.float()
         scale, shift = self._factors(wide)
-        return self.packed((wide - shift) / scale)
+        return self.pack((wide - shift) / scale)
 
-    def refuse(self, samples: torch.Tensor) -> None:
-        """Raises BadInput for latents that are not of this model."""
+    def check(self, samples: torch.Tensor) -> None:
+        """Raise BadInput for latents that do not fit this model."""
         flux = self.family == "flux"
         odd = flux and any(size % 2 for size in samples.shape[2:])
         fits = samples.ndim == (4 if flux else 5) and samples.shape[1] == self.channels
@@ -221,17 +218,17 @@ class Layout:
             )
 
     def _factors(self, wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        places = (1, -1, *(1,) * (wide.ndim - 2))
-        return wide.new_tensor(self.scale).view(places), wide.new_tensor(self.shift).view(places)
+        shape = (1, -1, *(1,) * (wide.ndim - 2))
+        return wide.new_tensor(self.scale).view(shape), wide.new_tensor(self.shift).view(shape)
 
 
-def latent(layout: Layout, drawn: Drawn) -> dict[str, Any]:
-    """Latents of a pipeline as ComfyUI has them, with all that decoding them needs."""
-    return {"samples": layout.shown(drawn.latents, drawn.settings), MARK: drawn}
+def latent(layout: LatentLayout, drawn: LatentOrigin) -> dict[str, Any]:
+    """Latents of a pipeline as a LATENT, with all that decoding needs."""
+    return {"samples": layout.to_comfyui(drawn.latents, drawn.settings), MARK: drawn}
 
 
-def samples_of(given: object) -> tuple[torch.Tensor, Drawn | None]:
-    """The tensor of a LATENT, and who has drawn it. Raises BadInput for what is no LATENT."""
+def samples_of(given: object) -> tuple[torch.Tensor, LatentOrigin | None]:
+    """The tensor of a LATENT and its origin, if known. Raises BadInput for anything else."""
     import torch
 
     samples = given.get("samples") if isinstance(given, dict) else None
@@ -242,23 +239,23 @@ def samples_of(given: object) -> tuple[torch.Tensor, Drawn | None]:
             hint="connect a sampler",
         )
     drawn = given.get(MARK)
-    return samples, drawn if isinstance(drawn, Drawn) else None
+    return samples, drawn if isinstance(drawn, LatentOrigin) else None
 
 
 def to_decode(
-    pipe: Pipeline, layout: Layout, samples: torch.Tensor, drawn: Drawn | None
+    pipe: Pipeline, layout: LatentLayout, samples: torch.Tensor, drawn: LatentOrigin | None
 ) -> list[tuple[torch.Tensor, Settings]]:
-    """What the decode stage takes, for each of a batch. Raises BadInput for other latents.
+    """The inputs of the decode stage, for each latent of a batch. Raises BadInput.
 
-    Latents that are as they were drawn are given as the pipeline had them.
+    Unchanged latents are decoded as the pipeline had them.
     """
     if drawn is not None:
-        untouched = layout.shown(drawn.latents, drawn.settings)
+        untouched = layout.to_comfyui(drawn.latents, drawn.settings)
         if untouched.shape == samples.shape and bool((untouched == samples).all()):
             return [(drawn.latents, drawn.settings)]
-    layout.refuse(samples)
+    layout.check(samples)
     height, width = (size * layout.pixels for size in samples.shape[-2:])
     settings = pipe.check(
         "" if drawn is None else drawn.settings.prompt, height=height, width=width
     )
-    return [(one, settings) for one in layout.taken(samples).split(1)]
+    return [(one, settings) for one in layout.from_comfyui(samples).split(1)]

@@ -1,9 +1,7 @@
-"""What a sampler shows while it draws: the bar, how long it will take, and a preview.
+"""Progress and previews while a sampler runs.
 
-Covers: when a preview is due, latents as a small picture.
-Leaves to others: ComfyUI (host), decoding (pipeline).
-Promise: previews take a fifth of the time at most, but for the first, which may compile, and the
-last, which stays; one that fails is left out. Nothing is drawn where nobody could see it.
+Previews take at most a fifth of the time, except the first, which may compile, and the last, which
+stays. A preview that fails is left out; without a client there are none.
 """
 
 from __future__ import annotations
@@ -20,29 +18,29 @@ if TYPE_CHECKING:
     import torch
     from PIL.Image import Image
 
-    from holdfast.nodes.xla.sockets import Layout
+    from holdfast.nodes.xla.sockets import LatentLayout
     from holdfast.pipeline import Pipeline, Settings
 
-# An autoencoder of that size decodes a small picture faster than a person sees.
+# An autoencoder of this size decodes a small picture fast enough.
 _SMALL_WEIGHTS = 5_000_000
 _SMALL_PICTURE = 256 * 256
 _PAUSE = 4  # times what the last preview took
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 0.5
 
 
-def steps_shown(steps: int) -> Callable[[int | None], None]:
-    """To be called with the steps that are over: moves the bar, then stops if the user wants to.
+def make_step_callback(steps: int) -> Callable[[int | None], None]:
+    """Make a callback for steps done, which moves the bar and raises if the user stops the run.
 
-    None only asks whether to stop.
+    With None it only checks for a stop.
     """
     show = host.progress()
     return lambda done: host.check() if done is None else show(done, steps)
 
 
 class Steps:
-    """Hears of each step of a run. `latents` gets the latents there are, if the loop tells."""
+    """Step callback of a run. `latents` is called too if the sampling loop supports it."""
 
-    def __init__(self, pipe: Pipeline, layout: Layout, settings: Settings) -> None:
+    def __init__(self, pipe: Pipeline, layout: LatentLayout, settings: Settings) -> None:
         self._pipe, self._layout, self._settings = pipe, layout, settings
         self._show = host.progress()
         self._due_s = 0.0
@@ -50,7 +48,7 @@ class Steps:
         self._preview: Image | None = None
 
     def __call__(self, done: int) -> None:
-        """`done` steps are over."""
+        """Show that `done` steps are done."""
         self._done = done
         preview, self._preview = self._preview, None
         if done == 1:
@@ -58,7 +56,7 @@ class Steps:
         self._show(done, self._settings.steps, preview)
 
     def latents(self, get: Callable[[], torch.Tensor]) -> None:
-        """Called before the step is told: `get` gives its latents, on the CPU."""
+        """Called before `__call__`; `get()` returns the latents of the step on the CPU."""
         began_s = time.perf_counter()
         last = self._done + 1 == self._settings.steps and math.isfinite(self._due_s)
         if not host.has_screen() or (began_s < self._due_s and not last):
@@ -66,33 +64,33 @@ class Steps:
         try:
             self._preview = self._picture(get())
         except (HoldfastError, RuntimeError):
-            self._due_s = float("inf")  # what cannot be shown once cannot be shown later
+            self._due_s = float("inf")  # it would fail again
             return
         now_s = time.perf_counter()
         pause_s = max(_PAUSE * (now_s - began_s), _SHORTEST_PAUSE_S)
         self._due_s = now_s + min(pause_s, _LONGEST_PAUSE_S)
 
     def _picture(self, latents: torch.Tensor) -> Image:
-        """By the model's own autoencoder where that is fast, else by a matrix."""
+        """Decode by the model's own autoencoder if that is fast, else by a matrix."""
         if self._is_fast():
             from PIL import Image
 
             return Image.fromarray(self._pipe.decode(latents, self._settings)[0])
-        wide = self._layout.unpacked(latents, self._settings)
-        return mixed(wide, host.rgb_factors(self._layout.family, self._layout.channels))
+        wide = self._layout.unpack(latents, self._settings)
+        return mix_colours(wide, host.rgb_factors(self._layout.family, self._layout.channels))
 
     def _is_fast(self) -> bool:
-        """Videos are never: their autoencoders go through all frames."""
+        """False for videos: their autoencoders decode all frames."""
         settings = self._settings
         small = settings.height * settings.width <= _SMALL_PICTURE
         elements = self._pipe.source.elements().get("vae", 0) if small else 0
         return small and self._layout.family == "flux" and 0 < elements <= _SMALL_WEIGHTS
 
 
-def mixed(latents: torch.Tensor, factors: tuple[Any, Any] | None) -> Image:
-    """Latents as a picture, a pixel for each: the first one, of a video its middle frame.
+def mix_colours(latents: torch.Tensor, factors: tuple[Any, Any] | None) -> Image:
+    """The first latent of a batch as a picture; of a video the middle frame.
 
-    Without factors the first three channels stand for the colours.
+    Without factors the first three channels are the colours.
     """
     import torch
     from PIL import Image

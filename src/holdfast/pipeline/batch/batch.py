@@ -1,9 +1,7 @@
 """A whole batch: from a file of prompts to a folder of pictures.
 
-Covers: putting the parts together, where a batch stands, what a summary says.
-Leaves to others: each part.
-Promise: everything that can be refused is refused before the folder is touched or a model is
-loaded, except settings that only the model can judge: those are refused before the first picture.
+All errors are raised before the folder is touched or a model is loaded, except for settings that
+only the model can check: those are checked before the first picture.
 """
 
 from __future__ import annotations
@@ -17,26 +15,26 @@ from typing import Any
 
 from holdfast.base.config import Config
 from holdfast.base.errors import BadInput, HoldfastError
-from holdfast.base.files import expanded
-from holdfast.pipeline.batch.folder import Folder, Standing
+from holdfast.base.files import expand_path
+from holdfast.pipeline.batch.folder import BatchStatus, Folder
 from holdfast.pipeline.batch.jobs import SUFFIXES, Job, Options, plan, suffix_for
 from holdfast.pipeline.batch.local import NUMBERED, gpus
 from holdfast.pipeline.batch.manifest import NAME
 from holdfast.pipeline.batch.reading import Row
 from holdfast.pipeline.batch.runner import Failure, Outcome, Runner
 from holdfast.pipeline.batch.show import Show
-from holdfast.pipeline.batch.workers import CREWS, Crew, Load, Recipe
-from holdfast.pipeline.placement import Wish
+from holdfast.pipeline.batch.workers import POOLS, Load, LoadPipeline, WorkerPool
+from holdfast.pipeline.model.placement import PlacementRequest
 from holdfast.topology import discover
 
-# Those of that family, which takes torch to ask; only whether it is more than one matters here.
+# Wan's default; asking the family would import torch. Only "more than one" matters here.
 _WAN_FRAMES = 81
 _COMPARED = ("model", "config", "precision", "seed", "suffix", "fps", "defaults")
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """How a run ended, or where it was when it was stopped."""
+    """How a run ended, or how far it came."""
 
     folder: str
     total: int
@@ -48,13 +46,13 @@ class Summary:
 
     @property
     def left(self) -> int:
-        """Jobs that were not come to."""
+        """Jobs that were not started."""
         return self.total - self.done_before - self.found - self.done_now - len(self.failed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hands:
-    """Who is to do it. `ray` is the address of a cluster; `load` takes the place of the model."""
+class WorkerOptions:
+    """Where jobs run. `ray` is the address of a cluster; `load` replaces loading the model."""
 
     device: str = "auto"
     workers: int | None = None
@@ -71,24 +69,24 @@ class Batch:
     """
 
     def __init__(
-        self, rows: Sequence[Row], options: Options, hands: Hands, folder: Path, file: str
+        self, rows: Sequence[Row], options: Options, workers: WorkerOptions, folder: Path, file: str
     ) -> None:
-        _check(options, hands)
+        _check(options, workers)
         self.jobs = plan(rows, options, file)
         self.folder = folder
-        self._options, self._hands, self._file = options, hands, file
+        self._options, self._workers, self._file = options, workers, file
         self._runner: Runner | None = None
-        self._standing: Standing | None = None
+        self._status: BatchStatus | None = None
 
-    def look(self) -> Standing:
-        """Where it stands; draws nothing, and makes no folder."""
+    def status(self) -> BatchStatus:
+        """What is done and what is left; draws nothing and makes no folder."""
         if not (self.folder / NAME).is_file():
-            return Standing((), (), tuple(self.jobs), 0)
+            return BatchStatus((), (), tuple(self.jobs), 0)
         with Folder(self.folder) as folder:
-            return folder.standing(self.jobs)
+            return folder.status(self.jobs)
 
     def name(self, job: Job) -> str:
-        """The file that a job would like to have, as far as that can be told before it is drawn."""
+        """The preferred file name of a job, as far as it is known before drawing."""
         frames = job.settings.get("num_frames") or self._usual_frames
         return job.name(job.suffix or suffix_for(frames))
 
@@ -97,116 +95,116 @@ class Batch:
         return _usual_frames(self._options)
 
     def run(self, show: Show | None = None) -> Summary:
-        """Make what is missing. After Ctrl-C, `summary` says how far it came."""
+        """Draw what is missing. After Ctrl-C, `summary` says how far it came."""
         show = show or Show()
-        if self._hands.load is None and self._hands.ray is None:  # there, they have files of theirs
+        if self._workers.load is None and self._workers.ray is None:  # a cluster has its own files
             _refuse_unknown(self._options)
         with Folder(self.folder) as folder:
-            standing = self._standing = folder.standing(self.jobs)
-            self._tell(folder, standing, show)
-            if standing.to_do or standing.found:
-                folder.begin(file=self._file, jobs=len(self.jobs), **_facts(self._options))
+            status = self._status = folder.status(self.jobs)
+            self._show_notes(folder, status, show)
+            if status.to_do or status.found:
+                folder.begin(file=self._file, jobs=len(self.jobs), **_record_options(self._options))
             folder.adopt()
-            if standing.to_do:
-                self._work(folder, standing, show)
+            if status.to_do:
+                self._work(folder, status, show)
         return self.summary()
 
     def summary(self) -> Summary:
-        """What is known now."""
-        standing = self._standing or Standing((), (), tuple(self.jobs), 0)
+        """Results so far."""
+        status = self._status or BatchStatus((), (), tuple(self.jobs), 0)
         outcome = self._runner.outcome if self._runner else Outcome()
         return Summary(
             folder=str(self.folder),
             total=len(self.jobs),
-            done_before=len(standing.done),
-            found=len(standing.found),
+            done_before=len(status.done),
+            found=len(status.found),
             done_now=len(outcome.kept),
             failed=tuple(outcome.failures),
             renamed=tuple(outcome.renamed),
         )
 
-    def _work(self, folder: Folder, standing: Standing, show: Show) -> None:
-        crew = _crew(self._hands, self._options, len(standing.to_do), show)
+    def _work(self, folder: Folder, status: BatchStatus, show: Show) -> None:
+        pool = _make_pool(self._workers, self._options, len(status.to_do), show)
         self._runner = Runner(
-            standing.to_do,
+            status.to_do,
             folder,
-            crew,
+            pool,
             show,
-            retries=self._hands.retries,
+            retries=self._workers.retries,
             file=self._file,
             everything=self.jobs,
         )
         with show:
-            show.begin(len(self.jobs), len(self.jobs) - len(standing.to_do))
+            show.begin(len(self.jobs), len(self.jobs) - len(status.to_do))
             self._runner.run()
 
-    def _tell(self, folder: Folder, standing: Standing, show: Show) -> None:
-        """What is in the folder that a person may not expect."""
+    def _show_notes(self, folder: Folder, status: BatchStatus, show: Show) -> None:
+        """Show notes about unexpected contents of the folder."""
         if folder.manifest.damaged:
             show.note(f"damaged lines in the manifest, passed over: {folder.manifest.damaged}")
-        if standing.found:
-            show.note(f"pictures found without a record, and kept: {len(standing.found)}")
-        if standing.strangers:
-            last, now = folder.last_run() or {}, _facts(self._options)
+        if status.found:
+            show.note(f"pictures found without a record, and kept: {len(status.found)}")
+        if status.strangers:
+            last, now = folder.last_run() or {}, _record_options(self._options)
             changed = [name for name in _COMPARED if last.get(name) != now[name]]
             show.note(
-                f"pictures of other jobs in {str(self.folder)!r}: {standing.strangers}"
+                f"pictures of other jobs in {str(self.folder)!r}: {status.strangers}"
                 + (f" ({_changes(last, now, changed)})" if changed else "")
                 + "; they stay, new ones are put next to them"
             )
 
 
-def _check(options: Options, hands: Hands) -> None:
-    numbers = {"--workers": (hands.workers, 1), "--retries": (hands.retries, 0)}
+def _check(options: Options, workers: WorkerOptions) -> None:
+    numbers = {"--workers": (workers.workers, 1), "--retries": (workers.retries, 0)}
     numbers["--fps"] = (options.fps, 1)
     for name, (number, least) in numbers.items():
         if number is not None and number < least:
             raise BadInput(f"cannot use {name} {number}", expected=f"{least} or more")
-    if hands.ray == "":
+    if workers.ray == "":
         raise BadInput('cannot use --ray ""', expected="HOST:PORT, auto, or no address")
     if options.suffix is not None and options.suffix not in SUFFIXES:
         raise BadInput(
             f"cannot write {options.suffix!r} files", expected=f"one of {', '.join(SUFFIXES)}"
         )
-    _check_placing(options, hands)
+    _check_placement(options, workers)
 
 
-def _check_placing(options: Options, hands: Hands) -> None:
-    """What can be told without torch, in the words of those who would tell it later."""
-    wish = Wish(hands.device, hands.budget, options.precision).checked()
-    if hands.ray is not None and any(":" in name for name in wish.by_stage().values()):
+def _check_placement(options: Options, workers: WorkerOptions) -> None:
+    """Check device, budget and precision, as far as that needs no torch."""
+    request = PlacementRequest(workers.device, workers.budget, options.precision).check()
+    if workers.ray is not None and any(":" in name for name in request.by_stage().values()):
         raise BadInput(
-            f"cannot use --device {hands.device} with --ray: every worker of a cluster has "
+            f"cannot use --device {workers.device} with --ray: every worker of a cluster has "
             "a GPU of its own, and that is its number 0",
             expected="a kind of device without a number",
-            hint=f"--device {re.sub(r':[0-9]+', '', hands.device)}",
+            hint=f"--device {re.sub(r':[0-9]+', '', workers.device)}",
         )
 
 
 def _refuse_unknown(options: Options) -> None:
-    """Before a worker spends seconds on importing torch only to find that there is no model."""
-    from holdfast.pipeline.sources import locate, require_weights
+    """Raise if the model does not exist, before a worker imports torch for seconds."""
+    from holdfast.pipeline.model.sources import locate, require_weights
 
     require_weights(locate(options.model, options.config))
 
 
 def _usual_frames(options: Options) -> int:
-    """How many frames the model draws unless told otherwise; 1 where only loading would tell."""
-    from holdfast.pipeline.sources import built_in, locate
+    """The model's default number of frames; 1 if only loading would tell."""
+    from holdfast.pipeline.model.sources import built_in, locate
 
-    place, rest = expanded(options.model), expanded(options.config or "")
+    place, rest = expand_path(options.model), expand_path(options.config or "")
     alone = options.model in built_in() or place.is_dir()
     if not alone and not (options.config and place.is_file() and rest.is_dir()):
-        return 1  # not here, or not all of it: no reason to go and fetch it
+        return 1  # incomplete: not worth a download
     try:
         source = locate(options.model, options.config)
     except HoldfastError:
-        return 1  # a run will say what is wrong
+        return 1  # a run will raise the error
     return source.defaults.get("num_frames", _WAN_FRAMES if source.family == "wan" else 1)
 
 
-def _facts(options: Options) -> dict[str, Any]:
-    """The options as a record keeps them."""
+def _record_options(options: Options) -> dict[str, Any]:
+    """The options as the manifest records them."""
     facts = {name: getattr(options, name) for name in _COMPARED}
     return facts | {"defaults": {k: v for k, v in options.defaults.items() if v is not None}}
 
@@ -215,26 +213,28 @@ def _changes(last: Mapping[str, Any], now: Mapping[str, Any], names: list[str]) 
     return ", ".join(f"{name}: {last.get(name)} before, {now[name]} now" for name in names)
 
 
-def _crew(hands: Hands, options: Options, jobs: int, show: Show) -> Crew:
-    """As many workers as were asked for, as there are GPUs, and as there is work for."""
-    load = hands.load or Recipe(options.model, options.precision, hands.budget, options.config)
-    if hands.ray is not None:
-        return CREWS["ray"](load, hands.device, hands.workers, jobs, hands.ray, show.note)
-    devices = _devices(hands)[:jobs]
+def _make_pool(workers: WorkerOptions, options: Options, jobs: int, show: Show) -> WorkerPool:
+    """A pool with the requested number of workers, or one for each GPU; at most one per job."""
+    load = workers.load or LoadPipeline(
+        options.model, options.precision, workers.budget, options.config
+    )
+    if workers.ray is not None:
+        return POOLS["ray"](load, workers.device, workers.workers, jobs, workers.ray, show.note)
+    devices = _devices(workers)[:jobs]
     if len(devices) == 1:
-        return CREWS["here"](load, devices[0])
-    return CREWS["local"](load, devices)
+        return POOLS["here"](load, devices[0])
+    return POOLS["local"](load, devices)
 
 
-def _devices(hands: Hands) -> list[str]:
-    """A device for each worker; with several GPUs of the kind, each gets its own in turn."""
-    spread = hands.workers != 1 and hands.device in ("auto", *NUMBERED)
-    several = gpus(hands.device) if spread and _any_gpu() else []
+def _devices(workers: WorkerOptions) -> list[str]:
+    """A device for each worker; several GPUs are used in turn."""
+    spread = workers.workers != 1 and workers.device in ("auto", *NUMBERED)
+    several = gpus(workers.device) if spread and _any_gpu() else []
     if len(several) < 2:
-        return [hands.device] * (hands.workers or 1)
-    return [several[i % len(several)] for i in range(hands.workers or len(several))]
+        return [workers.device] * (workers.workers or 1)
+    return [several[i % len(several)] for i in range(workers.workers or len(several))]
 
 
 def _any_gpu() -> bool:
-    """Asked of the system first: torch takes seconds to import."""
+    """Ask the system first: torch takes seconds to import."""
     return bool(discover(config=Config.load(probes="pci,kfd,nvml")).gpus)

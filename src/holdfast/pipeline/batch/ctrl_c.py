@@ -1,9 +1,4 @@
-"""Ctrl-C at a moment that suits.
-
-Covers: holding it back while something is made that has to be remembered to be cleared away.
-Leaves to others: what Ctrl-C does (whoever has set the handler).
-Promise: a Ctrl-C that is held back is not lost.
-"""
+"""Delay Ctrl-C over a critical block; it is not lost."""
 
 from __future__ import annotations
 
@@ -16,21 +11,21 @@ from types import FrameType
 
 
 @contextlib.contextmanager
-def ctrl_c_later() -> Iterator[None]:
-    """Hold Ctrl-C back for the block; a process that starts in it begins with it blocked.
+def delay_ctrl_c() -> Iterator[None]:
+    """Delay Ctrl-C until the block ends. A process started inside inherits the blocked signal.
 
-    It comes when the block is left. Only the main thread can do so; in others it does nothing.
+    Does nothing outside of the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    with _noted(), _blocked():
+    with _defer_handler(), _block_signal():
         yield
 
 
 @contextlib.contextmanager
-def _noted() -> Iterator[None]:
-    """Where it is blocked in one thread the system gives it to another, and Python to this one."""
+def _defer_handler() -> Iterator[None]:
+    """Blocking alone is not enough: the system delivers to another thread, Python to this one."""
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler):  # ignored, or not Python's to handle
         yield
@@ -46,7 +41,7 @@ def _noted() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _blocked() -> Iterator[None]:
+def _block_signal() -> Iterator[None]:
     if sys.platform == "win32":
         yield
         return
@@ -58,6 +53,6 @@ def _blocked() -> Iterator[None]:
 
 
 def unblock() -> None:
-    """Undo in a process what it has inherited from such a block."""
+    """Unblock the signal in a process that was started inside such a block."""
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -1,10 +1,8 @@
-"""The output folder: its manifest, its pictures, and which of them belongs to which job.
+"""The output folder: its manifest, its pictures, and which job each picture belongs to.
 
-Covers: what is done already, pictures whose record was lost, names that are free, writing.
-Leaves to others: the form of records (manifest), the content of files (media).
-Promise: a picture is written whole, under a name nobody has, and then recorded. Whatever happens
-between the two, the next start finds the picture by the settings inside it. A file that belongs to
-another job, or to the user, is never written over.
+A picture is written atomically under an unused name, then recorded. After a crash between the two,
+the next start recognizes the picture by the settings inside it. A file of another job or of the
+user is never overwritten.
 """
 
 from __future__ import annotations
@@ -20,17 +18,17 @@ from typing import Any
 
 from holdfast.base.errors import BadInput, HoldfastError, Unsupported
 from holdfast.base.files import write_whole
-from holdfast.pipeline.batch.jobs import SUFFIXES, Job, folded
+from holdfast.pipeline.batch.jobs import SUFFIXES, Job, fold_name
 from holdfast.pipeline.batch.manifest import NAME, Manifest
 
 ReadSettings = Callable[[Path], Mapping[str, Any]]
-# Drafts are written here, so that what a crash leaves can be told from everybody else's files.
+# Temporary files go here, so that leftovers of a crash can be recognized.
 _DRAFTS = ".holdfast-batch"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a batch stands in its folder: identities done before, found again, and still to do."""
+class BatchStatus:
+    """Jobs of a batch that are done, found without a record, and still to do; other pictures."""
 
     done: tuple[str, ...]
     found: tuple[str, ...]
@@ -39,7 +37,7 @@ class Standing:
 
 
 class Folder(contextlib.AbstractContextManager["Folder"]):
-    """An output folder, held by this process alone. `read_settings` is that of media.
+    """An output folder, locked by this process. `read_settings` defaults to media's.
 
     Raises BadInput where it cannot be made, Unsupported while another batch works in it.
     """
@@ -67,24 +65,24 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
             self.manifest.__exit__(None, None, None)
 
     def begin(self, **values: Any) -> None:
-        """Record that a run begins, and with what."""
+        """Record the begin of a run."""
         with self._writing():
             self.manifest.begin(**values)
 
     def last_run(self) -> Mapping[str, Any] | None:
-        """How the latest run in this folder began."""
+        """The record of the latest run in this folder."""
         runs = [record for record in self.manifest.records if record["event"] == "run"]
         return runs[-1] if runs else None
 
-    def standing(self, jobs: Sequence[Job]) -> Standing:
-        """What is done of `jobs`. Only looks; see `adopt` for the pictures it has found."""
+    def status(self, jobs: Sequence[Job]) -> BatchStatus:
+        """What is done of `jobs`. Writes nothing; `adopt` records the pictures it found."""
         done = {job.identity for job in jobs if self._has_picture(job.identity)}
         wanted = {job.identity for job in jobs} - done
         found = self._lost_pictures(jobs) if wanted else {}
         self._found = {identity: found[identity] for identity in found if identity in wanted}
         settled = done | set(self._found)
         known = {job.identity for job in jobs}
-        return Standing(
+        return BatchStatus(
             done=tuple(job.identity for job in jobs if job.identity in done),
             found=tuple(self._found),
             to_do=tuple(job for job in jobs if job.identity not in settled),
@@ -92,7 +90,7 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
         )
 
     def adopt(self) -> None:
-        """Record the pictures that `standing` has found without a record."""
+        """Record the pictures that `status` found without a record."""
         with self._writing():
             for identity, (file, settings) in self._found.items():
                 self._record(identity, file, settings=dict(settings), found=True)
@@ -102,7 +100,7 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
     ) -> str:
         """Write a picture, then its record; returns the file's name in this folder.
 
-        `reserved` are the files (folded) that jobs have asked for, each with its identity.
+        `reserved` maps file names (folded) that jobs ask for to their identities.
         """
         with self._writing():
             file = self._free_name(job, suffix, reserved)
@@ -130,13 +128,13 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
 
     def _own(self, identity: str, file: str, size_bytes: Any) -> None:
         self._files[identity] = file
-        self._owners[folded(file)] = identity
+        self._owners[fold_name(file)] = identity
         self._sizes.pop(identity, None)
         if isinstance(size_bytes, int):
             self._sizes[identity] = size_bytes
 
     def _has_picture(self, identity: str) -> bool:
-        """Whether its file is there, and as long as it was or at least still a picture of ours."""
+        """Whether its file exists with the recorded size, or is at least a picture of that job."""
         if identity not in self._files:
             return False
         path = self.path / self._files[identity]
@@ -147,12 +145,12 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
         return self._settings_of(path).get("job") == identity
 
     def _lost_pictures(self, jobs: Sequence[Job]) -> dict[str, tuple[str, Mapping[str, Any]]]:
-        """Pictures without a record that name a job, by that job."""
+        """Pictures without a record, by the job that their settings name."""
         folders = {self.path, *(self.path / Path(job.out).parent for job in jobs if job.out)}
         found: dict[str, tuple[str, Mapping[str, Any]]] = {}
         for path in sorted(itertools.chain.from_iterable(map(_pictures, folders))):
             file = path.relative_to(self.path).as_posix()
-            if folded(file) in self._owners:
+            if fold_name(file) in self._owners:
                 continue
             settings = self._settings_of(path)
             if isinstance(settings.get("job"), str):
@@ -163,14 +161,14 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
         try:
             return self._read_settings(path)
         except (HoldfastError, OSError, ValueError):
-            return {}  # the user's own file, or none that can be read: not one of ours
+            return {}  # not readable, or not one of ours
 
     def _free_name(self, job: Job, suffix: str, reserved: Mapping[str, str]) -> str:
-        """The name it had before, or the one it would like to have, or that with a number."""
-        wished = [self._files[job.identity]] if job.identity in self._files else []
-        for file in itertools.chain(wished, _numbered(job.name(suffix))):
-            owner = self._owners.get(folded(file), job.identity)
-            owner = reserved.get(folded(file), owner)
+        """Its earlier name, or its preferred name, or that with a number."""
+        earlier = [self._files[job.identity]] if job.identity in self._files else []
+        for file in itertools.chain(earlier, _numbered(job.name(suffix))):
+            owner = self._owners.get(fold_name(file), job.identity)
+            owner = reserved.get(fold_name(file), owner)
             if owner == job.identity and not os.path.lexists(self.path / file):
                 return file
         raise AssertionError("there is always another number")
@@ -194,7 +192,7 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
 
 
 def _read_settings(path: Path) -> Mapping[str, Any]:
-    from holdfast.pipeline import media
+    from holdfast.pipeline.output import media
 
     return media.read_settings(path)
 
@@ -214,7 +212,7 @@ def _numbered(name: str) -> Iterator[str]:
 
 
 def _sync(folder: Path) -> None:
-    """Have the names in a folder on the disk, where the system can be told to."""
+    """Flush the directory to disk, where the system supports it."""
     if os.name == "posix":
         number = os.open(folder, os.O_RDONLY)
         try:

@@ -1,9 +1,7 @@
-"""From rows to jobs: defaults filled in, a seed for each, a name that stays, an identity.
+"""Turn rows into jobs: defaults, a seed, a stable file name and an identity for each.
 
-Covers: what is drawn with which settings, whether two runs mean the same picture.
-Leaves to others: reading (reading), files (folder), doing it (runner).
-Promise: `plan` gives the same jobs for the same rows and options; changing one row changes one job,
-and moving rows about changes none.
+`plan` gives the same jobs for the same rows and options. Changing one row changes one job; moving
+rows changes none.
 """
 
 from __future__ import annotations
@@ -19,17 +17,17 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from holdfast.base.errors import BadInput
-from holdfast.pipeline.batch.reading import BadRow, Row, bad_rows, value
+from holdfast.pipeline.batch.reading import BadRow, Row, bad_rows, check_value
 
 DEFAULT_FPS = 8
-# As in media, which takes libraries to import.
+# As media.FORMATS, which needs libraries to import.
 SUFFIXES = (".png", ".webp", ".jpg", ".jpeg", ".gif", ".mp4")
 _LONGEST_SLUG = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What holds for every job of a batch. `suffix` None is chosen by what comes out."""
+    """Options of all jobs of a batch. `suffix` None is chosen by the number of frames."""
 
     model: str
     config: str | None = None
@@ -44,9 +42,9 @@ class Options:
 class Job:
     """One picture or video to make.
 
-    `settings` is what the pipeline is called with. `identity` stays the same over runs: it covers
-    all that decides the picture, and for a job without a seed of its own not the seed it gets, so
-    that a line may move.
+    `settings` are the arguments of the pipeline. `identity` is stable over runs: a hash of
+    everything that decides the picture, except a seed derived from the position, so that a line
+    may move.
     """
 
     identity: str
@@ -59,17 +57,16 @@ class Job:
 
     @property
     def prompt(self) -> str:
-        """What is to be drawn."""
         return self.settings["prompt"]
 
     def name(self, suffix: str) -> str:
-        """The file it would like to have, relative to the output folder."""
+        """The preferred file name, relative to the output folder."""
         return self.out or f"{self.position:04d}-{slug(self.prompt)}{suffix}"
 
 
 def plan(rows: Sequence[Row], options: Options, file: str) -> list[Job]:
-    """A job for each row. Raises BadInput for defaults and names that cannot be used."""
-    defaults = _checked(options)
+    """Make a job for each row. Raises BadInput for unusable defaults and names."""
+    defaults = _check_defaults(options)
     _refuse_names(rows, file)
     seen: Counter[str] = Counter()
     jobs: list[Job] = []
@@ -94,28 +91,28 @@ def plan(rows: Sequence[Row], options: Options, file: str) -> list[Job]:
 
 
 def suffix_for(num_frames: int) -> str:
-    """The form of a picture or video whose form was left open."""
+    """The default file format for that many frames."""
     return ".png" if num_frames == 1 else ".gif"
 
 
 def slug(prompt: str) -> str:
-    """A short piece of a file name that reminds of the prompt."""
+    """A short ASCII file name from the prompt."""
     plain = unicodedata.normalize("NFKD", prompt).encode("ascii", "ignore").decode().lower()
     words = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
     return words[:_LONGEST_SLUG].rstrip("-") or "picture"
 
 
-def folded(name: str) -> str:
-    """A file name as systems compare it that ignore case."""
+def fold_name(name: str) -> str:
+    """Normalize a file name as case-insensitive systems compare it."""
     return unicodedata.normalize("NFC", name.replace("\\", "/")).casefold()
 
 
-def _checked(options: Options) -> dict[str, Any]:
-    """The defaults that were given, each checked as if a row had said it."""
+def _check_defaults(options: Options) -> dict[str, Any]:
+    """The given defaults, each checked like a value of a row."""
     try:
-        value("seed", options.seed)
+        check_value("seed", options.seed)
         given = {name: v for name, v in options.defaults.items() if v is not None}
-        return {name: value(name, v, isinstance(v, str)) for name, v in given.items()}
+        return {name: check_value(name, v, isinstance(v, str)) for name, v in given.items()}
     except BadRow as exc:
         raise BadInput(
             f"cannot use these options: {exc}",
@@ -124,7 +121,7 @@ def _checked(options: Options) -> dict[str, Any]:
 
 
 def _meaning(asked: Mapping[str, Any], out: str | None, suffix: str | None, o: Options) -> str:
-    """All that decides the picture, as text."""
+    """Everything that decides the picture, as text."""
     parts = {
         "settings": dict(asked),
         "seed from": None if "seed" in asked else o.seed,
@@ -143,7 +140,7 @@ def _digest(text: str) -> str:
 
 
 def _refuse_names(rows: Sequence[Row], file: str) -> None:
-    """Names that no picture can have, or that two would have."""
+    """Raise BadInput for file names with an unknown suffix, or used twice."""
     first: dict[str, str] = {}
     bad: list[tuple[str, str]] = []
     for row in rows:
@@ -152,7 +149,7 @@ def _refuse_names(rows: Sequence[Row], file: str) -> None:
             continue
         if PurePosixPath(out).suffix.lower() not in SUFFIXES:
             bad.append((row.where, f"out is {out!r}, which is no kind of picture or video"))
-        earlier = first.setdefault(folded(out), row.where)
+        earlier = first.setdefault(fold_name(out), row.where)
         if earlier != row.where:
             bad.append((row.where, f"out is {out!r}, the same file as in {earlier}"))
     if bad:

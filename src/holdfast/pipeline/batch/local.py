@@ -1,9 +1,6 @@
 """Workers in processes of this machine, one for each GPU or as many as asked for.
 
-Covers: starting, talking, noticing death; the child's side.
-Leaves to others: what a worker does (workers).
-Promise: a child ignores Ctrl-C, which is its parent's to act on, and ends by itself when its parent
-is gone, however that went.
+A child ignores Ctrl-C, which its parent handles, and exits when its parent is gone.
 """
 
 from __future__ import annotations
@@ -19,19 +16,19 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
-from holdfast.pipeline.batch.ctrl_c import ctrl_c_later, unblock
-from holdfast.pipeline.batch.workers import Answer, Crew, Died, Load, Order, Painter, Watch
-from holdfast.pipeline.devices import cards
-from holdfast.pipeline.progress import Event
+from holdfast.pipeline.batch.ctrl_c import delay_ctrl_c, unblock
+from holdfast.pipeline.batch.workers import Answer, Died, Load, Order, Watch, Worker, WorkerPool
+from holdfast.pipeline.devices.device import cards
+from holdfast.pipeline.run.progress import Event
 
 WAIT_S = 0.5
-# Kinds of devices of which a machine can have several, in the order of `auto`.
+# Device kinds of which a machine can have several, in the order of `auto`.
 NUMBERED = ("cuda", "xpu")
 _SPAWN = multiprocessing.get_context("spawn")
 
 
-class Local(Crew):
-    """A process for each of `devices`; name one several times to have several on it."""
+class LocalProcesses(WorkerPool):
+    """A process for each entry of `devices`; an entry may repeat."""
 
     def __init__(self, load: Load, devices: Sequence[str]) -> None:
         super().__init__(len(devices))
@@ -49,47 +46,47 @@ class Local(Crew):
             daemon=True,
         )
         _start_tracker()
-        with ctrl_c_later():
+        with delay_ctrl_c():
             process.start()
             self._processes[worker], self._wires[worker] = process, ours
-        theirs.close()  # or the end of the child would not be seen
+        theirs.close()  # else the child's exit would not be seen
 
     def _send(self, worker: int, order: Order) -> None:
-        with contextlib.suppress(OSError):  # dead: `_receive` tells
+        with contextlib.suppress(OSError):  # dead: `_receive` reports it
             self._wires[worker].send(order)
 
     def _receive(self, watch: Watch) -> list[tuple[int, Answer]]:
         multiprocessing.connection.wait(list(self._wires.values()), WAIT_S)
         answers: list[tuple[int, Answer]] = []
         for worker in list(self._wires):
-            # Asked first, so that what it said before it died is certainly in the wire.
+            # Checked first: all that a dead worker sent is in the pipe by now.
             alive = self._processes[worker].exitcode is None
-            said, open_wire = self._listen(worker, watch)
-            answers += [(worker, answer) for answer in said]
+            received, open_wire = self._listen(worker, watch)
+            answers += [(worker, answer) for answer in received]
             if not (alive and open_wire):
-                answers.append((worker, Died(self._bury(worker))))
+                answers.append((worker, Died(self._remove(worker))))
         return answers
 
     def _dismiss(self, worker: int) -> None:
-        self._bury(worker)
+        self._remove(worker)
 
     def _listen(self, worker: int, watch: Watch) -> tuple[list[Answer], bool]:
-        """All that a worker has said, and whether it can say more."""
+        """All messages of a worker, and whether the connection is still open."""
         wire = self._wires[worker]
         answers: list[Answer] = []
         try:
             while wire.poll():
-                said = wire.recv()
-                if isinstance(said, Event):
-                    watch(worker, said)
+                message = wire.recv()
+                if isinstance(message, Event):
+                    watch(worker, message)
                 else:
-                    answers.append(said)
+                    answers.append(message)
         except (EOFError, OSError):
             return answers, False
         return answers, True
 
-    def _bury(self, worker: int) -> str:
-        """Take a worker off the books; how it ended."""
+    def _remove(self, worker: int) -> str:
+        """Remove a worker; returns how it ended."""
         process = self._processes.pop(worker)
         self._wires.pop(worker).close()
         process.kill()
@@ -102,13 +99,13 @@ class Local(Crew):
         for process in self._processes.values():
             process.kill()
         for worker in list(self._processes):
-            self._bury(worker)
+            self._remove(worker)
 
 
 def gpus(wanted: str = "auto") -> list[str]:
-    """The GPUs of the wanted kind that torch sees, as device names; none of a kind without numbers.
+    """Device names of the GPUs of the wanted kind; "auto" is the first kind with any.
 
-    "auto" is the first kind of which there are any.
+    Empty for kinds without an index.
     """
     for kind in NUMBERED if wanted == "auto" else [k for k in NUMBERED if k == wanted]:
         names = [card.name for card in cards(kind)]
@@ -118,16 +115,16 @@ def gpus(wanted: str = "auto") -> list[str]:
 
 
 def serve(load: Load, device: str, threads: int, wire: Connection) -> None:
-    """The child: answer orders until there are no more."""
+    """Main function of the child: answer orders until the connection closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     unblock()
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
-    os.dup2(2, 1)  # standard output is the command's, and libraries print as they like
+    os.dup2(2, 1)  # standard output belongs to the command; libraries may print
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # read when torch is imported
-    painter = Painter(load, device)
+    worker = Worker(load, device)
     with contextlib.suppress(EOFError, OSError):
         while True:
-            wire.send(painter.answer(wire.recv(), wire.send))
+            wire.send(worker.answer(wire.recv(), wire.send))
 
 
 def _end_with_the_parent() -> None:
@@ -138,7 +135,7 @@ def _end_with_the_parent() -> None:
 
 
 def _start_tracker() -> None:
-    """What `multiprocessing` starts next to the first child: it would unblock Ctrl-C meanwhile."""
+    """Start multiprocessing's resource tracker now: starting it later would unblock Ctrl-C."""
     if sys.platform != "win32":
         from multiprocessing import resource_tracker
 

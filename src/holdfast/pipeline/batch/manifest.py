@@ -1,11 +1,7 @@
-"""What was done, as lines that are only ever added.
+"""The append-only record of a batch: JSON lines, synced to disk before `append` returns.
 
-Covers: reading after a crash, one writer at a time, records that are on the disk when `append`
-returns.
-Leaves to others: what a record means for the pictures (folder).
-Promise: a line is there whole or it is cut off at the next opening; nothing but the torn end of a
-file that is certainly ours is ever removed. Whoever holds the manifest open is the only one, and
-the system frees it when that process ends, however it ends.
+A torn last line is cut off at the next opening; nothing else is ever removed, and only from a file
+that is certainly ours. The file is locked: one process at a time, released when it ends.
 """
 
 from __future__ import annotations
@@ -24,12 +20,12 @@ from holdfast.base.errors import BadInput, Unsupported
 NAME = "manifest.jsonl"
 VERSION = 1
 _START = b'{"event": "'
-# Bytes can be locked that are not there: Windows refuses others to read those that are locked.
+# Beyond the end of the file: Windows does not let others read locked bytes.
 _LOCKED_BYTE = 2**40
 
 
 class Manifest(contextlib.AbstractContextManager["Manifest"]):
-    """The records of a folder. `damaged` counts lines that could not be read and were passed over.
+    """The records of a folder. `damaged` counts unreadable lines, which are skipped.
 
     Raises Unsupported while another process has it open, BadInput for a file that is not ours.
     """
@@ -48,7 +44,7 @@ class Manifest(contextlib.AbstractContextManager["Manifest"]):
             raise
 
     def append(self, event: str, **values: Any) -> None:
-        """Add a record; it is on the disk when this returns. Raises OSError."""
+        """Append a record and sync it to disk. Raises OSError."""
         record = {"event": event, "at": datetime.now(UTC).isoformat(timespec="seconds"), **values}
         data = json.dumps(record).encode() + b"\n"
         while data:
@@ -57,7 +53,7 @@ class Manifest(contextlib.AbstractContextManager["Manifest"]):
         self.records.append(record)
 
     def begin(self, **values: Any) -> None:
-        """Add the record that opens a run, with who is running."""
+        """Append the record of a new run, with pid and host."""
         self.append("run", version=VERSION, pid=os.getpid(), host=socket.gethostname(), **values)
 
     def __exit__(self, *_: object) -> None:
@@ -100,7 +96,7 @@ class Manifest(contextlib.AbstractContextManager["Manifest"]):
 
 
 def parse(content: bytes) -> tuple[list[dict[str, Any]], int]:
-    """The records in whole lines, and how many lines were no records."""
+    """Parse the records; also returns the number of lines that are not records."""
     records: list[dict[str, Any]] = []
     lines = content.splitlines(keepends=True)
     for line in lines:

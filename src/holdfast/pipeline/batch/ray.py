@@ -1,9 +1,7 @@
-"""Workers on the machines of a Ray cluster.
+"""Workers on the machines of a Ray cluster, one for each GPU or machine.
 
-Covers: joining a cluster or starting one here, an actor for each GPU, noticing death.
-Leaves to others: what a worker does (workers).
-Promise: nothing but messages goes between the machines, so they need no common disk. Actors end
-with this process, however it ends; a cluster that was started here ends with it too.
+Only messages go between machines; they need no shared disk. Actors end with this process, and so
+does a cluster that it started.
 """
 
 from __future__ import annotations
@@ -23,30 +21,30 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from holdfast.base.errors import Unsupported
-from holdfast.pipeline.batch.ray_guard import guarded
+from holdfast.pipeline.batch.ray_guard import guard_folder
 from holdfast.pipeline.batch.workers import (
     LOCAL_RAY,
     Answer,
-    Crew,
     Died,
     Load,
     Order,
-    Painter,
     Watch,
+    Worker,
+    WorkerPool,
 )
-from holdfast.pipeline.placement import Wish
-from holdfast.pipeline.progress import Event
-from holdfast.pipeline.stages import STAGES
+from holdfast.pipeline.model.placement import PlacementRequest
+from holdfast.pipeline.run.progress import Event
+from holdfast.pipeline.run.stages import STAGES
 
 WAIT_S = 0.5
-_KNOCK_S = 5.0
-_ASK_S = 1.0  # between two questions about progress
-_PATIENCE_S = 10.0  # until it is told that the cluster gives nothing
+_CONNECT_S = 5.0
+_PROGRESS_S = 1.0  # between two progress requests
+_PATIENCE_S = 10.0  # until a note says that the cluster does not schedule
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """How many workers, and what each takes of the cluster."""
+class ClusterShare:
+    """The number of workers, and the CPUs and GPUs of each."""
 
     count: int
     cpus: int
@@ -59,31 +57,29 @@ class Share:
 
 
 class Actor:
-    """The far side. Its methods run in two threads: one draws, one tells how far it is."""
+    """The remote side. Its methods run in two threads: one draws, one reports progress."""
 
     def __init__(self, load: Load, device: str) -> None:
-        self._painter = Painter(load, device)
+        self._worker = Worker(load, device)
         self._event: Event | None = None
 
     def answer(self, order: Order) -> Answer:
-        """Do it."""
-        return self._painter.answer(order, self._note)
+        return self._worker.answer(order, self._note)
 
     def latest(self) -> Event | None:
-        """How far it is."""
+        """The latest progress event."""
         return self._event
 
     def _note(self, event: Event) -> None:
         self._event = event
 
 
-class Actors(Crew):
+class RayActors(WorkerPool):
     """`count` actors on the cluster at `address`; None is one for each GPU, else each machine.
 
     There are never more than `most`. `address` is "auto", "HOST:PORT", or "local" for a cluster
-    that is started here and ends here.
-    `note` is told when the cluster lets one wait.
-    Entering raises Unsupported when there is no cluster to join.
+    that lives as long as this pool. `note` is called when the cluster makes us wait. Entering
+    raises Unsupported if there is no cluster to join.
     """
 
     def __init__(
@@ -100,32 +96,34 @@ class Actors(Crew):
         self._wanted, self._most = count, most
         self._exit = contextlib.ExitStack()
         self._actors: dict[int, Any] = {}
-        self._answers: dict[Any, int] = {}  # by the reference that Ray gives for one
+        self._answers: dict[Any, int] = {}  # Ray's object reference -> worker
         self._questions: dict[Any, int] = {}
         self._asked_s: dict[int, float] = {}
         self._note = note
-        self._tell_at_s: float | None = None  # when to tell that none has been heard of
+        self._note_at_s: float | None = None  # when to note that no worker has answered yet
 
     def _open(self) -> None:
-        self._exit.enter_context(contextlib.redirect_stdout(sys.stderr))  # Ray tells of deaths
+        self._exit.enter_context(contextlib.redirect_stdout(sys.stderr))  # Ray prints deaths
         if not ray.is_initialized():
             self._join()
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        self._share = share_of(machines, self._wanted, self._most, gpus=_may_be_gpu(self._device))
+        self._share = divide_cluster(
+            machines, self._wanted, self._most, gpus=_may_be_gpu(self._device)
+        )
         self.count = self._share.count
         self._remote = _remote_class(self._share)
-        self._tell_at_s = time.monotonic() + _PATIENCE_S
+        self._note_at_s = time.monotonic() + _PATIENCE_S
 
     def _join(self) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         options: dict[str, Any] = {"address": self._address}
         if self._address == LOCAL_RAY:
-            options["_temp_dir"] = self._exit.enter_context(guarded())
+            options["_temp_dir"] = self._exit.enter_context(guard_folder())
             options["num_cpus"] = max(self._wanted or 1, os.cpu_count() or 1)
             options["include_dashboard"] = False
         self._exit.callback(ray.shutdown)
         try:
-            _knock(self._address)
+            _check_reachable(self._address)
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
         except (ConnectionError, RuntimeError, ValueError, OSError) as exc:
             first = str(exc).strip().partition("\n")[0]
@@ -142,8 +140,8 @@ class Actors(Crew):
         self._answers[self._actors[worker].answer.remote(order)] = worker
 
     def _receive(self, watch: Watch) -> list[tuple[int, Answer]]:
-        self._ask()
-        self._tell_of_waiting()
+        self._request_progress()
+        self._note_waiting()
         waiting = [*self._answers, *self._questions]
         ready, _ = ray.wait(waiting, num_returns=1, timeout=WAIT_S) if waiting else ([], [])
         answers: list[tuple[int, Answer]] = []
@@ -158,35 +156,35 @@ class Actors(Crew):
     def _dismiss(self, worker: int) -> None:
         ray.kill(self._actors.pop(worker))
 
-    def _ask(self) -> None:
-        """Ask the busy ones how far they are, one question at a time and not too often."""
+    def _request_progress(self) -> None:
+        """Request progress from busy workers, one request at a time for each."""
         now = time.monotonic()
         for worker in set(self._answers.values()) - set(self._questions.values()):
-            if now - self._asked_s.get(worker, 0) >= _ASK_S:
+            if now - self._asked_s.get(worker, 0) >= _PROGRESS_S:
                 self._asked_s[worker] = now
                 self._questions[self._actors[worker].latest.remote()] = worker
 
-    def _tell_of_waiting(self) -> None:
-        if self._tell_at_s is not None and time.monotonic() >= self._tell_at_s:
-            self._tell_at_s = None
+    def _note_waiting(self) -> None:
+        if self._note_at_s is not None and time.monotonic() >= self._note_at_s:
+            self._note_at_s = None
             self._note(f"waiting for the cluster: {self._share.text()} asked for")
 
     def _hear(self, reference: Any, watch: Watch) -> None:
         worker = self._questions.pop(reference)
-        with contextlib.suppress(RayError):  # dead: its answer tells
+        with contextlib.suppress(RayError):  # dead: its answer reports it
             event: Any = ray.get(reference)
-            self._tell_at_s = None  # it has a place
+            self._note_at_s = None  # it is scheduled
             if event is not None and worker in self._answers.values():
                 watch(worker, event)
 
     def _get(self, worker: int, reference: Any) -> Answer:
-        self._tell_at_s = None
+        self._note_at_s = None
         try:
             return ray.get(reference)
         except RayActorError as exc:
             self._actors.pop(worker, None)
             return Died(_reason(exc))
-        except RayError as exc:  # what it said got lost on the way: too large, or a machine gone
+        except RayError as exc:  # the answer was lost: too large, or the machine is gone
             ray.kill(self._actors.pop(worker))
             return Died(_reason(exc))
 
@@ -198,15 +196,15 @@ class Actors(Crew):
             self._exit.close()
 
 
-def _knock(address: str) -> None:
-    """Raises OSError where nobody listens: Ray would try for minutes."""
+def _check_reachable(address: str) -> None:
+    """Raise OSError if the address does not answer: Ray would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
 
 
-def _remote_class(share: Share) -> Any:
-    # By one's own name for it: Ray's hints know other options than its documentation.
+def _remote_class(share: ClusterShare) -> Any:
+    # As Any: Ray's type hints lack documented options.
     remote: Any = ray.remote
     return remote(
         num_cpus=share.cpus,
@@ -218,32 +216,32 @@ def _remote_class(share: Share) -> Any:
 
 
 def _may_be_gpu(device: str) -> bool:
-    asked = Wish(device).by_stage()
+    asked = PlacementRequest(device).by_stage()
     return {asked.get(stage, "auto") for stage in STAGES} != {"cpu"}
 
 
-def share_of(
+def divide_cluster(
     machines: Sequence[Mapping[str, float]], wanted: int | None, most: int, *, gpus: bool = True
-) -> Share:
-    """How to divide a cluster; one worker on each GPU, or on each machine where there are none.
+) -> ClusterShare:
+    """Divide a cluster: one worker on each GPU, or on each machine without GPUs.
 
-    Without `gpus` none of them is taken.
+    Without `gpus`, GPUs are not used.
     """
     cards = [(int(machine.get("GPU", 0)), machine.get("CPU", 0)) for machine in machines]
     count = sum(number for number, _ in cards) if gpus else 0
     if count:
-        # A machine may lend its GPUs and no CPUs, or fewer: those must not be what is waited for.
+        # A machine may offer fewer CPUs than GPUs; then workers must not wait for CPUs.
         enough = all(cpus >= number for number, cpus in cards)
-        return Share(min(wanted or count, count, most), cpus=1 if enough else 0, gpus=1)
+        return ClusterShare(min(wanted or count, count, most), cpus=1 if enough else 0, gpus=1)
     cpus = [int(machine.get("CPU", 0)) for machine in machines]
     working = [count for count in cpus if count] or [1]
     count = min(wanted or len(working), sum(working), most)
     each = min(working) // math.ceil(count / len(working))
-    return Share(count, cpus=max(1, each), gpus=0)
+    return ClusterShare(count, cpus=max(1, each), gpus=0)
 
 
 def _reason(exc: BaseException) -> str:
-    """Ray's reason without the paragraph of advice."""
+    """Ray's reason without its advice."""
     lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith("The actor is dead because")]
-    return (told or lines or [type(exc).__name__])[0].partition(" Some common causes")[0]
+    causes = [line for line in lines if line.startswith("The actor is dead because")]
+    return (causes or lines or [type(exc).__name__])[0].partition(" Some common causes")[0]

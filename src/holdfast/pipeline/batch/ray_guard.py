@@ -1,10 +1,8 @@
-"""What ends a Ray that was started for one batch, also when nobody is left to ask for it.
+"""Clean up after a Ray cluster that was started for one batch, even if this process is killed.
 
-Ray's workers end with the process that started it. Its daemons and its folder do not: after a kill
-the first stay for a minute, the second for good. So a small process waits until its standard input
-ends, which the system sees to, and then clears away.
-Promise: only processes that write into the folder of the `guarded` block are ended, and only that
-folder is removed.
+Ray's workers end with the process that started them. After a kill its daemons stay for a minute
+and its folder forever. So a small process waits until its standard input closes, then cleans up.
+Only processes with open files in the guarded folder are killed, and only that folder is removed.
 """
 
 from __future__ import annotations
@@ -19,52 +17,52 @@ from collections.abc import Iterator
 
 import psutil
 
-from holdfast.pipeline.batch.ctrl_c import ctrl_c_later
+from holdfast.pipeline.batch.ctrl_c import delay_ctrl_c
 
 _WAIT_S = 30.0
 
 
 @contextlib.contextmanager
-def guarded() -> Iterator[str]:
-    """A folder for Ray; when the block is left it is gone, and so is whoever still writes into it.
+def guard_folder() -> Iterator[str]:
+    """A folder for Ray; at the end of the block it is removed with all processes that use it.
 
-    Its name is short, as Ray puts sockets into it, whose paths may have 107 characters.
+    Its name is short: Ray puts sockets into it, whose paths are limited to 107 characters.
     """
     folder: str | None = None
     guard: subprocess.Popen[bytes] | None = None
     try:
-        with ctrl_c_later():  # between the two, nobody would clear the folder away
+        with delay_ctrl_c():  # no Ctrl-C between the two, or the folder would stay
             folder = tempfile.mkdtemp(prefix="hf-ray-")
-            guard = _guard(folder)
+            guard = _start_guard(folder)
         yield folder
     finally:
         if guard is not None:
-            _let_clear(guard)
+            _finish(guard)
         elif folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _guard(folder: str) -> subprocess.Popen[bytes]:
+def _start_guard(folder: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", __name__, folder, str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is not for it
+        start_new_session=True,  # does not get Ctrl-C
     )
 
 
-def _let_clear(guard: subprocess.Popen[bytes]) -> None:
+def _finish(guard: subprocess.Popen[bytes]) -> None:
     if guard.stdin is not None:
         guard.stdin.close()
-    with contextlib.suppress(subprocess.TimeoutExpired):  # it goes on without us
+    with contextlib.suppress(subprocess.TimeoutExpired):  # it continues alone
         guard.wait(_WAIT_S)
 
 
 def clear(folder: str, owner: int) -> None:
-    """End every process but `owner` that has a file of `folder` open, then remove it.
+    """Kill every process but `owner` with an open file in `folder`, then remove the folder.
 
-    That is how to know them: Ray writes over the names and variables they were started with.
+    Open files identify them: Ray overwrites their command lines and environment.
     """
     inside = os.path.join(os.path.realpath(folder), "")  # noqa: PTH118  compared as text
     for process in psutil.process_iter():

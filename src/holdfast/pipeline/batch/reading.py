@@ -1,9 +1,6 @@
-"""From a file of prompts to rows: JSON lines, a JSON list, or CSV.
+"""Parse a file of prompts into rows: JSON lines, a JSON list, or CSV.
 
-Covers: the three forms, what a row may say, every bad row told in one error.
-Leaves to others: opening files (the command), defaults and names (jobs), what a model can draw (its
-pipeline).
-Promise: `read` either returns every row or raises BadInput; it does nothing else.
+`read` returns every row, or raises one BadInput that lists the bad ones.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from typing import Any
 
 from holdfast.base.errors import BadInput
 
-SHOWN = 10
+MAX_LISTED = 10
 _SUFFIXES = {
     ".jsonl": "json lines",
     ".ndjson": "json lines",
@@ -33,7 +30,7 @@ _SUFFIXES = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one line asks for; `where` is how to find it ("line 7")."""
+    """The values of one line; `where` locates it ("line 7")."""
 
     where: str
     values: Mapping[str, Any]
@@ -41,7 +38,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What a value may be: its type, the rule it keeps, and the words for both."""
+    """The type of a value, a check, and a description of both."""
 
     type: type
     expected: str
@@ -53,7 +50,7 @@ class BadRow(Exception):
 
 
 def _inside(name: str) -> bool:
-    """Whether `name` is a path that stays in its folder and is no hidden file."""
+    """Whether `name` is a relative path inside its folder and not hidden."""
     parts = re.split(r"[\\/]", name)
     rooted = PurePosixPath(name).is_absolute() or PureWindowsPath(name).anchor
     plain = all(part and not part.startswith(".") and len(part.encode()) <= 200 for part in parts)
@@ -67,18 +64,18 @@ def _from_one(value: int) -> bool:
 FIELDS: dict[str, Field] = {
     "prompt": Field(str, "text that is not empty", lambda value: bool(value.strip())),
     "negative": Field(str, "text", lambda value: True),
-    "height": Field(int, "a whole number from 1", _from_one),
-    "width": Field(int, "a whole number from 1", _from_one),
-    "steps": Field(int, "a whole number from 1", _from_one),
-    "seed": Field(int, "a whole number from 0 to 2**63 - 1", lambda value: 0 <= value < 2**63),
+    "height": Field(int, "an integer from 1", _from_one),
+    "width": Field(int, "an integer from 1", _from_one),
+    "steps": Field(int, "an integer from 1", _from_one),
+    "seed": Field(int, "an integer from 0 to 2**63 - 1", lambda value: 0 <= value < 2**63),
     "guidance": Field(float, "a number from 0", lambda value: 0 <= value < math.inf),
-    "num_frames": Field(int, "a whole number from 1", _from_one),
+    "num_frames": Field(int, "an integer from 1", _from_one),
     "out": Field(str, "a file name inside the output folder, such as cat.png", _inside),
 }
 
 
 def form_of(path: str) -> str:
-    """The form that a file's name promises; standard input ("-") holds JSON lines."""
+    """The file format by its name; standard input ("-") is JSON lines."""
     if path == "-":
         return "json lines"
     suffix = Path(path).suffix.lower()
@@ -91,7 +88,7 @@ def form_of(path: str) -> str:
 
 
 def read(text: str, form: str, name: str) -> list[Row]:
-    """Every row of `text`. Raises BadInput that lists the bad ones, with `name` as its file."""
+    """Parse every row of `text`. Raises one BadInput for all bad rows; `name` is the file's."""
     parse = {"json lines": _json_lines, "json list": _json_list, "csv": _csv}[form]
     rows: list[Row] = []
     bad: list[tuple[str, str]] = []
@@ -111,24 +108,28 @@ def read(text: str, form: str, name: str) -> list[Row]:
 
 
 def bad_rows(name: str, bad: list[tuple[str, str]], expected: str | None = None) -> BadInput:
-    """One error for all bad rows, the first ten by name."""
+    """One error for all bad rows; lists the first ten."""
     count = "1 bad line" if len(bad) == 1 else f"{len(bad)} bad lines"
-    lines = [f"  {where}: {reason}" for where, reason in bad[:SHOWN]]
-    if len(bad) > SHOWN:
-        lines.append(f"  and {len(bad) - SHOWN} more")
+    lines = [f"  {where}: {reason}" for where, reason in bad[:MAX_LISTED]]
+    if len(bad) > MAX_LISTED:
+        lines.append(f"  and {len(bad) - MAX_LISTED} more")
     return BadInput(
         "\n".join([f"cannot use {name!r}: {count}, nothing was started", *lines]),
         expected=expected,
     )
 
 
-def value(name: str, given: Any, from_text: bool = False) -> Any:
-    """`given` as a value of the field `name`; raises BadRow with what it may be."""
+def check_value(name: str, given: Any, from_text: bool = False) -> Any:
+    """Check `given` as a value of the field `name`; raises BadRow."""
     field = FIELDS[name]
     converted = _convert(field.type, given) if from_text else given
     if field.type is float and type(converted) is int:
         converted = _float(converted)
-    if type(converted) is not field.type or not _is_text(converted) or not field.rule(converted):
+    if (
+        type(converted) is not field.type
+        or not _is_encodable(converted)
+        or not field.rule(converted)
+    ):
         shown = repr(given)
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
         raise BadRow(f"{name} is {shown}, not {field.expected}")
@@ -141,21 +142,25 @@ def _values(raw: Any, from_text: bool) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise BadRow(f'it is {_kind(raw)}, not an object such as {{"prompt": "a cat"}}')
     for key in raw:
-        _known(key)
-    values = {key: value(key, given, from_text) for key, given in raw.items() if given is not None}
+        _check_key(key)
+    values = {
+        key: check_value(key, given, from_text) for key, given in raw.items() if given is not None
+    }
     if "prompt" not in values:
         raise BadRow("the prompt is missing")
     return values
 
 
-def _known(key: str) -> None:
+def _check_key(key: str) -> None:
     if key not in FIELDS:
         close = difflib.get_close_matches(key, FIELDS, n=1)
         raise BadRow(f"unknown key {key!r}" + (f", probably {close[0]!r}" if close else ""))
 
 
 def _json_lines(text: str) -> Iterator[tuple[str, Any]]:
-    for number, line in enumerate(text.split("\n"), 1):  # a JSON text may hold U+2028 as it is
+    for number, line in enumerate(
+        text.split("\n"), 1
+    ):  # not splitlines: JSON text may contain U+2028
         stripped = line.strip()
         if stripped and not stripped.startswith("#"):
             yield f"line {number}", _json(stripped)
@@ -172,7 +177,7 @@ def _json_list(text: str) -> Iterator[tuple[str, Any]]:
 
 
 def _json(text: str) -> Any:
-    """The value, or the BadRow that says why there is none."""
+    """The value, or a BadRow with the reason."""
     try:
         return json.loads(text, object_pairs_hook=_object)
     except BadRow as exc:
@@ -193,11 +198,11 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _csv(text: str) -> Iterator[tuple[str, Any]]:
     first = text.partition("\n")[0]
-    delimiter = max(",;\t", key=first.count)  # the first, a comma, wins where there is none
+    delimiter = max(",;\t", key=first.count)  # a comma if there is none
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     header: list[str] | None = None
     while True:
-        number = reader.line_num + 1  # a quoted cell may hold newlines: this is where it begins
+        number = reader.line_num + 1  # first line of the row: quoted cells may contain newlines
         try:
             cells = next(reader, None)
         except csv.Error as exc:
@@ -215,7 +220,7 @@ def _csv(text: str) -> Iterator[tuple[str, Any]]:
 def _header(cells: list[str]) -> list[str]:
     names = [cell.strip() for cell in cells]
     for name in names:
-        _known(name)
+        _check_key(name)
     _object([(name, None) for name in names])
     if "prompt" not in names:
         raise BadRow("its first line does not name a column 'prompt'")
@@ -223,14 +228,14 @@ def _header(cells: list[str]) -> list[str]:
 
 
 def _cells(header: list[str], cells: list[str]) -> dict[str, Any] | BadRow:
-    """A row by name; an empty cell is left out, so that the default holds."""
+    """A row as a dict; empty cells are left out and take the default."""
     if any(cells[len(header) :]):
         return BadRow(f"it has {len(cells)} cells, the first line names {len(header)}")
     return {name: cell for name, cell in zip(header, cells, strict=False) if cell.strip()}
 
 
 def _convert(wanted: type, text: str) -> Any:
-    """A cell as a number where one is wanted; text that is none stays text, and is refused."""
+    """Convert a cell to the wanted type; on failure the text stays and is rejected later."""
     try:
         return wanted(text.strip()) if wanted is not str else text
     except ValueError:
@@ -244,8 +249,8 @@ def _float(number: int) -> float:
         return math.inf
 
 
-def _is_text(given: Any) -> bool:
-    """Text has to be writable as UTF-8: half of a surrogate pair is not."""
+def _is_encodable(given: Any) -> bool:
+    """False for text with lone surrogates, which UTF-8 cannot encode."""
     return not isinstance(given, str) or given.isascii() or not re.search("[\ud800-\udfff]", given)
 
 

@@ -1,9 +1,7 @@
-"""One loop: hand jobs to free workers, keep what they bring, until nothing is left.
+"""The main loop of a batch: hand jobs to idle workers and keep the results until none is left.
 
-Covers: order of work, attempts, what failed and why.
-Leaves to others: workers (workers), files (folder), what is shown (show).
-Promise: a job is handed to one worker at a time, and its picture is kept once. A job that fails or
-kills its worker more often than allowed is recorded and left; the others go on.
+A job is with one worker at a time, and its picture is kept once. A job that fails or kills its
+worker too often is recorded as failed; the others continue.
 """
 
 from __future__ import annotations
@@ -14,24 +12,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.base.errors import HoldfastError, Unsupported
-from holdfast.pipeline import history
 from holdfast.pipeline.batch.folder import Folder
-from holdfast.pipeline.batch.jobs import Job, folded
+from holdfast.pipeline.batch.jobs import Job, fold_name
 from holdfast.pipeline.batch.reading import bad_rows
 from holdfast.pipeline.batch.show import Show
 from holdfast.pipeline.batch.workers import (
     Answer,
     Check,
     Checked,
-    Crew,
     Died,
+    Draw,
+    Drawn,
     Failed,
     Lost,
-    Paint,
-    Painted,
     Task,
+    WorkerPool,
 )
-from holdfast.pipeline.progress import Event
+from holdfast.pipeline.output import history
+from holdfast.pipeline.run.progress import Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class Failure:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run has brought so far."""
+    """Results so far."""
 
     kept: list[str] = field(default_factory=list)
     renamed: list[tuple[str, str]] = field(default_factory=list)
@@ -54,16 +52,16 @@ class Outcome:
 
 
 class Runner:
-    """Works off `jobs`. `file` is where they come from, for errors; `outcome` grows while it runs.
+    """Runs `jobs`. `file` is where they come from, for errors; `outcome` grows while it runs.
 
-    `everything` are all jobs of the batch, also those done: their names are not for others.
+    `everything` is all jobs of the batch, also finished ones, whose names are reserved.
     """
 
     def __init__(
         self,
         jobs: Sequence[Job],
         folder: Folder,
-        crew: Crew,
+        pool: WorkerPool,
         show: Show,
         *,
         retries: int,
@@ -71,7 +69,7 @@ class Runner:
         everything: Sequence[Job],
     ) -> None:
         self.outcome = Outcome()
-        self._folder, self._crew, self._show = folder, crew, show
+        self._folder, self._pool, self._show = folder, pool, show
         self._retries, self._file = retries, file
         self._queue = deque(jobs)
         self._running: dict[int, Job] = {}
@@ -80,38 +78,38 @@ class Runner:
         self._checked = False
         self._died_checking = 0
         self._lost = 0
-        self._reserved = {folded(job.out): job.identity for job in everything if job.out}
+        self._reserved = {fold_name(job.out): job.identity for job in everything if job.out}
 
     def run(self) -> None:
-        """Until every job is kept or has failed.
+        """Run until every job is kept or has failed.
 
         Raises BadInput before the first one is drawn if the model cannot draw some, the error of
         loading if no worker can load the model, and Ctrl-C.
         """
-        with self._crew:
+        with self._pool:
             while self._queue or self._running:
                 self._hand_out()
                 self._listen()
 
     def _listen(self) -> None:
-        # On its own, so that no answer is kept while the next picture is drawn.
-        for worker, answer in self._crew.wait(self._watch):
+        # A method of its own, so that no local keeps an answer while the next picture is drawn.
+        for worker, answer in self._pool.wait(self._watch):
             self._handle(worker, answer)
 
     def _watch(self, worker: int, event: Event) -> None:
         self._show.step(worker, self._running.get(worker), event)
 
     def _hand_out(self) -> None:
-        for worker in self._crew.idle():
+        for worker in self._pool.idle():
             if not self._checked:
                 if self._checking is None:
                     self._checking = worker
-                    self._crew.give(worker, Check(tuple(map(_task, self._queue))))
+                    self._pool.give(worker, Check(tuple(map(_task, self._queue))))
             elif self._queue:
                 job = self._queue.popleft()
                 self._running[worker] = job
                 self._attempts[job.identity] += 1
-                self._crew.give(worker, Paint(_task(job)))
+                self._pool.give(worker, Draw(_task(job)))
 
     def _handle(self, worker: int, answer: Answer) -> None:
         job = self._running.pop(worker, None)
@@ -129,13 +127,13 @@ class Runner:
             if self._died_checking > self._retries:
                 raise Unsupported(f"checking the settings has ended a worker: {answer.how}")
             if job is not None:
-                self._again_or_fail(job, f"its worker died: {answer.how}")
-        elif job is not None and isinstance(answer, Painted):
+                self._retry_or_fail(job, f"its worker died: {answer.how}")
+        elif job is not None and isinstance(answer, Drawn):
             self._keep(worker, job, answer)
         elif job is not None and isinstance(answer, Failed):
-            self._again_or_fail(job, str(answer.error), again=answer.again)
+            self._retry_or_fail(job, str(answer.error), again=answer.again)
         elif isinstance(answer, Failed):
-            raise answer.error  # of checking: nothing is known about the jobs
+            raise answer.error  # the check itself failed
 
     def _refuse(self, answer: Checked) -> None:
         jobs = {job.identity: job for job in self._queue}
@@ -147,29 +145,29 @@ class Runner:
 
     def _give_up_worker(self, error: HoldfastError) -> None:
         self._lost += 1
-        if self._lost == self._crew.count:
+        if self._lost == self._pool.count:
             raise error
         self._show.note(f"one worker less: {_one_line(error)}")
 
-    def _keep(self, worker: int, job: Job, painted: Painted) -> None:
+    def _keep(self, worker: int, job: Job, drawn: Drawn) -> None:
         file = self._folder.keep(
             job,
-            painted.data,
-            painted.suffix,
+            drawn.data,
+            drawn.suffix,
             reserved=self._reserved,
-            seconds=painted.seconds,
+            seconds=drawn.seconds,
             worker=worker,
             attempts=self._attempts[job.identity],
-            settings=dict(painted.settings),
+            settings=dict(drawn.settings),
         )
-        if painted.run_id is not None:
-            history.note_file(painted.run_id, self._folder.path / file)
+        if drawn.run_id is not None:
+            history.note_file(drawn.run_id, self._folder.path / file)
         self.outcome.kept.append(file)
-        if job.out is not None and folded(file) != folded(job.out):
+        if job.out is not None and fold_name(file) != fold_name(job.out):
             self.outcome.renamed.append((job.out, file))
         self._show.finished(job, file)
 
-    def _again_or_fail(self, job: Job, reason: str, again: bool = True) -> None:
+    def _retry_or_fail(self, job: Job, reason: str, again: bool = True) -> None:
         attempts = self._attempts[job.identity]
         if again and attempts <= self._retries:
             self._show.note(f"{job.where} is tried again: {reason.partition(chr(10))[0]}")

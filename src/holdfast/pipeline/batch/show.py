@@ -1,8 +1,6 @@
-"""What a person sees of a batch while it runs, on standard error.
+"""Progress of a batch on standard error: bars on a terminal, else a line now and then.
 
-Covers: bars for a terminal, a line now and then for a file or a pipe.
-Leaves to others: the summary at the end (the command).
-Promise: no text of the user is taken for markup or for control characters.
+User text is never interpreted as markup or control characters.
 """
 
 from __future__ import annotations
@@ -14,35 +12,35 @@ from typing import Any, TextIO
 
 from holdfast.base.units import format_seconds
 from holdfast.pipeline.batch.jobs import Job
-from holdfast.pipeline.progress import Event
+from holdfast.pipeline.run.progress import Event
 
 _BETWEEN_LINES_S = 10.0
 _ROWS = 8
 _WIDTH = 44
-_WORDS = {"load": "loading the model", "text": "reading the prompt", "decode": "decoding"}
+_STAGE_TEXTS = {"load": "loading the model", "text": "reading the prompt", "decode": "decoding"}
 
 
 class Show(AbstractContextManager["Show"]):
-    """Shows nothing; the others do."""
+    """Base class; shows nothing."""
 
     def begin(self, total: int, done: int) -> None:
-        """`done` of `total` jobs have their picture already."""
+        """Start with `done` of `total` jobs finished."""
 
     def step(self, worker: int, job: Job | None, event: Event) -> None:
-        """A worker has got that far with a job, or with loading."""
+        """Progress of a worker with a job, or with loading."""
 
     def finished(self, job: Job, file: str | None) -> None:
-        """A job has its picture, or has failed."""
+        """A job has its picture, or has failed (`file` is None)."""
 
     def note(self, text: str) -> None:
-        """Something a person should know."""
+        """Show a message."""
 
     def __exit__(self, *_: object) -> None:
         return None
 
 
 class Pace:
-    """How fast it goes: jobs over since the first one began."""
+    """The rate of finished jobs since the first one began."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -50,16 +48,14 @@ class Pace:
         self.total = self.over = self.now = 0
 
     def begin(self, total: int, done: int) -> None:
-        """Where it starts."""
         self.total, self.over = total, done
 
     def working(self) -> None:
-        """The first job has begun; loading the model is not part of the pace."""
+        """Start the clock at the first job, after loading."""
         if self._start_s is None:
             self._start_s = self._clock()
 
     def finished(self) -> None:
-        """One more is over."""
         self.over += 1
         self.now += 1
 
@@ -83,25 +79,21 @@ class Lines(Show):
         self._last_s = -_BETWEEN_LINES_S
 
     def begin(self, total: int, done: int) -> None:
-        """See Show."""
         self._pace.begin(total, done)
         self._line(f"{total - done} of {total} to do")
 
     def step(self, worker: int, job: Job | None, event: Event) -> None:
-        """See Show."""
         if job is not None:
             self._pace.working()
-            self._sometimes(f"{self._pace.text()}; {job.where}, {said(event)}")
+            self._sometimes(f"{self._pace.text()}; {job.where}, {describe_event(event)}")
         else:
-            self._sometimes(said(event))
+            self._sometimes(describe_event(event))
 
     def finished(self, job: Job, file: str | None) -> None:
-        """See Show."""
         self._pace.finished()
         self._sometimes(self._pace.text())
 
     def note(self, text: str) -> None:
-        """See Show."""
         self._line(text)
 
     def _sometimes(self, text: str) -> None:
@@ -110,7 +102,7 @@ class Lines(Show):
             self._line(text)
 
     def _line(self, text: str) -> None:
-        self._stream.write(f"holdfast: {printable(text)}\n")
+        self._stream.write(f"holdfast: {make_printable(text)}\n")
         self._stream.flush()
 
 
@@ -139,13 +131,11 @@ class Bars(Show):
         self._progress.stop()
 
     def begin(self, total: int, done: int) -> None:
-        """See Show."""
         self._pace.begin(total, done)
         self._all = self._progress.add_task("batch", total=total, completed=done, state="")
         self._update()
 
     def step(self, worker: int, job: Job | None, event: Event) -> None:
-        """See Show."""
         if job is not None:
             self._pace.working()
         if worker >= _ROWS:
@@ -154,40 +144,38 @@ class Bars(Show):
             self._rows[worker] = self._progress.add_task("", total=None, state="")
         self._progress.update(
             self._rows[worker],
-            description="  " + (short(job.prompt) if job else ""),
+            description="  " + (shorten(job.prompt) if job else ""),
             completed=event.done,
             total=event.total,
-            state=said(event),
+            state=describe_event(event),
         )
 
     def finished(self, job: Job, file: str | None) -> None:
-        """See Show."""
         self._pace.finished()
         self._update()
 
     def note(self, text: str) -> None:
-        """See Show."""
         self._progress.console.print(
-            f"holdfast: {printable(text)}", markup=False, highlight=False, soft_wrap=True
+            f"holdfast: {make_printable(text)}", markup=False, highlight=False, soft_wrap=True
         )
 
     def _update(self) -> None:
         self._progress.update(self._all, completed=self._pace.over, state=self._pace.text())
 
 
-def said(event: Event) -> str:
-    """A stage in words."""
+def describe_event(event: Event) -> str:
+    """A progress event as text."""
     if event.stage == "denoise":
         return f"step {event.done}/{event.total}" if event.total else f"step {event.done}"
-    return _WORDS[event.stage] + (f": {event.label}" if event.label else "")
+    return _STAGE_TEXTS[event.stage] + (f": {event.label}" if event.label else "")
 
 
-def short(prompt: str) -> str:
-    """The beginning of a prompt, in one line."""
-    line = printable(prompt)
+def shorten(prompt: str) -> str:
+    """The beginning of a prompt on one line."""
+    line = make_printable(prompt)
     return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"
 
 
-def printable(text: str) -> str:
-    """`text` in one line that cannot move the cursor or change colours."""
+def make_printable(text: str) -> str:
+    """Replace control characters by spaces."""
     return "".join(c if c.isprintable() else " " for c in text)

@@ -1,12 +1,10 @@
-"""Who draws: what a worker is asked, what it answers, and a crew of them.
+"""Messages to and from a worker, the worker itself, and a pool of workers.
 
-    runner ──Order──▶ Crew ──▶ Painter (here, in a process, on another machine)
-           ◀─Answer──      ◀──
+    runner ──Order──▶ WorkerPool ──▶ Worker (here, in a process, on another machine)
+           ◀─Answer──            ◀──
 
-Covers: orders and answers, the worker itself, which workers are free, dead or given up.
-Leaves to others: processes (local), machines (ray), who gets which job (runner).
-Promise: a Painter loads its model once, touches no file, and answers every order; a Crew replaces
-workers that die and gives up one whose model cannot be loaded.
+A Worker loads its model once, touches no file, and answers every order. A WorkerPool replaces
+workers that die and gives up on one that cannot load the model.
 """
 
 from __future__ import annotations
@@ -26,34 +24,34 @@ from holdfast.base.errors import BadInput, HoldfastError, Unsupported
 from holdfast.base.interrupts import is_interrupt
 from holdfast.base.registry import Entry, Registry
 from holdfast.pipeline.batch.jobs import suffix_for
-from holdfast.pipeline.progress import Event, Listener
+from holdfast.pipeline.run.progress import Event, Listener
 
-# Times in a row that a worker may die before it has loaded its model.
+# Consecutive deaths of a worker while it loads its model.
 LOAD_DEATHS = 3
 # The address of a Ray cluster that is started for one batch.
 LOCAL_RAY = "local"
 
 
 class Pipe(Protocol):
-    """What a worker needs of a pipeline."""
+    """The part of Pipeline that a worker uses."""
 
     def check(self, prompt: str, **settings: Any) -> Any:
-        """Raises BadInput for settings that it cannot draw."""
+        """Raise BadInput for settings that the model cannot draw."""
         ...
 
     def __call__(self, *args: Any, **settings: Any) -> Any:
-        """Called with the settings and `progress`: a result with `frames` and `settings`."""
+        """Draw with the settings and `progress`; returns a result with `frames` and `settings`."""
         ...
 
 
-# Loads a pipeline on a device; has to survive pickling, as workers call it.
+# Loads a pipeline on a device; must be picklable.
 Load = Callable[[str, Listener], Pipe]
 Watch = Callable[[int, Event], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """The Load that loads Holdfast's own pipeline."""
+class LoadPipeline:
+    """The `Load` for Pipeline.load."""
 
     model: str
     precision: str = "auto"
@@ -80,41 +78,41 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class LoadModel:
-    """Order: get ready."""
+    """Order: load the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Order: look whether all these can be drawn."""
+    """Order: check that all these can be drawn."""
 
     tasks: tuple[Task, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Paint:
+class Draw:
     """Order: draw this."""
 
     task: Task
 
 
-Order = LoadModel | Check | Paint
+Order = LoadModel | Check | Draw
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Answer: ready."""
+    """Answer: the model is loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Answer: what is wrong with which task, by identity."""
+    """Answer: errors by the identity of the task."""
 
     problems: Mapping[str, HoldfastError]
 
 
 @dataclass(frozen=True, slots=True)
-class Painted:
-    """Answer: a file's whole content, and how it came to be."""
+class Drawn:
+    """Answer: the content of the file, with settings and time."""
 
     data: bytes
     suffix: str
@@ -125,7 +123,7 @@ class Painted:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Answer: it did not work; `again` is whether another attempt could."""
+    """Answer: it failed; `again` is whether a retry makes sense."""
 
     error: HoldfastError
     again: bool
@@ -133,40 +131,40 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """Instead of an answer: the worker is gone, a new one takes its place."""
+    """Instead of an answer: the worker died and is replaced."""
 
     how: str
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Instead of an answer: the worker cannot load its model and was given up."""
+    """Instead of an answer: the worker cannot load its model and is not replaced."""
 
     error: HoldfastError
 
 
-Answer = Loaded | Checked | Painted | Failed | Died | Lost
+Answer = Loaded | Checked | Drawn | Failed | Died | Lost
 
 
-class Painter:
-    """The worker itself, wherever it lives."""
+class Worker:
+    """The worker itself, in whichever process."""
 
     def __init__(self, load: Load, device: str) -> None:
         self._load, self._device = load, device
         self._pipe: Pipe | None = None
 
     def answer(self, order: Order, progress: Listener) -> Answer:
-        """Do it. Only Ctrl-C comes out as an exception.
+        """Execute an order. Raises only KeyboardInterrupt.
 
-        An answer holds nothing of the attempt but words: after a failure its memory is free again.
+        A Failed answer references nothing of the attempt, so that its memory is freed.
         """
         try:
             return self._do(order, progress)
         except Exception as exc:
             if is_interrupt(exc):
                 raise KeyboardInterrupt from exc
-            failed = Failed(_bare(exc), again=not isinstance(exc, BadInput))
-        gc.collect()  # what failed may hold its own exception, and with it its tensors
+            failed = Failed(_strip(exc), again=not isinstance(exc, BadInput))
+        gc.collect()  # objects of the attempt may form cycles with tensors
         return failed
 
     def _do(self, order: Order, progress: Listener) -> Answer:
@@ -176,62 +174,62 @@ class Painter:
         assert self._pipe is not None, "the first order is LoadModel"
         if isinstance(order, Check):
             return Checked(_problems(self._pipe, order.tasks))
-        return _paint(self._pipe, order.task, progress)
+        return _draw(self._pipe, order.task, progress)
 
 
-def _bare(exc: Exception) -> HoldfastError:
-    """The error without where it came from: a traceback keeps every local variable on the way."""
+def _strip(exc: Exception) -> HoldfastError:
+    """A copy of the error without traceback, which would keep local variables alive."""
     if isinstance(exc, HoldfastError):
-        return copy.copy(exc)  # its three parts, as when it is pickled
+        return copy.copy(exc)  # as pickling does
     return Unsupported(f"{type(exc).__name__}: {exc}")
 
 
 def _problems(pipe: Pipe, tasks: Sequence[Task]) -> dict[str, HoldfastError]:
     problems: dict[str, HoldfastError] = {}
-    refusal = functools.cache(_refusal)  # few forms for many tasks
+    check_format = functools.cache(_check_format)  # few file formats for many tasks
     for task in tasks:
         try:
             settled = pipe.check(**task.settings)
         except HoldfastError as exc:
-            problems[task.identity] = _bare(exc)
+            problems[task.identity] = _strip(exc)
             continue
-        refused = refusal(task.suffix, settled.num_frames) if task.suffix else None
+        refused = check_format(task.suffix, settled.num_frames) if task.suffix else None
         if refused is not None:
             problems[task.identity] = refused
     return problems
 
 
-def _refusal(suffix: str, num_frames: int) -> HoldfastError | None:
-    """Why so many frames cannot go into such a file; where the file goes is not for a worker."""
+def _check_format(suffix: str, num_frames: int) -> HoldfastError | None:
+    """Why that many frames cannot be written in this format, or None."""
     import numpy
 
-    from holdfast.pipeline import media
+    from holdfast.pipeline.output import media
 
     try:
         media.check_format(suffix, num_frames)
-        media.encode(numpy.zeros((1, 16, 16, 3), numpy.uint8), suffix, {})  # are its libraries here
+        media.encode(numpy.zeros((1, 16, 16, 3), numpy.uint8), suffix, {})  # needs its libraries
     except HoldfastError as exc:
-        return _bare(exc)
+        return _strip(exc)
     return None
 
 
-def _paint(pipe: Pipe, task: Task, progress: Listener) -> Painted:
-    from holdfast.pipeline import media
+def _draw(pipe: Pipe, task: Task, progress: Listener) -> Drawn:
+    from holdfast.pipeline.output import media
 
     start = time.perf_counter()
     result = pipe(**task.settings, progress=progress)
     suffix = task.suffix or suffix_for(len(result.frames))
-    # With its identity inside, a picture can be told from all others when its record is lost.
+    # The identity inside identifies a picture whose record is lost.
     settings = {**result.settings, "job": task.identity}
     data = media.encode(result.frames, suffix, settings, fps=task.fps)
     seconds = round(time.perf_counter() - start, 3)
-    return Painted(data, suffix, settings, seconds, getattr(result, "run_id", None))
+    return Drawn(data, suffix, settings, seconds, getattr(result, "run_id", None))
 
 
-class Crew(AbstractContextManager["Crew"]):
+class WorkerPool(AbstractContextManager["WorkerPool"]):
     """`count` workers. A subclass starts them, sends orders and receives answers.
 
-    Leaving the block ends every worker at once: none holds anything that could be lost.
+    Leaving the block kills the workers; they hold nothing that could be lost.
     """
 
     def __init__(self, count: int) -> None:
@@ -241,53 +239,53 @@ class Crew(AbstractContextManager["Crew"]):
         self._idle: set[int] = set()
 
     def _open(self) -> None:
-        """What has to be done before workers can be started; may set `count`."""
+        """Prepare before workers are started; may set `count`."""
 
     @abstractmethod
     def _start(self, worker: int) -> None:
-        """Have a new worker in this place; the old one is gone."""
+        """Start a worker with this number; the old one is gone."""
 
     @abstractmethod
     def _send(self, worker: int, order: Order) -> None:
-        """Pass an order on; a worker that has died meanwhile is told by `_receive`."""
+        """Send an order; `_receive` reports a worker that has died."""
 
     def _dismiss(self, worker: int) -> None:
-        """Let a worker go that cannot load its model."""
+        """Drop a worker that cannot load its model."""
 
     @abstractmethod
     def _receive(self, watch: Watch) -> list[tuple[int, Answer]]:
-        """Wait a moment for answers."""
+        """Wait a short time for answers."""
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerPool:
         try:
             self._open()
             for worker in range(self.count):
-                self._employ(worker)
+                self._launch(worker)
         except BaseException:
             self.__exit__(None, None, None)
             raise
         return self
 
     def idle(self) -> list[int]:
-        """Workers that have their model and nothing to do."""
+        """Workers with a loaded model and nothing to do."""
         return sorted(self._idle)
 
     def give(self, worker: int, order: Order) -> None:
-        """Ask an idle worker."""
+        """Send an order to an idle worker."""
         self._idle.remove(worker)
         self._send(worker, order)
 
     def wait(self, watch: Watch) -> list[tuple[int, Answer]]:
-        """What came, after a moment at most: perhaps nothing. `watch` hears of progress."""
-        return [(worker, self._settle(worker, answer)) for worker, answer in self._receive(watch)]
+        """Answers after a short wait, perhaps none. `watch` is called with progress."""
+        return [(worker, self._update(worker, answer)) for worker, answer in self._receive(watch)]
 
-    def _employ(self, worker: int) -> None:
+    def _launch(self, worker: int) -> None:
         self._loading.add(worker)
         self._start(worker)
         self._send(worker, LoadModel())
 
-    def _settle(self, worker: int, answer: Answer) -> Answer:
-        """Keep the books; the answer, or what has become of the worker."""
+    def _update(self, worker: int, answer: Answer) -> Answer:
+        """Update the state of the worker; returns the answer, or Died or Lost."""
         was_loading = worker in self._loading
         self._loading.discard(worker)
         self._idle.discard(worker)
@@ -303,7 +301,7 @@ class Crew(AbstractContextManager["Crew"]):
     def _replace(self, worker: int, died: Died, was_loading: bool) -> Answer:
         self._deaths[worker] += was_loading
         if self._deaths[worker] < LOAD_DEATHS:
-            self._employ(worker)
+            self._launch(worker)
             return died
         return Lost(
             Unsupported(
@@ -314,8 +312,8 @@ class Crew(AbstractContextManager["Crew"]):
         )
 
 
-class Here(Crew):
-    """One worker, and it is this process."""
+class InProcess(WorkerPool):
+    """One worker in this process."""
 
     def __init__(self, load: Load, device: str) -> None:
         super().__init__(1)
@@ -323,7 +321,7 @@ class Here(Crew):
         self._order: Order | None = None
 
     def _start(self, worker: int) -> None:
-        self._painter = Painter(self._load, self._device)
+        self._worker = Worker(self._load, self._device)
 
     def _send(self, worker: int, order: Order) -> None:
         self._order = order
@@ -332,18 +330,18 @@ class Here(Crew):
         if self._order is None:
             return []
         order, self._order = self._order, None
-        return [(0, self._painter.answer(order, lambda event: watch(0, event)))]
+        return [(0, self._worker.answer(order, lambda event: watch(0, event)))]
 
     def __exit__(self, *_: object) -> None:
         return None
 
 
-# Ways to have more than one worker: each is called with what its own file says.
-CREWS: Registry[Callable[..., Crew]] = Registry(
-    "crew",
+# Kinds of pools; their arguments differ, see each class.
+POOLS: Registry[Callable[..., WorkerPool]] = Registry(
+    "pool",
     {
-        "here": Entry("holdfast.pipeline.batch.workers:Here", "this process"),
-        "local": Entry("holdfast.pipeline.batch.local:Local", "processes on this machine"),
-        "ray": Entry("holdfast.pipeline.batch.ray:Actors", "machines of a Ray cluster", "ray"),
+        "here": Entry("holdfast.pipeline.batch.workers:InProcess", "this process"),
+        "local": Entry("holdfast.pipeline.batch.local:LocalProcesses", "processes on this machine"),
+        "ray": Entry("holdfast.pipeline.batch.ray:RayActors", "machines of a Ray cluster", "ray"),
     },
 )

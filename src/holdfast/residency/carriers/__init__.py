@@ -1,7 +1,15 @@
-"""What moves weights between the host and a device, behind one small interface.
+"""Carriers copy weights between the host and a device, behind one small interface.
 
-`carrier_for("cuda:0")` gives streams and events where torch has them, plain copies where it has
-not, and a made-up device with a clock of its own for "simulated".
+`carrier_for("cuda:0")` returns a carrier with streams and events where torch has them, else one
+with plain copies; "simulated" is a simulated device with its own clock.
+
+    carrier    the interface
+    streams    CUDA, ROCm, XPU, NPU, MLU: torch's streams and events
+    plain      devices without streams
+    simulated  a simulated device: host memory, chosen rates, its own clock
+    driver     copies by CUDA's driver call
+    measure    how fast a device takes bytes
+    traffic    bytes copied over each link so far
 """
 
 from __future__ import annotations
@@ -16,7 +24,7 @@ if TYPE_CHECKING:
 
     from holdfast.residency.carriers.carrier import Carrier
 
-# A carrier is made for the whole name of a device, "cuda:1".
+# A carrier is created for a full device name, such as "cuda:1".
 CARRIERS: Registry[Callable[[str], Carrier]] = Registry(
     "carrier",
     {
@@ -27,7 +35,9 @@ CARRIERS: Registry[Callable[[str], Carrier]] = Registry(
         "mps": Entry("holdfast.residency.carriers.plain:Plain", "Apple silicon", "run"),
         "cpu": Entry("holdfast.residency.carriers.plain:Plain", "the host itself", "run"),
         "simulated": Entry(
-            "holdfast.residency.carriers.simulated:Simulated", "host memory, its own clock", "run"
+            "holdfast.residency.carriers.simulated:Simulated",
+            "host memory, its own clock",
+            "run",
         ),
     },
 )
@@ -36,7 +46,7 @@ CARRIERS: Registry[Callable[[str], Carrier]] = Registry(
 def carrier_for(device: object) -> Carrier:
     """The carrier of a device: a name such as "cuda:0", a torch.device, or a carrier itself.
 
-    Raises NotFound for a kind of device that nobody carries to.
+    Raises NotFound for a kind of device without a carrier.
     """
     if hasattr(device, "copy") and hasattr(device, "settle"):
         return device  # pyright: ignore[reportReturnType]  it is one already

@@ -1,8 +1,8 @@
-"""The interface of a carrier: memory on both sides, copies that run ahead, and marks in time.
+"""The interface of a carrier: device memory, asynchronous copies and events.
 
-Two lanes run beside each other: copies, and computing, which is what the caller does. Decoding is
-computing: beside it, it would take the same units and gain nothing. A mark is a moment in one of
-the lanes. Only `settle` and `synchronize` make the host wait.
+Two lanes run in parallel: copies, and compute, which is what the caller queues. Decoding runs in
+the compute lane: it needs the same units, so a third lane would gain nothing. A mark is an event in
+one of the lanes. Only `settle` and `synchronize` block the host.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ class Carrier(Protocol):
 
     @property
     def name(self) -> str:
-        """The device as users write it."""
+        """The name of the device, such as "cuda:0"."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors of `empty` lie."""
+        """The torch device of the tensors that `empty` returns."""
         ...
 
-    log: Journal | None  # is told about every copy and decode
-    peak_bytes: int  # the most that tensors held since somebody set it to 0
+    log: Journal | None  # records every copy and decode
+    peak_bytes: int  # peak of tensor memory since it was set to 0
 
     @property
     def pinned(self) -> bool:
-        """Whether slabs should be pinned for fast copies."""
+        """Whether slabs should be pinned for fast copies to this device."""
         ...
 
     @property
@@ -49,41 +49,41 @@ class Carrier(Protocol):
         ...
 
     def empty(self, nbytes: int) -> torch.Tensor:
-        """Device memory. Raises OutOfMemory, and nothing was taken then."""
+        """Allocate device memory. Raises OutOfMemory."""
         ...
 
     def copy(
         self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], after: Sequence[Mark]
     ) -> Mark:
-        """Copy (target on the device, source on the host) pairs, once the marks are passed."""
+        """Queue copies of (device target, host source) pairs after the marks in `after`."""
         ...
 
     def decode(self, parts: Parts) -> Mark:
-        """Unpack (payload, layout, target), all on the device, before what is computed next."""
+        """Queue decoding of (payload, layout, target), all on the device, in the compute lane."""
         ...
 
     def decoding(self, parts: Parts) -> Callable[[], Mark]:
-        """`decode` of parts that will come again and again, each time by calling what it gives."""
+        """A function that decodes these parts each time it is called; faster than `decode`."""
         ...
 
     def mark(self, timed: bool = False) -> Mark:
-        """This moment of the computing."""
+        """Record an event in the compute lane."""
         ...
 
     def wait(self, mark: Mark) -> None:
-        """What is computed from here on comes after the mark."""
+        """Make the compute lane wait for a mark."""
         ...
 
     def drain(self) -> None:
-        """What is computed from here on comes after all copies so far."""
+        """Make the compute lane wait for all copies queued so far."""
         ...
 
     def settle(self, mark: Mark) -> None:
-        """The host waits for a mark."""
+        """Block the host until a mark has passed."""
         ...
 
     def synchronize(self) -> None:
-        """The host waits for everything."""
+        """Block the host until all queued work is done."""
         ...
 
     def between_ms(self, start: Mark, end: Mark) -> float:
@@ -91,60 +91,60 @@ class Carrier(Protocol):
         ...
 
     def computing(self) -> AbstractContextManager[None]:
-        """Around every pass: for devices that have to watch what is computed."""
+        """Wraps every pass, for carriers that must observe operations."""
         ...
 
     def current_lane(self) -> AbstractContextManager[Any] | None:
-        """What makes another thread compute where this one does; None if there is one place."""
+        """A context that makes another thread use this thread's stream; None without streams."""
         ...
 
     def others_bytes(self) -> int:
-        """Device memory of this process that did not come from `empty`, as far as is known."""
+        """Tensor memory of this process on the device, as far as is known."""
         ...
 
     def others_peak_bytes(self, reset: bool = False) -> int:
-        """The most of it since the last reset, if `empty` and its memory were left alone."""
+        """Peak of `others_bytes` since the last reset."""
         ...
 
     def outside_bytes(self) -> int:
-        """What the device takes for this process beside tensors: the driver's own memory."""
+        """Device memory of this process outside of tensors: the driver's own."""
         ...
 
     def workspace_bytes(self) -> int:
-        """What one operation of a library may want beside its result; 0 where none wants any."""
+        """Workspace that one library call may want beside its result; 0 if none."""
         ...
 
     def has_room(self, pieces: Sequence[int]) -> bool:
-        """Whether memory of those sizes can be taken at once now. It is tried."""
+        """Whether blocks of these sizes can all be allocated now; found by trying."""
         ...
 
     def gaps_bytes(self) -> int:
-        """Memory that is free and cannot be had in larger pieces, after `tidy`."""
+        """Free memory lost to fragmentation, after `tidy`."""
         ...
 
     def failures(self) -> int:
-        """How often it refused memory so far, whoever got that to know."""
+        """How often an allocation has failed so far, even if a library hid the error."""
         ...
 
     def total_bytes(self) -> int:
-        """All that the device has for this process."""
+        """All device memory available to this process."""
         ...
 
     def slack_bytes(self, budget_bytes: int) -> int:
-        """What a budget of that size loses to rounding in the device's allocator."""
+        """What a budget of that size loses to rounding in the allocator."""
         ...
 
     def limit(self, budget_bytes: int | None, loading: bool = False) -> None:
-        """Have the device refuse more than that to this process.
+        """Make allocations of this process above the budget fail; None lifts the limit.
 
-        `loading` says that something will run for the first time, and leaves room for its kernels.
+        `loading`: a model will run for the first time; leaves room for its kernels.
         """
         ...
 
     def tidy(self) -> None:
-        """Give cached memory back to the device."""
+        """Free the allocator's cache."""
         ...
 
     def rates(self, packed: bool = True) -> Rates:
-        """How fast it is: measured, and kept for the next time; without `packed` the link alone."""
+        """Measured rates, cached; without `packed` only that of the link."""
         ...

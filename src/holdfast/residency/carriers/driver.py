@@ -1,8 +1,4 @@
-"""A copy to a CUDA device by the driver's own call: torch's takes the host four times as long.
-
-Covers: finding the call, making it.
-Leaves to others: streams and events (streams), and copies that the driver refuses.
-"""
+"""Copies to a CUDA device by the driver's own call; torch's takes four times as much host time."""
 
 from __future__ import annotations
 
@@ -17,10 +13,10 @@ Send = Callable[[torch.Tensor, torch.Tensor, int], bool]
 
 
 @cache
-def sender() -> Send | None:
-    """What queues a copy (target, source, number of a stream) and says whether the driver took it.
+def find_sender() -> Send | None:
+    """A function that queues a copy (target, source, stream handle) and returns its success.
 
-    None where there is no driver of that kind.
+    None without a CUDA driver.
     """
     if torch.version.hip is not None:
         return None

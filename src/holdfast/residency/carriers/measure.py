@@ -1,4 +1,4 @@
-"""How fast a device takes bytes: a few copies and decodes, timed by its own marks."""
+"""Measures the link and decoder rates of a device with a few copies and decodes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from holdfast.base.errors import OutOfMemory
 from holdfast.base.units import format_bytes
 from holdfast.residency.packing.pack import pack
 from holdfast.residency.plan import Rates
-from holdfast.residency.slabs import slab
+from holdfast.residency.stream.slabs import slab
 
 if TYPE_CHECKING:
     from holdfast.residency.carriers.carrier import Carrier
 
-_SAMPLES_BYTES = (64 << 20, 16 << 20, 4 << 20)  # the largest there is room for
+_SAMPLES_BYTES = (64 << 20, 16 << 20, 4 << 20)  # the largest that fits is used
 _REPEATS = 3
 _AT_ONCE = 4
 
 
-def measured_rates(carrier: Carrier, packed: bool = True) -> Rates:
-    """Link and, with `packed`, decoder, from samples of 64 MB, or less on a full device.
+def measure_rates(carrier: Carrier, packed: bool = True) -> Rates:
+    """Rates of the link and, with `packed`, of the decoder, from samples of at most 64 MB.
 
-    Raises OutOfMemory. To try the decoder can take seconds, as its kernels may have to be built.
+    Measuring the decoder can take seconds, as its kernels may have to be built. Raises OutOfMemory.
     """
     for nbytes in _SAMPLES_BYTES[:-1]:
         with contextlib.suppress(OutOfMemory, torch.OutOfMemoryError):
@@ -52,8 +52,8 @@ def _rates(carrier: Carrier, nbytes: int, packed: bool) -> Rates:
 
 def _decode_gb_s(carrier: Carrier, copies: list[tuple[torch.Tensor, torch.Tensor]]) -> float | None:
     scratch = copies[0][0]
-    numbers = torch.randn(scratch.numel() // 2, device=carrier.device) * 0.02
-    packed = pack(numbers.to(torch.bfloat16).view(torch.uint8), "bf16")
+    values = torch.randn(scratch.numel() // 2, device=carrier.device) * 0.02
+    packed = pack(values.to(torch.bfloat16).view(torch.uint8), "bf16")
     if packed is None:
         return None
     layout, payload = packed
@@ -67,10 +67,9 @@ def _gb_s(
     work: Callable[[list[Any]], Any],
     nbytes: int,
 ) -> float:
-    """The best of some repeats.
+    """The best rate of some repeats.
 
-    The work is queued behind some copies, so that the device has all of it when it begins: a host
-    can be slower than a device.
+    The work is queued behind some copies, so that the device never waits for the host.
     """
     times: list[float] = []
     for _ in range(_REPEATS + 1):

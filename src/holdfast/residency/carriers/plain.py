@@ -1,4 +1,4 @@
-"""Devices without streams: everything happens in the order it is asked for."""
+"""Devices without streams: operations run in the order of the calls."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import torch
 from holdfast.base.errors import OutOfMemory
 from holdfast.base.units import format_bytes
 from holdfast.residency.carriers.carrier import Parts
-from holdfast.residency.carriers.measure import measured_rates
-from holdfast.residency.carriers.traffic import way_to
+from holdfast.residency.carriers.measure import measure_rates
+from holdfast.residency.carriers.traffic import traffic_to
 from holdfast.residency.packing.pack import unpack
 from holdfast.residency.plan import Rates
 from holdfast.residency.recording.journal import Journal
 
 
 class Plain:
-    """Copies that are done when they return."""
+    """A carrier whose copies are synchronous."""
 
     pinned = False
     node = None
@@ -32,12 +32,12 @@ class Plain:
         self.name = name
         self._api: Any = torch.mps if self.device.type == "mps" else None
         self._rates: dict[bool, Rates] = {}  # by whether the decoder was measured
-        self._way = way_to(name)
+        self._traffic = traffic_to(name)
         self.log: Journal | None = None
         self.peak_bytes = 0
 
     def empty(self, nbytes: int) -> torch.Tensor:
-        """Memory of torch."""
+        """From torch's allocator."""
         try:
             with torch.inference_mode(False):
                 return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
@@ -53,40 +53,40 @@ class Plain:
         for target, source in pairs:
             target.copy_(source)
         nbytes = sum(t.numel() for t, _ in pairs)
-        self._way.copied_bytes += nbytes
-        return self._done("copy", nbytes, start)
+        self._traffic.copied_bytes += nbytes
+        return self._record_end("copy", nbytes, start)
 
     def decode(self, parts: Parts) -> Any:
         """At once."""
         start = self.mark(timed=self.log is not None)
         for payload, layout, target in parts:
             unpack(payload, layout, target)
-        return self._done("decode", sum(t.numel() for *_, t in parts), start)
+        return self._record_end("decode", sum(t.numel() for *_, t in parts), start)
 
     def decoding(self, parts: Parts) -> Callable[[], Any]:
-        """Nothing is gained by knowing them."""
+        """No faster than `decode` here."""
         return functools.partial(self.decode, parts)
 
-    def _done(self, kind: str, nbytes: int, start: Any) -> Any:
+    def _record_end(self, kind: str, nbytes: int, start: Any) -> Any:
         end = self.mark(timed=self.log is not None)
         if self.log is not None:
-            self.log.lane(kind, nbytes, start, end)
+            self.log.note_lane(kind, nbytes, start, end)
         return end
 
     def mark(self, timed: bool = False) -> Any:
-        """The time; a device that runs behind is waited for where the time matters."""
+        """The host time; a timed mark synchronizes first."""
         if timed:
             self.synchronize()
         return time.perf_counter()
 
     def wait(self, mark: Any) -> None:
-        """Everything asked for before comes before."""
+        """Nothing to do: operations run in order."""
 
     def drain(self) -> None:
-        """Everything asked for before comes before."""
+        """Nothing to do: operations run in order."""
 
     def settle(self, mark: Any) -> None:
-        """Waits for all there is."""
+        """Waits for all queued work."""
         self.synchronize()
 
     def synchronize(self) -> None:
@@ -100,55 +100,55 @@ class Plain:
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
-        """Nothing to watch."""
+        """Nothing to observe."""
         yield
 
     def current_lane(self) -> Any:
-        """There is one."""
+        """There are no streams."""
         return None
 
     def others_bytes(self) -> int:
-        """What Metal has given; nobody counts on the CPU."""
+        """Metal's count; 0 on the CPU, where nothing counts."""
         return 0 if self._api is None else self._api.current_allocated_memory()
 
     def others_peak_bytes(self, reset: bool = False) -> int:
-        """No peak is kept: what is taken now."""
+        """The current bytes: no peak is recorded."""
         now = self.others_bytes()
         self.peak_bytes = max(self.peak_bytes, now)
         return now
 
     def outside_bytes(self) -> int:
-        """None is known."""
+        """Unknown."""
         return 0
 
     def workspace_bytes(self) -> int:
-        """None is known."""
+        """Unknown."""
         return 0
 
     def has_room(self, pieces: Sequence[int]) -> bool:
-        """Nobody asks where there are no workspaces."""
+        """Only asked where there are workspaces."""
         return True
 
     def gaps_bytes(self) -> int:
-        """None are known."""
+        """Unknown."""
         return 0
 
     def failures(self) -> int:
-        """Nobody counts."""
+        """Not counted."""
         return 0
 
     def total_bytes(self) -> int:
-        """What Metal recommends to take; the memory of the host."""
+        """Metal's recommended maximum, or host RAM."""
         if self._api is not None:
             return self._api.recommended_max_memory()
         return psutil.virtual_memory().total
 
     def slack_bytes(self, budget_bytes: int) -> int:
-        """A fiftieth, as nobody counts exactly here."""
+        """2 %, as memory is not counted exactly here."""
         return budget_bytes // 50
 
     def limit(self, budget_bytes: int | None, loading: bool = False) -> None:
-        """Metal takes a fraction of what it recommends; the CPU has no limit."""
+        """Set as a fraction of Metal's recommended maximum; the CPU has no limit."""
         if self._api is not None:
             most = self._api.recommended_max_memory()
             self._api.set_per_process_memory_fraction(
@@ -156,7 +156,7 @@ class Plain:
             )
 
     def tidy(self) -> None:
-        """Give cached memory back."""
+        """Free Metal's cache."""
         if self._api is not None:
             self._api.empty_cache()
 
@@ -164,6 +164,6 @@ class Plain:
         """Measured once."""
         found = self._rates.get(True) or self._rates.get(packed)
         if found is None:
-            found = self._rates[packed] = measured_rates(self, packed)
-            self._way.link_gb_s = found.link_gb_s
+            found = self._rates[packed] = measure_rates(self, packed)
+            self._traffic.link_gb_s = found.link_gb_s
         return found

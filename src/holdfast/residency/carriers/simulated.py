@@ -1,9 +1,8 @@
-"""A device that is not there: host memory, a clock of its own, rates you choose.
+"""A simulated device: host memory with a chosen capacity, rates and its own clock.
 
-Covers: the whole interface of a carrier, a capacity that counts every byte (weights and what is
-computed), copies that run as late or as early as marks allow, computing as late as it may.
-Promise: the bytes are real, so a copy that comes too late or too early gives wrong results, as on
-a real device; the same seed gives the same order.
+Every byte counts against the capacity. Copies run as early or as late as marks allow, compute as
+late as possible. The bytes are real, so a copy at the wrong time gives wrong results, as on a real
+device. The same seed gives the same order.
 """
 
 from __future__ import annotations
@@ -23,32 +22,32 @@ from torch.utils._pytree import tree_leaves
 from holdfast.base.errors import OutOfMemory
 from holdfast.base.units import format_bytes
 from holdfast.residency.carriers.carrier import Parts
-from holdfast.residency.carriers.traffic import way_to
+from holdfast.residency.carriers.traffic import traffic_to
 from holdfast.residency.packing.pack import unpack
 from holdfast.residency.plan import Rates
 from holdfast.residency.recording.journal import Journal
-from holdfast.residency.slabs import slab, unwatched
+from holdfast.residency.stream.slabs import slab, unwatched
 
 
 @dataclass(eq=False)
 class Moment:
-    """A mark: something that happened in a lane, or will."""
+    """A mark: an event in a lane, passed or still queued."""
 
     lane: str
     work: Callable[[], None] | None = None
     after: Sequence[Moment] = ()
     cost_ms: float = 0.0
-    at_ms: float | None = None  # None: not yet
-    start: Moment | None = None  # for those who ask
+    at_ms: float | None = None  # None: not passed yet
+    start: Moment | None = None  # its beginning, for the journal
 
 
 class Simulated:
-    """A made-up device. Times are in its own milliseconds; nothing here sleeps.
+    """A carrier to a simulated device. Times are in simulated milliseconds; nothing sleeps.
 
-    `eager` is how likely a copy runs before anyone waits for it: 0 as late as possible, 1 at once,
-    in between by `seed`. `capacity_bytes` is what the device has. With a `workspace` a convolution
-    wants so many times the bytes of its inputs, as in cuDNN: where there is no room for that, its
-    result has other bits, and no error is raised.
+    `eager` is the probability that a copy runs before something waits for it (0: as late as
+    possible, 1: at once), drawn with `seed`. With `workspace` a convolution wants that many times
+    the bytes of its inputs as a workspace, as with cuDNN: if it does not fit, the result has other
+    bits and no error is raised.
     """
 
     pinned = False
@@ -72,22 +71,22 @@ class Simulated:
         self.capacity_bytes = capacity_bytes
         self.limit_bytes: int | None = None
         self.log: Journal | None = None
-        self.held_bytes = 0  # handed out by `empty`
-        self.computed_bytes = 0  # taken by what is computed
-        self.peak_bytes = 0  # the most of both
+        self.held_bytes = 0  # allocated by `empty`
+        self.computed_bytes = 0  # of activations
+        self.peak_bytes = 0  # peak of the sum
         self.now_ms = 0.0
         self.link_busy_ms = 0.0
         self.copied_bytes = 0
         self._computed_peak = 0
         self._rates = Rates(link_gb_s, decode_gb_s)
-        self._way = way_to(name)
-        self._way.link_gb_s = link_gb_s
+        self._traffic = traffic_to(name)
+        self._traffic.link_gb_s = link_gb_s
         self._gflops, self._memory_gb_s = compute_gflops, memory_gb_s
         self._copies: list[Moment] = []  # queued
-        self._free_ms = 0.0  # when the link is
+        self._free_ms = 0.0  # when the link is free
         self._eager, self._random = eager, random.Random(seed)
-        self._awaited: list[Moment] = []  # what computing has to come after
-        self._behind: list[Moment] = []  # marks that come after some of that
+        self._awaited: list[Moment] = []  # marks that compute has to wait for
+        self._behind: list[Moment] = []  # compute marks queued behind those
         self._inside = 0
         self._workspace = workspace
         self._failures = 0
@@ -95,23 +94,20 @@ class Simulated:
     # ---- memory
 
     def empty(self, nbytes: int) -> torch.Tensor:
-        """Host memory, counted; filled with ones, as new memory on a device holds anything."""
+        """Counted host memory, filled with 255: new device memory is uninitialized."""
         self._room_for(nbytes, "weights")
         with torch.inference_mode(False), unwatched():
             tensor = slab(nbytes).fill_(255) if nbytes else slab(0)
         self.held_bytes += nbytes
         self._note_peak()
-        weakref.finalize(tensor.untyped_storage(), self._returned, nbytes).atexit = False
+        weakref.finalize(tensor.untyped_storage(), self._count_free, nbytes).atexit = False
         return tensor
 
-    def _returned(self, nbytes: int) -> None:
+    def _count_free(self, nbytes: int) -> None:
         self.held_bytes -= nbytes
 
-    def computed(self, nbytes: int) -> None:
-        """Something that was computed takes (or gives back) that much.
-
-        Raises torch's own error for a full device.
-        """
+    def count_computed(self, nbytes: int) -> None:
+        """Count an activation, or with a negative size its end. Raises torch.OutOfMemoryError."""
         if nbytes > 0 and self._over(nbytes):
             raise torch.OutOfMemoryError(f"{self.name} has no {nbytes} bytes for what is computed")
         self.computed_bytes += nbytes
@@ -142,11 +138,11 @@ class Simulated:
     def copy(
         self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], after: Sequence[Moment]
     ) -> Moment:
-        """In the lane of copies."""
+        """In the copy lane."""
         nbytes = sum(source.numel() for _, source in pairs)
         kept = list(pairs)
         self.copied_bytes += nbytes
-        self._way.copied_bytes += nbytes
+        self._traffic.copied_bytes += nbytes
         cost = nbytes / self._rates.link_gb_s / 1e6 + self._rates.copy_ms * len(kept)
         self.link_busy_ms += cost
 
@@ -157,7 +153,7 @@ class Simulated:
         return self._queue(Moment("copy", work, tuple(after), cost), nbytes)
 
     def decode(self, parts: Parts) -> Moment:
-        """Computing, so it is as far behind as that may be."""
+        """In the compute lane, so it runs as late as possible."""
         kept = list(parts)
         raw_bytes = sum(layout.raw_bytes for _, layout, _ in kept)
         cost = raw_bytes / self._rates.decode_gb_s / 1e6 + self._rates.copy_ms * len(kept)
@@ -167,28 +163,28 @@ class Simulated:
                 unpack(payload, layout, target)
 
         moment = Moment("compute", work, tuple(self._awaited), cost)
-        self._noted("decode", moment, raw_bytes)
+        self._log_event("decode", moment, raw_bytes)
         self.wait(moment)
         return moment
 
     def decoding(self, parts: Parts) -> Callable[[], Moment]:
-        """Nothing is gained by knowing them."""
+        """No faster than `decode` here."""
         return functools.partial(self.decode, parts)
 
-    def _noted(self, kind: str, moment: Moment, nbytes: int) -> None:
+    def _log_event(self, kind: str, moment: Moment, nbytes: int) -> None:
         if self.log is not None:
             moment.start = Moment(moment.lane)
-            self.log.lane(kind, nbytes, moment.start, moment)
+            self.log.note_lane(kind, nbytes, moment.start, moment)
 
     def _queue(self, moment: Moment, nbytes: int) -> Moment:
         self._copies.append(moment)
-        self._noted("copy", moment, nbytes)
+        self._log_event("copy", moment, nbytes)
         while self._copies and self._random.random() < self._eager:
             self._run(self._copies[0])
         return moment
 
     def _run(self, moment: Moment) -> None:
-        """A moment, and what has to come before it: in its lane, and what it comes after."""
+        """Run a moment after everything before it in its lane and everything it waits for."""
         if moment.lane == "compute":
             if moment.at_ms is None:
                 self._work(moment, self.now_ms)
@@ -202,10 +198,10 @@ class Simulated:
                 self._copies.pop(0)
 
     def _work(self, moment: Moment, free_ms: float) -> None:
-        """Do one thing. Ctrl-C leaves it in its lane, for the next who waits for it."""
+        """Do the work of one moment. After Ctrl-C it is still queued."""
         for earlier in moment.after:
             self._run(earlier)
-        if moment.at_ms is not None:  # running what comes before it ran it too
+        if moment.at_ms is not None:  # it ran together with an earlier one
             return
         start = max([free_ms, *(m.at_ms or 0.0 for m in moment.after)])
         if moment.work is not None:
@@ -218,7 +214,7 @@ class Simulated:
         moment.at_ms = start + moment.cost_ms
 
     def mark(self, timed: bool = False) -> Moment:
-        """This moment of the computing, which is as far behind as it may be."""
+        """A mark in the compute lane, which runs as late as possible."""
         if not self._awaited:
             return Moment("compute", at_ms=self.now_ms)
         moment = Moment("compute", after=tuple(self._awaited))
@@ -226,13 +222,13 @@ class Simulated:
         return moment
 
     def wait(self, mark: Moment) -> None:
-        """Computing will come after it: at once outside of a pass, else with what comes next."""
+        """Compute waits for it: at once outside of a pass, else at the next operation."""
         self._awaited.append(mark)
         if not self._inside:
             self.catch_up()
 
     def catch_up(self) -> None:
-        """Runs what computing has to come after, and moves the clock."""
+        """Run what compute waits for, and advance the clock."""
         since_ms = self.now_ms
         while self._awaited:
             mark = self._awaited[0]
@@ -246,7 +242,7 @@ class Simulated:
         self._behind = []
 
     def drain(self) -> None:
-        """Computing will come after everything that is queued."""
+        """Compute waits for all queued copies."""
         if self._copies:
             self.wait(self._copies[-1])
 
@@ -260,7 +256,7 @@ class Simulated:
         self.catch_up()
 
     def between_ms(self, start: Moment, end: Moment) -> float:
-        """By its own clock."""
+        """By the simulated clock."""
         return (end.at_ms or 0.0) - (start.at_ms or 0.0)
 
     # ---- computing
@@ -277,19 +273,19 @@ class Simulated:
             self.catch_up()
 
     def spend(self, flops: float, moved_bytes: float) -> None:
-        """The clock of an operation: computing or memory, whichever is slower."""
+        """Advance the clock by one operation: compute or memory time, whichever is longer."""
         self.now_ms += max(flops / self._gflops / 1e6, moved_bytes / self._memory_gb_s / 1e6)
 
     def current_lane(self) -> Any:
-        """There is one."""
+        """There are no streams."""
         return None
 
     def others_bytes(self) -> int:
-        """Weights and the rest, as torch counts on real devices."""
+        """Weights and activations, as torch counts on real devices."""
         return self.held_bytes + self.computed_bytes
 
     def others_peak_bytes(self, reset: bool = False) -> int:
-        """The most of it since the last reset."""
+        """Peak since the last reset."""
         peak = self.held_bytes + self._computed_peak
         if reset:
             self._computed_peak = self.computed_bytes
@@ -300,23 +296,23 @@ class Simulated:
         return 0
 
     def workspace_bytes(self) -> int:
-        """What any convolution may want, where it was made with a `workspace`."""
+        """An upper bound, if it has a `workspace`."""
         return 1 << 30 if self._workspace else 0
 
     def has_room(self, pieces: Sequence[int]) -> bool:
-        """It has no gaps."""
+        """There is no fragmentation."""
         return not self._over(sum(pieces))
 
     def gaps_bytes(self) -> int:
-        """None are known."""
+        """There is no fragmentation here."""
         return 0
 
     def failures(self) -> int:
-        """They matter where there are workspaces."""
+        """Counted only with a `workspace`."""
         return self._failures if self._workspace else 0
 
     def convolve(self, result: torch.Tensor, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
-        """A convolution as libraries do it: without a workspace it comes out otherwise."""
+        """The result of a convolution; slightly different if its workspace does not fit."""
         wanted = int(self._workspace * sum(x.numel() * x.element_size() for x in inputs))
         if not wanted:
             return result
@@ -335,20 +331,20 @@ class Simulated:
         return 0
 
     def limit(self, budget_bytes: int | None, loading: bool = False) -> None:
-        """Refuses more than that from now on."""
+        """Applies to all later allocations."""
         self.limit_bytes = budget_bytes
 
     def tidy(self) -> None:
-        """It has no cache; what computing comes after is over then, and gives its memory back."""
+        """There is no cache; runs pending work, which then frees its memory."""
         self.catch_up()
 
     def rates(self, packed: bool = True) -> Rates:
-        """Those it was made with."""
+        """As given to the constructor."""
         return self._rates
 
 
 class _Watch(TorchDispatchMode):
-    """Counts every storage that an operation makes, until it dies."""
+    """Counts every storage that an operation creates until it is freed."""
 
     supports_higher_order_operators = True
 
@@ -359,16 +355,16 @@ class _Watch(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """What is compiled stays compiled, as on a real device."""
+        """Compiled code stays compiled, as on a real device."""
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not _only_looks(func):
+        if not _makes_view(func):
             self._simulated.catch_up()
         result = func(*args, **(kwargs or {}))
         inputs, outputs = list(_plain_tensors((args, kwargs))), list(_plain_tensors(result))
-        given = {x.untyped_storage().data_ptr() for x in inputs}
-        fresh = [x for x in outputs if x.untyped_storage().data_ptr() not in given]
+        known = {x.untyped_storage().data_ptr() for x in inputs}
+        fresh = [x for x in outputs if x.untyped_storage().data_ptr() not in known]
         for tensor in fresh:
             self._count(tensor.untyped_storage())
         if fresh:
@@ -382,17 +378,17 @@ class _Watch(TorchDispatchMode):
         key, nbytes = storage.data_ptr(), storage.nbytes()
         if nbytes == 0 or key in self._known:
             return
-        self._simulated.computed(nbytes)
+        self._simulated.count_computed(nbytes)
         self._known.add(key)
-        weakref.finalize(storage, self._gone, key, nbytes).atexit = False
+        weakref.finalize(storage, self._count_free, key, nbytes).atexit = False
 
-    def _gone(self, key: int, nbytes: int) -> None:
+    def _count_free(self, key: int, nbytes: int) -> None:
         self._known.discard(key)
-        self._simulated.computed(-nbytes)
+        self._simulated.count_computed(-nbytes)
 
 
 def _plain_tensors(tree: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a tree that have memory: those inside of wrappers, not these."""
+    """The tensors of a tree that own memory; a wrapper subclass yields its inner tensors."""
     for leaf in tree_leaves(tree):
         if is_traceable_wrapper_subclass(leaf):
             names, _ = leaf.__tensor_flatten__()
@@ -402,8 +398,8 @@ def _plain_tensors(tree: Any) -> Iterator[torch.Tensor]:
 
 
 @functools.cache
-def _only_looks(func: Any) -> bool:
-    """Whether it makes a view: that reads nothing, so it says nothing of what has arrived."""
+def _makes_view(func: Any) -> bool:
+    """Whether an op only returns a view: it reads no elements, so it need not wait for copies."""
     if not isinstance(func, torch._ops.OpOverload):
         return False
     returns = func._schema.returns
@@ -411,7 +407,7 @@ def _only_looks(func: Any) -> bool:
 
 
 def _flops(func: Any, inputs: Sequence[torch.Tensor], output: torch.Tensor) -> float:
-    """Two for each product of a matrix multiplication or convolution; else one for each result."""
+    """Two per multiply-add of a matmul or convolution, else one per output element."""
     name = getattr(func, "overloadpacket", func).__name__
     if name in ("mm", "addmm", "bmm", "baddbmm"):
         return 2.0 * output.numel() * inputs[-2].shape[-1]

@@ -1,6 +1,6 @@
-"""Devices that torch reaches through streams and events: CUDA, ROCm, XPU, NPU, MLU.
+"""Devices with torch streams and events: CUDA, ROCm, XPU, NPU, MLU.
 
-Promise: no call here makes the host wait for the device, but `settle` and `synchronize`.
+Only `settle` and `synchronize` block the host.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ import torch
 from holdfast.base.errors import OutOfMemory
 from holdfast.base.units import format_bytes
 from holdfast.residency.carriers.carrier import Parts
-from holdfast.residency.carriers.driver import sender
-from holdfast.residency.carriers.measure import measured_rates
-from holdfast.residency.carriers.traffic import way_to
+from holdfast.residency.carriers.driver import find_sender
+from holdfast.residency.carriers.measure import measure_rates
+from holdfast.residency.carriers.traffic import traffic_to
 from holdfast.residency.packing.pack import decoder, unpack
 from holdfast.residency.plan import Rates
 from holdfast.residency.recording.journal import Journal
 
-# What a driver takes for a process when nothing tells it.
+# Assumed driver memory of a process where it cannot be measured.
 _CONTEXT_BYTES = 600 << 20
-# What it takes more for the kernels of one model, as they are first used.
+# Further driver memory for the kernels of one model, loaded on first use.
 _KERNELS_BYTES = 256 << 20
 
 
 class Streams:
-    """One stream for copies; computing and decoding are in the stream that is current."""
+    """Copies on a stream of its own; compute and decoding on the current stream."""
 
     def __init__(self, name: str) -> None:
         device = torch.device(name)
         self._api: Any = getattr(torch, device.type)
         index = self._api.current_device() if device.index is None else device.index
         self.device = torch.device(device.type, index)
-        self._index = index  # torch finds a device much faster by it
+        self._index = index  # torch looks a device up much faster by index
         self.name = str(self.device)
-        self._way = way_to(self.name)
+        self._traffic = traffic_to(self.name)
         self._copies = self._api.Stream(device=self.device)
-        self._send = sender() if device.type == "cuda" else None
+        self._send = find_sender() if device.type == "cuda" else None
         self.log: Journal | None = None
         self._outside: int | None = None
         self._rates: dict[bool, Rates] = {}  # by whether the decoder was measured
@@ -55,7 +55,7 @@ class Streams:
 
     @property
     def node(self) -> int | None:
-        """The NUMA node next to the card, where the system tells it."""
+        """The NUMA node next to the card, where sysfs knows it."""
         if self.device.type != "cuda":
             return None
         card = torch.cuda.get_device_properties(self.device)
@@ -69,7 +69,7 @@ class Streams:
         return node if node >= 0 else None
 
     def empty(self, nbytes: int) -> torch.Tensor:
-        """Memory of torch's allocator."""
+        """From torch's allocator."""
         try:
             with torch.inference_mode(False):
                 tensor = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
@@ -82,47 +82,47 @@ class Streams:
         return tensor
 
     def copy(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], after: Sequence[Any]) -> Any:
-        """On the stream of copies."""
+        """On the copy stream."""
         for mark in after:
             self._copies.wait_event(mark)
-        start = self._started(self._copies)
+        start = self._record_start(self._copies)
         for target, source in pairs:
             if self._send is None or not self._send(target, source, self._copies.cuda_stream):
                 with self._api.stream(self._copies):
                     target.copy_(source, non_blocking=True)
         nbytes = sum(t.numel() for t, _ in pairs)
-        self._way.copied_bytes += nbytes
-        return self._done("copy", nbytes, start, self._copies)
+        self._traffic.copied_bytes += nbytes
+        return self._record_end("copy", nbytes, start, self._copies)
 
     def decode(self, parts: Parts) -> Any:
         """On the current stream."""
-        return self._decoded(parts, functools.partial(_unpack, parts))
+        return self._run_decode(parts, functools.partial(_unpack, parts))
 
     def decoding(self, parts: Parts) -> Callable[[], Any]:
-        """Captured, where that can be: to launch kernels from Python takes longer than they run."""
+        """As a CUDA graph if possible: launching from Python takes longer than the kernels run."""
         capturing = self.device.type == "cuda" and decoder(self.device).way == "triton"
-        return functools.partial(self._decoded, parts, _Replay(parts, capturing))
+        return functools.partial(self._run_decode, parts, _Replay(parts, capturing))
 
-    def _decoded(self, parts: Parts, work: Callable[[], None]) -> Any:
+    def _run_decode(self, parts: Parts, work: Callable[[], None]) -> Any:
         current = self._api.current_stream(self._index)
-        start = self._started(current)
+        start = self._record_start(current)
         work()
-        return self._done("decode", sum(t.numel() for *_, t in parts), start, current)
+        return self._record_end("decode", sum(t.numel() for *_, t in parts), start, current)
 
-    def _started(self, stream: Any) -> Any:
+    def _record_start(self, stream: Any) -> Any:
         if self.log is None:
             return None
         return stream.record_event(self._api.Event(enable_timing=True))
 
-    def _done(self, kind: str, nbytes: int, start: Any, stream: Any) -> Any:
+    def _record_end(self, kind: str, nbytes: int, start: Any, stream: Any) -> Any:
         if self.log is None or start is None:
             return stream.record_event()
         end = stream.record_event(self._api.Event(enable_timing=True))
-        self.log.lane(kind, nbytes, start, end)
+        self.log.note_lane(kind, nbytes, start, end)
         return end
 
     def mark(self, timed: bool = False) -> Any:
-        """An event of the current stream."""
+        """An event on the current stream."""
         event = self._api.Event(enable_timing=timed)
         event.record(self._api.current_stream(self._index))
         return event
@@ -132,7 +132,7 @@ class Streams:
         self._api.current_stream(self._index).wait_event(mark)
 
     def drain(self) -> None:
-        """The current stream waits for that of copies."""
+        """The current stream waits for the copy stream."""
         self._api.current_stream(self._index).wait_stream(self._copies)
 
     def settle(self, mark: Any) -> None:
@@ -149,7 +149,7 @@ class Streams:
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
-        """Torch counts by itself."""
+        """Nothing to observe: torch counts memory itself."""
         yield
 
     def current_lane(self) -> Any:
@@ -159,17 +159,17 @@ class Streams:
     @contextlib.contextmanager
     def _lane(self, stream: Any) -> Iterator[None]:
         with self._api.device(self._index), self._api.stream(stream):
-            stream.record_event()  # torch's libraries complain in threads that never called one
+            stream.record_event()  # some libraries fail in threads without a CUDA call before
             yield
 
     def others_bytes(self) -> int:
-        """All tensors; the caller knows which are its own."""
+        """All tensors, those of `empty` included."""
         return self._allocated("current")
 
     def others_peak_bytes(self, reset: bool = False) -> int:
         """The most since the last reset."""
         peak = self._allocated("peak")
-        self.peak_bytes = max(self.peak_bytes, peak)  # torch forgets it with every reset
+        self.peak_bytes = max(self.peak_bytes, peak)  # torch loses it with every reset
         if reset:
             self._api.reset_peak_memory_stats(self.device)
         return peak
@@ -182,29 +182,29 @@ class Streams:
         stats = self._stats()
         if stats:
             return stats["allocated_bytes"]["all"][which]
-        asked = "memory_allocated" if which == "current" else "max_memory_allocated"
-        return getattr(self._api, asked)(self.device)
+        name = "memory_allocated" if which == "current" else "max_memory_allocated"
+        return getattr(self._api, name)(self.device)
 
     def _stats(self) -> dict[str, Any]:
-        """What torch's allocator counts; nothing where a backend does not tell."""
+        """Statistics of torch's allocator; empty for backends without them."""
         nested = getattr(self._api, "memory_stats_as_nested_dict", None)
         return {} if nested is None else nested(self.device)
 
     def outside_bytes(self) -> int:
-        """What the device counts for this process besides torch's memory, as of the last limit."""
+        """Device memory of this process outside of torch's allocator, as of the last `limit`."""
         if self._outside is None:
             free, total = self._api.mem_get_info(self.device)
             seen = total - free - self._api.memory_reserved(self.device)
-            # With other processes on the card that is far too much.
+            # Other processes on the card are counted too; then assume a typical value.
             self._outside = seen if 0 <= seen <= 2 * _CONTEXT_BYTES else _CONTEXT_BYTES
         return self._outside or 0
 
     def workspace_bytes(self) -> int:
-        """What cuDNN was seen to take at most for the convolutions of image models."""
+        """The most that cuDNN was seen to take for convolutions of image models."""
         return 1 << 30
 
     def has_room(self, pieces: Sequence[int]) -> bool:
-        """The memory stays in torch's cache, for who asks for it next."""
+        """The blocks tried stay in torch's cache, for the next allocation."""
         try:
             _ = [self.empty(nbytes) for nbytes in pieces]
         except OutOfMemory:
@@ -212,25 +212,25 @@ class Streams:
         return True
 
     def gaps_bytes(self) -> int:
-        """What torch's cache cannot give back, as parts of the same pieces are in use."""
+        """Cached memory that cannot be freed because parts of its blocks are in use."""
         return self._api.memory_reserved(self.device) - self._api.memory_allocated(self.device)
 
     def failures(self) -> int:
-        """As torch counts; libraries such as cuDNN catch the error and take another way."""
+        """torch's count; libraries such as cuDNN catch the error and use another algorithm."""
         return self._stats().get("num_ooms", 0)
 
     def total_bytes(self) -> int:
-        """What the card has, with what others hold of it taken off."""
+        """The card's memory less that of other processes."""
         free, total = self._api.mem_get_info(self.device)
         ours = self.outside_bytes() + self._api.memory_reserved(self.device)
         return min(total, free + ours)
 
     def slack_bytes(self, budget_bytes: int) -> int:
-        """Torch takes memory in steps of up to 20 MB, and what is computed leaves gaps."""
+        """torch allocates in steps of up to 20 MB, and activations leave gaps."""
         return (64 << 20) + budget_bytes // 50
 
     def limit(self, budget_bytes: int | None, loading: bool = False) -> None:
-        """Torch's allocator refuses to grow beyond it; what the driver takes is asked anew."""
+        """Limit torch's allocator; measures the driver's memory again."""
         if budget_bytes is None and not self._limited:
             return
         _, total = self._api.mem_get_info(self.device)
@@ -243,20 +243,20 @@ class Streams:
         self._limited = budget_bytes is not None
 
     def tidy(self) -> None:
-        """Give torch's cache back."""
+        """Free torch's cache."""
         self._api.empty_cache()
 
     def rates(self, packed: bool = True) -> Rates:
         """Measured once for each device and process."""
         found = self._rates.get(True) or self._rates.get(packed)
         if found is None:
-            found = self._rates[packed] = measured_rates(self, packed)
-            self._way.link_gb_s = found.link_gb_s
+            found = self._rates[packed] = measure_rates(self, packed)
+            self._traffic.link_gb_s = found.link_gb_s
         return found
 
 
 class _Replay:
-    """Unpacks: at first as it is, which builds kernels, the second time captured, then replayed."""
+    """Decodes eagerly at first (builds kernels), captures a graph the second time, then replays."""
 
     def __init__(self, parts: Parts, capturing: bool) -> None:
         self._parts, self._capturing = parts, capturing
@@ -266,13 +266,13 @@ class _Replay:
     def __call__(self) -> None:
         self._times += 1
         if self._times == 2 and self._capturing:
-            self._graph = self._captured()
+            self._graph = self._capture()
         if self._graph is None:
             _unpack(self._parts)
         else:
             self._graph.replay()
 
-    def _captured(self) -> torch.cuda.CUDAGraph:
+    def _capture(self) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(torch.cuda.Stream(self._parts[0][0].device)):
             graph.capture_begin(capture_error_mode="thread_local")

@@ -1,8 +1,6 @@
-"""What is inside a safetensors file, without loading it.
+"""The header of a safetensors file: dtype, shape and byte range of each tensor.
 
-Covers: the header, where each tensor lies in the file, files that are cut off or are something
-else.  Leaves to others: reading the weights (reading), turning them into models (loading).
-Promise: reads the first kilobytes of a file and its length, nothing more; needs no torch.
+Reads only the header and the length of the file; needs no torch.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from holdfast.base.units import format_bytes
 
 _LENGTH_BYTES = 8
 _LARGEST_HEADER = 100_000_000  # the format's own limit
-# Bits of one number, by the format's own names.
+# Bits of one element, by safetensors' dtype names.
 BITS = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
     **dict.fromkeys(("F32", "I32", "U32"), 32),
@@ -31,7 +29,7 @@ BITS = {
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor of a file. Its bytes are those from `start` up to `end` of the file."""
+    """One tensor of a file: its bytes are `file[start:end]`."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -40,28 +38,28 @@ class TensorInfo:
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes it takes."""
+        """Size of the data in the file."""
         return self.end - self.start
 
     @property
     def elements(self) -> int:
-        """How many numbers it holds."""
+        """Number of elements."""
         return math.prod(self.shape)
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
     """The tensors of a safetensors file by name.
 
-    Raises BadInput if it cannot be read, is no safetensors file, or is not whole.
+    Raises BadInput if the file cannot be read, is truncated, or is not a safetensors file.
     """
     try:
         with path.open("rb") as file:
             size = path.stat().st_size
             length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
             if size < _LENGTH_BYTES or not 2 <= length <= _LARGEST_HEADER:
-                raise _not_one(path)
+                raise _not_safetensors(path)
             if size < _LENGTH_BYTES + length:
-                raise _cut_off(path, size)
+                raise _truncated(path, size)
             return _tensors(path, file.read(length), size)
     except OSError as exc:
         raise BadInput(
@@ -76,10 +74,10 @@ def _tensors(path: Path, text: bytes, size: int) -> dict[str, TensorInfo]:
         entries.pop("__metadata__", None)
         tensors = {name: _tensor(entry, data) for name, entry in entries.items()}
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as exc:
-        raise _not_one(path) from exc
+        raise _not_safetensors(path) from exc
     wanted = max((tensor.end for tensor in tensors.values()), default=data)
     if wanted > size:
-        raise _cut_off(path, size - data, wanted - data)
+        raise _truncated(path, size - data, wanted - data)
     for name, tensor in tensors.items():
         _check_size(path, name, tensor)
     return tensors
@@ -88,14 +86,14 @@ def _tensors(path: Path, text: bytes, size: int) -> dict[str, TensorInfo]:
 def _tensor(entry: dict[str, Any], data: int) -> TensorInfo:
     start, end = entry["data_offsets"]
     shape = tuple(entry["shape"])
-    if not all(type(number) is int and number >= 0 for number in (start, end, *shape)):
-        raise ValueError("a negative size, or none at all")
+    if not all(type(value) is int and value >= 0 for value in (start, end, *shape)):
+        raise ValueError("a size is negative or not an integer")
     return TensorInfo(str(entry["dtype"]), shape, data + start, data + end)
 
 
 def _check_size(path: Path, name: str, tensor: TensorInfo) -> None:
     bits = BITS.get(tensor.dtype)
-    if bits is None and tensor.size_bytes >= 0:  # a format newer than this file
+    if bits is None and tensor.size_bytes >= 0:  # a dtype newer than this module
         return
     wanted = tensor.elements * (bits or 0) // 8
     if tensor.size_bytes != wanted:
@@ -106,7 +104,7 @@ def _check_size(path: Path, name: str, tensor: TensorInfo) -> None:
         )
 
 
-def _not_one(path: Path) -> BadInput:
+def _not_safetensors(path: Path) -> BadInput:
     return BadInput(
         f"cannot read weights {str(path)!r}: it is not a safetensors file",
         expected="a file that begins with a safetensors header",
@@ -114,7 +112,7 @@ def _not_one(path: Path) -> BadInput:
     )
 
 
-def _cut_off(path: Path, size: int, wanted: int | None = None) -> BadInput:
+def _truncated(path: Path, size: int, wanted: int | None = None) -> BadInput:
     after = f"it ends after {format_bytes(size)}"
     if wanted is not None:
         after += f" of {format_bytes(wanted)}"

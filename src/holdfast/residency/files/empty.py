@@ -1,6 +1,7 @@
-"""A network of diffusers or transformers without its weights, as its constructor leaves it.
+"""A diffusers or transformers network without its weights.
 
-Promise: what only a constructor computes (positions, frequencies) is there; parameters are on meta.
+Parameters are on the meta device; buffers that the constructor computes (positions, frequencies)
+have values.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from accelerate import init_empty_weights
 
 
 def empty(library: str, cls: Any, folder: Path, dtype: torch.dtype) -> Any:
-    """The network that a folder's configuration describes, as from_pretrained would begin it."""
+    """Build the network of a folder's configuration, as from_pretrained does before loading."""
     if library == "diffusers":
-        with _default(dtype), init_empty_weights():
+        with _default_dtype(dtype), init_empty_weights():
             model = cls.from_config(cls.load_config(folder))
         model.register_to_config(_name_or_path=folder)
         return model
@@ -30,8 +31,8 @@ def empty(library: str, cls: Any, folder: Path, dtype: torch.dtype) -> Any:
 
 
 @contextlib.contextmanager
-def _default(dtype: torch.dtype) -> Iterator[None]:
-    """The format in which diffusers has constructors compute."""
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Set torch's default dtype in the block, as diffusers does around constructors."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

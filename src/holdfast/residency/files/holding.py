@@ -1,10 +1,7 @@
-"""Who still holds the memory of weights, and giving it back to the system.
+"""Who still holds the memory of weights, and freeing the weights of a module.
 
-Covers: which memory is alive, chains of references in words, emptying a module.
-Leaves to others: finding references (memory.referrers), blocks of our own pools (memory.leaks).
-Promise: nothing is kept alive by watching it or by having looked. What C++ holds without telling
-Python (a graph that is to run backwards, a queue of a loader) is held by "nobody that Python can
-see", and is still reported as held.
+Watching memory does not keep it alive. Memory that only C++ holds (an autograd graph, the queue of
+a data loader) is reported as held by "nobody that Python can see".
 """
 
 from __future__ import annotations
@@ -26,23 +23,23 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from holdfast.base.errors import BadInput
 from holdfast.base.units import format_bytes
-from holdfast.memory import referrers
-from holdfast.memory.samples import rss_bytes
-from holdfast.residency.files.slots import Weight, emptied, exchange, weights_of
+from holdfast.memory.debug import referrers
+from holdfast.memory.profile.samples import rss_bytes
+from holdfast.residency.files.slots import empty_on_meta, exchange, weights_of
 
-TOLD = 3  # chains for each memory
-SEARCHED = 50  # memories whose holders are looked for: the largest
-DEEPEST = 50  # modules in modules
+MOST_CHAINS = 3  # reference chains shown for each storage
+SEARCHED = 50  # holders are searched for this many of the largest storages
+DEEPEST = 50  # nested modules
 
 
 @dataclass(frozen=True)
 class Held:
-    """Memory that is alive: a slab, or what one tensor has to itself."""
+    """One storage that is alive: a slab, or that of a single tensor."""
 
     nbytes: int
     device: str
-    names: tuple[str, ...]  # of the weights in it; empty where they came without
-    holders: tuple[str, ...]  # in words, the nearest first
+    names: tuple[str, ...]  # of the weights in it; empty if unknown
+    holders: tuple[str, ...]  # reference chains as text, the nearest first
 
     def __str__(self) -> str:
         named = ""
@@ -54,14 +51,14 @@ class Held:
 
 @dataclass(frozen=True)
 class Holders:
-    """What is alive of the memory that was asked about, the largest first."""
+    """The watched storages that are still alive, the largest first."""
 
     watched_bytes: int
     held: tuple[Held, ...]
 
     @property
     def held_bytes(self) -> int:
-        """How much that is."""
+        """Their size in all."""
         return sum(one.nbytes for one in self.held)
 
     def __str__(self) -> str:
@@ -73,27 +70,27 @@ class Holders:
 
 @dataclass(frozen=True)
 class Released:
-    """What came of emptying a module."""
+    """The result of `released`."""
 
-    weight_bytes: int  # memory its weights lay in
+    weight_bytes: int  # memory of its weights before
     rss_before_bytes: int
     rss_after_bytes: int
     held: Holders
 
     @property
     def rss_bytes(self) -> int:
-        """How much less of this process is in RAM. Other threads go on, so it is no promise."""
+        """By how much the process's RSS fell; other threads may change it too."""
         return self.rss_before_bytes - self.rss_after_bytes
 
     @property
-    def given_back_bytes(self) -> int:
-        """Memory of the weights that is gone."""
+    def freed_bytes(self) -> int:
+        """Weight memory that was freed."""
         return self.weight_bytes - self.held.held_bytes
 
     def __str__(self) -> str:
         head = (
-            f"{format_bytes(self.given_back_bytes)} of {format_bytes(self.weight_bytes)} given "
-            f"back, {format_bytes(self.rss_bytes)} less in RAM"
+            f"{format_bytes(self.freed_bytes)} of {format_bytes(self.weight_bytes)} freed, "
+            f"{format_bytes(self.rss_bytes)} less in RAM"
         )
         return f"{head}\n{self.held}" if self.held.held else head
 
@@ -102,9 +99,9 @@ class Released:
 
 
 class Watch:
-    """Memory of tensors, storages or a module, looked at without holding it.
+    """Weak references to the storages of tensors or of a module.
 
-    Memory that several tensors share counts once. Raises BadInput for anything else.
+    A storage shared by several tensors counts once. Raises BadInput for anything else.
     """
 
     def __init__(self, of: nn.Module | Iterable[Tensor | UntypedStorage]) -> None:
@@ -117,13 +114,13 @@ class Watch:
         self.nbytes = sum(memory.nbytes for memory in self._memories)
 
     def alive(self) -> list[_Memory]:
-        """The memory that is still there, the largest first."""
+        """The storages still alive, the largest first."""
         alive = [memory for memory in self._memories if not memory.ref.expired()]
         return sorted(alive, key=lambda memory: -memory.nbytes)
 
 
 class _Memory:
-    """What is known of one storage once nobody here holds it."""
+    """A weak reference to one storage, with its address, size, device and weight names."""
 
     def __init__(self, storage: UntypedStorage) -> None:
         self.ref = StorageWeakRef(storage)
@@ -155,19 +152,19 @@ def _storages(of: Any) -> Iterator[tuple[str, UntypedStorage]]:
 
 
 def holders(of: Watch | nn.Module | Iterable[Tensor | UntypedStorage]) -> Holders:
-    """Which of this memory is alive after a garbage collection, and who holds it, in words.
+    """Which of this memory is alive after a garbage collection, and who holds it.
 
-    A Watch is made before the memory is to go, and asked after. Given a module or tensors, those
-    who gave them are among the holders. Reads the whole heap where something is held: a second or
-    so.
+    Create a Watch before the memory should be freed and pass it afterwards. With a module or
+    tensors the caller's own references are among the holders. Walks the whole heap if anything is
+    held, which takes about a second.
     """
     watch = of if isinstance(of, Watch) else Watch(of)
     del of
     gc.collect()
-    gc.collect()  # what the finalizers of the first let go
+    gc.collect()  # for what the finalizers of the first released
     alive = watch.alive()
-    unknown = (f"somebody (looked for is who holds the {SEARCHED} largest)",)
-    words = _words(alive[:SEARCHED]) if alive else []
+    unknown = (f"unknown (only the {SEARCHED} largest were searched)",)
+    words = _describe_holders(alive[:SEARCHED]) if alive else []
     words += [unknown] * (len(alive) - len(words))
     held = [
         Held(memory.nbytes, memory.device, tuple(memory.names), found)
@@ -177,13 +174,13 @@ def holders(of: Watch | nn.Module | Iterable[Tensor | UntypedStorage]) -> Holder
 
 
 class _Stand:
-    """Stands for a memory while references to it are looked for."""
+    """Stands in for a storage during the search for references to it."""
 
     __slots__ = ("__weakref__",)
 
 
 class _Finder:
-    """Finds what stands for the memory that an address lies in; holds none of it."""
+    """Maps an address to the stand-in of the storage that contains it, by weak references."""
 
     def __init__(self, memories: list[_Memory], stands: list[Any]) -> None:
         pairs = zip(memories, stands, strict=True)
@@ -199,14 +196,14 @@ class _Finder:
         return stand() if address < start + nbytes else None
 
 
-def _words(memories: list[_Memory]) -> list[tuple[str, ...]]:
-    """For each memory who holds it."""
-    # One list alone: the search leaves it out of what it finds, and would find any other.
+def _describe_holders(memories: list[_Memory]) -> list[tuple[str, ...]]:
+    """For each storage the reference chains to it, as text."""
+    # One list only: the search ignores this list, and would report any other.
     blocks: list[Any] = [_Stand() for _ in memories]
     find = _Finder(memories, blocks)
     variables = _variables()
     known = _weights(find, variables) | variables
-    # Python's own objects for storages are no arrays, so the search would not see them.
+    # The search skips UntypedStorage objects, as they are not arrays: look for them by themselves.
     blocks += (one for one in gc.get_objects() if _is_storage(one, find))
     found = referrers.who_refers(blocks, find, known)
     chains = {id(stand): found[id(stand)] for stand in blocks[: len(memories)]}
@@ -220,19 +217,19 @@ def _is_storage(one: Any, find: _Finder) -> bool:
 
 
 def _tidy(chains: list[str]) -> tuple[str, ...]:
-    """Each once, without the words for the tensor itself where a module's name says more."""
+    """Drop repeats, and drop the tensor itself where its name in a module says more."""
     short = [words.split(" ← ", 1)[-1] if " ← weight '" in words else words for words in chains]
     known = [words for words in dict.fromkeys(short) if words != referrers.NOBODY]
     if not known:
         return (referrers.NOBODY,)
-    # A tensor that nothing in Python refers to: torch keeps the object for its own use of it.
+    # A tensor that nothing in Python refers to: C++ keeps the Python object alive.
     alone = re.compile("an? [A-Za-z]+")
-    told = [f"{words} ← {referrers.NOBODY}" if alone.fullmatch(words) else words for words in known]
-    return tuple(told[:TOLD])
+    texts = [f"{text} ← {referrers.NOBODY}" if alone.fullmatch(text) else text for text in known]
+    return tuple(texts[:MOST_CHAINS])
 
 
 def _variables() -> dict[int, str]:
-    """Words for what variables of running code are bound to, by id."""
+    """Descriptions of the variables of running code, by the id of their value."""
     found: dict[int, str] = {}
     for name, value, frame in referrers.running_variables():
         if frame.f_code.co_filename == __file__ or id(value) in found:
@@ -250,17 +247,17 @@ def _variables() -> dict[int, str]:
 
 
 def _weights(find: _Finder, variables: dict[int, str]) -> dict[int, str]:
-    """Words for tensors that modules have: the path, the outermost module and who holds that."""
-    having = _having(find)
-    words = _roots({id(root()): root for _, _, root in having}, variables)
+    """Descriptions of module tensors by id: path, outermost module and who holds that."""
+    tensors = _find_module_tensors(find)
+    words = _describe_roots({id(root()): root for _, _, root in tensors}, variables)
     return {
         tensor: f"weight {path!r} of {type(root()).__name__} ← {words[id(root())]}"
-        for tensor, path, root in having
+        for tensor, path, root in tensors
     }
 
 
-def _having(find: _Finder) -> list[tuple[int, str, weakref.ref[nn.Module]]]:
-    """Ids of tensors, their paths, outermost modules: held weakly, or we would find ourselves."""
+def _find_module_tensors(find: _Finder) -> list[tuple[int, str, weakref.ref[nn.Module]]]:
+    """(tensor id, path, outermost module); weak references, so that the search skips these."""
     modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
     above = {
         id(child): (parent, name)
@@ -287,8 +284,10 @@ def _path(
     return path, module
 
 
-def _roots(roots: dict[int, weakref.ref[nn.Module]], variables: dict[int, str]) -> dict[int, str]:
-    """Who holds each of these modules; the heap is read for those that no variable is bound to."""
+def _describe_roots(
+    roots: dict[int, weakref.ref[nn.Module]], variables: dict[int, str]
+) -> dict[int, str]:
+    """Who holds each of these modules; walks the heap for those not bound to a variable."""
     words = {key: variables[key] for key in roots if key in variables}
     unnamed = [root() for key, root in roots.items() if key not in words]
     if unnamed:
@@ -297,20 +296,20 @@ def _roots(roots: dict[int, weakref.ref[nn.Module]], variables: dict[int, str]) 
     return words
 
 
-# ---- giving back
+# ---- freeing
 
 
 def released(module: nn.Module) -> Released:
-    """Take the weights of a module away and give their memory back to the system.
+    """Free the weights of a module and return the memory to the system.
 
-    Parameters and persistent buffers are on the meta device afterwards, with their shapes, ties and
-    names, so that `load` can fill them again; what only the constructor computes stays. Memory that
-    somebody else holds stays too, and `held` says who.
+    Parameters and persistent buffers are then on the meta device with the same shapes, ties and
+    names, so that `load` can fill them again; other buffers stay. Memory still referenced elsewhere
+    is not freed; `held` lists who holds it.
     """
     weights = weights_of(module)
     watch = Watch(_named(weights))
     before = rss_bytes()
-    exchange([(weight, emptied(weight)) for weight in weights])
+    exchange([(weight, empty_on_meta(weight)) for weight in weights])
     del weights
     gc.collect()
     trim()
@@ -318,12 +317,12 @@ def released(module: nn.Module) -> Released:
     return Released(watch.nbytes, before, after, holders(watch))
 
 
-def _named(weights: list[Weight]) -> list[Any]:
+def _named(weights: list[Any]) -> list[Any]:
     return [(weight.name, weight.tensor) for weight in weights]
 
 
 def trim() -> bool:
-    """Have the C library give free memory back to the system, where it can."""
+    """Return free heap memory to the system (glibc's malloc_trim), where supported."""
     give = _malloc_trim()
     return bool(give is not None and give(0))
 

@@ -1,12 +1,8 @@
-"""Weights from safetensors files straight into slabs that a module's parameters are views of.
+"""Loads safetensors files into slabs; the module's parameters become views of them.
 
-Covers: which tensor of which file fills which parameter, where in the slabs it goes, conversion.
-Leaves to others: reading (reading), headers (checkpoint), what a module has (slots), where slabs
-come from (the caller: pinned or not, near which processor).
-Promise: the weights are in memory once, plus one piece of 4 MiB for each thread that converts; the
-module is as it was until everything has been read, and for good after an error or an interrupt.
-
-Slabs hold tensors in the module's own order, so what is used together lies together.
+Weights are in memory once, plus 4 MiB for each thread that converts. The module changes only after
+everything was read; an error or interrupt leaves it as it was. Slabs hold tensors in module order,
+so that tensors used together are close together.
 """
 
 from __future__ import annotations
@@ -22,15 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.base.errors import BadInput, Misuse
-from holdfast.residency import slabs
 from holdfast.residency.files.checkpoint import TensorInfo, read_header
-from holdfast.residency.files.reading import Check, Part, Progress, Reading
+from holdfast.residency.files.reading import Check, FileRange, Progress, Reading
 from holdfast.residency.files.slots import Weight, exchange, on_meta, temporary_names, weights_of
+from holdfast.residency.stream import slabs
 
 SLAB_BYTES = 128 << 20
 ALIGNMENT = 512
-# Torch does fewer numbers than this on the calling thread; more would start a second team of
-# threads for each of those that read.
+# torch copies fewer elements than this on the calling thread; more would start another team of
+# threads for each reading thread.
 SERIAL = 32767
 
 DTYPES = {
@@ -52,7 +48,7 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-CONVERTED = (torch.float64, torch.float32, torch.float16, torch.bfloat16)  # by `dtype` alone
+CONVERTED = (torch.float64, torch.float32, torch.float16, torch.bfloat16)  # those `dtype` converts
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Slab = Callable[[int], Tensor]
@@ -61,8 +57,8 @@ Rename = Callable[[str], str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a tensor lies: `nbytes` from `offset` on in slab number `slab`."""
+class SlabRange:
+    """The bytes of a tensor: `nbytes` from `offset` on in slab `slab`."""
 
     slab: int
     offset: int
@@ -71,13 +67,13 @@ class Place:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What was loaded. Its `slabs` keep the memory: let go of it before the weights are to go."""
+    """The result of a load. Its `slabs` keep the memory alive: drop it to free the weights."""
 
     slabs: tuple[Tensor, ...] = field(repr=False)
-    places: Mapping[str, Place] = field(repr=False)  # by the first name of each tensor
+    places: Mapping[str, SlabRange] = field(repr=False)  # by the first name of each tensor
     weight_bytes: int
     read_bytes: int
-    seconds: float  # all runs together
+    seconds: float  # of all runs
 
 
 def load(
@@ -100,19 +96,19 @@ def load(
 
 
 class Loading:
-    """A module to be filled. Whoever breaks it off may `run()` it again: it goes on.
+    """A load of weights into a module. After an interrupt, `run()` again resumes it.
 
-    `module` is on the meta device or not; its tensors are replaced, as load_state_dict(assign=True)
-    does, so a module that has weights has them beside the new ones until the end.
-    `dtype` converts numbers of 16 to 64 bits; integers and 8-bit formats stay as the file has them.
-    `dtype_of(name)` decides for one tensor, whatever its format; None leaves it to `dtype`. Without
-    it, what the module's class wants kept in float32 is kept so (`kept_in_fp32`).
-    `slab(nbytes)` gives a one-dimensional uint8 tensor in host memory of at least that size;
-    without it, pages that are not pinned.
-    `rename(name)` gives the module's name for a file's, or None for a tensor to leave out.
+    `module` may be on the meta device; its tensors are replaced, as load_state_dict(assign=True)
+    does, so old weights stay in memory beside the new ones until the end.
+    `dtype` converts floats of 16 to 64 bits; integers and 8-bit dtypes stay as in the file.
+    `dtype_of(name)` chooses the dtype of one tensor; None leaves it to `dtype`. By default it is
+    `kept_in_fp32`: what the module's class wants kept in float32.
+    `slab(nbytes)` returns a 1-D uint8 tensor of at least that size in host memory; by default
+    pageable memory.
+    `rename(name)` maps a file's name to the module's; None leaves the tensor out.
 
-    Raises BadInput, before anything is read: names that are missing or too many, shapes that
-    differ, broken files, and what would stay on the meta device because no file has it.
+    Raises BadInput before anything is read: missing or unknown names, different shapes, broken
+    files, and tensors that would stay on the meta device because no file has them.
     """
 
     def __init__(
@@ -128,9 +124,9 @@ class Loading:
     ) -> None:
         paths = _paths(files)
         self._module = module
-        self._targets = _matched(module, _tensors(paths, rename), paths)
+        self._targets = _match(module, _tensors(paths, rename), paths)
         choose = dtype_of or kept_in_fp32(module, dtype)
-        self._targets = [target.converted(dtype, choose) for target in self._targets]
+        self._targets = [target.with_dtype(dtype, choose) for target in self._targets]
         sizes = [target.nbytes for target in self._targets]
         self._places, self._slab_sizes = layout(sizes, slab_bytes=SLAB_BYTES)
         self._slab, self._threads = slab or slabs.slab, threads
@@ -142,16 +138,16 @@ class Loading:
 
     @property
     def done_bytes(self) -> int:
-        """Bytes of the files that were read."""
+        """Bytes read from the files so far."""
         if self._is_done:
             return self.total_bytes
         return self._reading.done_bytes if self._reading is not None else 0
 
     def run(self, *, progress: Progress | None = None, check: Check | None = None) -> Loaded:
-        """Read what has not been read yet, then give the module its weights.
+        """Read what was not read yet, then put the weights into the module.
 
         `progress(done_bytes, total_bytes)` and `check()` are called in this thread; see
-        `Reading.run`. Raises OutOfMemory where a slab cannot be had; Misuse after the end.
+        `Reading.run`. Raises OutOfMemory if a slab cannot be allocated; Misuse after the end.
         """
         if self._is_done:
             raise Misuse("these weights are loaded already", expected="a new Loading for each load")
@@ -161,38 +157,38 @@ class Loading:
             self._reading = self._reading or Reading(self._parts(), threads=self._threads)
             self._reading.run(progress=progress, check=check)
             pairs = [(target.weight, self._view(at)) for at, target in enumerate(self._targets)]
-            # Again: an attribute that is a weight too was not replaced with it.
+            # Checked again: a plain attribute that aliases a weight was not replaced.
             exchange(pairs, then=lambda: _refuse_meta(self._module, ()))
         finally:
             self._seconds += time.perf_counter() - begun
-        return self._finished()
+        return self._finish()
 
     def _allocate(self, check: Check | None) -> None:
-        """The slabs that are not there yet. To pin one takes a while, so `check` comes between."""
+        """Allocate missing slabs. Pinning takes a while, so `check` is called before each."""
         while len(self._slabs) < len(self._slab_sizes):
             if check is not None:
                 check()
             size = self._slab_sizes[len(self._slabs)]
-            self._slabs.append(_checked(self._slab(size), size))
+            self._slabs.append(_check_slab(self._slab(size), size))
 
     def _view(self, at: int) -> Tensor:
         target, place = self._targets[at], self._places[at]
         raw = self._slabs[place.slab][place.offset : place.offset + place.nbytes]
         return raw.view(target.dtype).view(target.info.shape)
 
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[FileRange]:
         parts = []
         for at, target in enumerate(self._targets):
             info, view = target.info, self._view(at)
             if target.dtype == target.stored:
-                parts.append(Part(target.path, info.start, info.size_bytes, view))
+                parts.append(FileRange(target.path, info.start, info.size_bytes, view))
             else:
                 sink = _Converter(view.view(-1), target.stored)
-                parts.append(Part(target.path, info.start, info.size_bytes, sink=sink))
+                parts.append(FileRange(target.path, info.start, info.size_bytes, sink=sink))
         return parts
 
-    def _finished(self) -> Loaded:
-        """What to tell; nothing here holds the weights any more."""
+    def _finish(self) -> Loaded:
+        """Build the result and drop all references to the weights."""
         names = [target.weight.name for target in self._targets]
         places = dict(zip(names, self._places, strict=True))
         memory, weight_bytes = tuple(self._slabs), sum(place.nbytes for place in self._places)
@@ -206,7 +202,7 @@ class Loading:
 
 @dataclass(frozen=True)
 class _Target:
-    """A weight of the module, the tensor that fills it, and the format it gets."""
+    """A weight of the module, the file tensor that fills it, and its final dtype."""
 
     weight: Weight
     path: Path
@@ -218,8 +214,8 @@ class _Target:
     def nbytes(self) -> int:
         return self.info.elements * self.dtype.itemsize
 
-    def converted(self, dtype: torch.dtype | None, dtype_of: DtypeOf) -> _Target:
-        """The same in the format that was asked for."""
+    def with_dtype(self, dtype: torch.dtype | None, dtype_of: DtypeOf) -> _Target:
+        """This target with the dtype that these arguments choose."""
         chosen = dtype_of(self.weight.name)
         if chosen is None:
             chosen = dtype if self.stored in CONVERTED else None
@@ -227,9 +223,9 @@ class _Target:
 
 
 def kept_in_fp32(module: nn.Module, dtype: torch.dtype | None) -> DtypeOf:
-    """float32 for what the classes of diffusers and transformers want kept so, None for the rest.
+    """A `dtype_of` that keeps float32 where the module's class wants it (`_keep_in_fp32_modules`).
 
-    With transformers the plain list holds for float16 alone, the strict one for bfloat16 too.
+    In transformers the plain list applies to float16 only, the strict one to bfloat16 too.
     """
     kept = set(getattr(module, "_keep_in_fp32_modules", None) or ())
     strict = getattr(module, "_keep_in_fp32_modules_strict", kept)
@@ -267,7 +263,7 @@ def _tensors(paths: list[Path], rename: Rename | None) -> dict[str, tuple[Path, 
     return found
 
 
-def _matched(
+def _match(
     module: nn.Module, tensors: dict[str, tuple[Path, TensorInfo]], paths: list[Path]
 ) -> list[_Target]:
     weights = weights_of(module)
@@ -311,7 +307,7 @@ def _target(about: str, weight: Weight, tensors: Mapping[str, tuple[Path, Tensor
     stored = DTYPES.get(info.dtype)
     if stored is None:
         raise BadInput(
-            f"{about}: {name!r} in {str(path)!r} has the format {info.dtype}",
+            f"{about}: {name!r} in {str(path)!r} has the dtype {info.dtype}",
             expected=f"one of {', '.join(DTYPES)}",
         )
     return _Target(weight, path, info, stored, stored)
@@ -336,18 +332,18 @@ def _first(names: list[str]) -> str:
     return repr(names[0]) + (f" (and {len(names) - 1} more)" if len(names) > 1 else "")
 
 
-# ---- where it goes
+# ---- slabs
 
 
 def layout(
     sizes: Sequence[int], *, slab_bytes: int = SLAB_BYTES, alignment: int = ALIGNMENT
-) -> tuple[list[Place], list[int]]:
-    """Places for tensors of these sizes, one after the other, and the size of each slab.
+) -> tuple[list[SlabRange], list[int]]:
+    """Ranges for tensors of these sizes, one after the other, and the size of each slab.
 
-    A slab holds at most `slab_bytes`, but up to twice that rather than staying half empty; a tensor
-    that is larger has one to itself.
+    A slab holds at most `slab_bytes`, or up to twice that rather than staying half empty. A larger
+    tensor gets a slab of its own.
     """
-    places: list[Place] = []
+    places: list[SlabRange] = []
     ends: list[int] = []
     for size in sizes:
         start = -(-ends[-1] // alignment) * alignment if ends else 0
@@ -356,12 +352,12 @@ def layout(
             ends.append(0)
             start = 0
         ends[-1] = start + size
-        places.append(Place(len(ends) - 1, start, size))
+        places.append(SlabRange(len(ends) - 1, start, size))
     return places, ends
 
 
-def _checked(slab: Any, nbytes: int) -> Tensor:
-    """The slab, if it is one."""
+def _check_slab(slab: Any, nbytes: int) -> Tensor:
+    """Return `slab` if it is usable. Raises BadInput."""
     if isinstance(slab, Tensor):
         what = f"a tensor of {list(slab.shape)} {slab.dtype} on {slab.device}"
         flat = slab.ndim == 1 and slab.dtype == torch.uint8 and slab.is_contiguous()
@@ -376,15 +372,15 @@ def _checked(slab: Any, nbytes: int) -> Tensor:
 
 
 class _Converter:
-    """Takes bytes of one format and writes numbers of another."""
+    """A sink that converts elements from one dtype to another."""
 
     def __init__(self, target: Tensor, stored: torch.dtype) -> None:
         self._target, self._stored = target, stored
 
     def __call__(self, at: int, view: memoryview) -> None:
-        """Called by any thread; the bytes are whole numbers, as pieces are cut at even places."""
-        numbers = torch.frombuffer(view, dtype=self._stored)
+        """Called by any thread. `view` holds complete elements: their sizes divide PIECE_BYTES."""
+        elements = torch.frombuffer(view, dtype=self._stored)
         start = at // self._stored.itemsize
-        target = self._target[start : start + len(numbers)]
-        for part, into in zip(numbers.split(SERIAL), target.split(SERIAL), strict=True):
+        target = self._target[start : start + len(elements)]
+        for part, into in zip(elements.split(SERIAL), target.split(SERIAL), strict=True):
             into.copy_(part)

@@ -1,13 +1,10 @@
-"""Read parts of files into memory that is there already, with several threads.
+"""Reads byte ranges of files into existing memory with several threads.
 
-Covers: pieces, parallel reads, progress, breaking off and going on.
-Leaves to others: what the bytes mean (checkpoint), where they go (loading).
-Promise: an interrupt comes out in the calling thread within 100 ms on a disk that gives 10 MB/s or
-more; by then no thread of ours runs, no file is open and nobody writes to the targets any more.
-What was read stays read: `run()` again reads the rest.
+An interrupt is raised in the calling thread within 100 ms (on a disk of 10 MB/s or more); by then
+all threads have ended and all files are closed. Calling `run()` again reads the rest.
 
-Threads, because one of them neither keeps a fast disk busy nor copies from the cache at the speed
-of the memory. Not O_DIRECT: a model that is loaded twice should come from the cache.
+One thread neither saturates a fast disk nor copies from the page cache at memory speed. No
+O_DIRECT: a model loaded twice should come from the page cache.
 """
 
 from __future__ import annotations
@@ -31,9 +28,9 @@ from holdfast.base.units import format_bytes
 PIECE_BYTES = 4 << 20
 MOST_BUFFERS = 512  # of one read; systems take 1024
 MOST_THREADS = 8
-SMALLEST_BYTES, LARGEST_BYTES = 64 << 10, PIECE_BYTES  # of one call to the system
-SLOW_S, QUICK_S = 0.02, 0.002  # one call: longer, and the next is half as much; or twice
-PAUSE_S = 0.02  # between two looks at the caller's `check`
+SMALLEST_BYTES, LARGEST_BYTES = 64 << 10, PIECE_BYTES  # of one system call
+SLOW_S, QUICK_S = 0.02, 0.002  # after a slower call the next is half as large; a faster, twice
+PAUSE_S = 0.02  # between two calls of the caller's `check`
 
 Progress = Callable[[int, int], object]
 Check = Callable[[], object]
@@ -41,13 +38,12 @@ Sink = Callable[[int, memoryview], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """`nbytes` bytes of a file from `offset` on, and where they go.
+class FileRange:
+    """`nbytes` bytes of a file from `offset` on, and their destination.
 
-    `target` is a writable buffer of that size or a contiguous uint8 tensor in host memory. Or it is
-    None, and `sink(at, view)` takes them: called by any thread, in any order, once for each run of
-    bytes from `at` (counted from the part's own start, a multiple of PIECE_BYTES) on; `view` is
-    valid for the length of the call.
+    `target` is a writable buffer of that size or a contiguous uint8 tensor in host memory. If it is
+    None, `sink(at, view)` is called by any thread, in any order, once for each piece; `at` is its
+    offset in this range, a multiple of PIECE_BYTES. `view` is valid during the call only.
     """
 
     path: Path
@@ -58,21 +54,21 @@ class Part:
 
 
 def read_into(
-    parts: Sequence[Part],
+    parts: Sequence[FileRange],
     *,
     threads: int | None = None,
     progress: Progress | None = None,
     check: Check | None = None,
 ) -> None:
-    """Fill the targets of all parts; see `Reading`."""
+    """Read all parts into their targets; see `Reading`."""
     Reading(parts, threads=threads).run(progress=progress, check=check)
 
 
 class Reading:
-    """Parts to be read, and which bytes of them are there."""
+    """A read of several parts that can be interrupted and resumed."""
 
-    def __init__(self, parts: Sequence[Part], *, threads: int | None = None) -> None:
-        self._parts = tuple(parts)  # the views below do not keep a tensor alive
+    def __init__(self, parts: Sequence[FileRange], *, threads: int | None = None) -> None:
+        self._parts = tuple(parts)  # the views of the pieces do not keep a tensor alive
         self._pieces = _pieces(parts)
         self._threads = threads or default_threads()
         self._seen: dict[Path, tuple[int, ...]] = {}
@@ -81,21 +77,21 @@ class Reading:
 
     @property
     def done_bytes(self) -> int:
-        """Bytes that are where they belong."""
+        """Bytes read so far."""
         return sum(piece.done for piece in self._pieces)
 
     @property
     def is_done(self) -> bool:
-        """Whether all are."""
+        """Whether everything was read."""
         return all(piece.done == piece.nbytes for piece in self._pieces)
 
     def run(self, *, progress: Progress | None = None, check: Check | None = None) -> None:
-        """Read what is not there yet.
+        """Read what was not read yet.
 
-        `progress(done_bytes, total_bytes)` and `check()` are called in this thread, every 20 ms or
-        so; what they raise comes out, as Ctrl-C does. The last progress is (total, total).
-        Raises BadInput for a file that cannot be read, is too short, or is another one than the
-        first time; Misuse where another thread is in here.
+        `progress(done_bytes, total_bytes)` and `check()` are called in this thread about every
+        20 ms; their exceptions end the read, as Ctrl-C does. The last progress is (total, total).
+        Raises BadInput for a file that cannot be read, is too short or has changed since the first
+        run; Misuse if another thread is in `run`.
         """
         if not self._lock.acquire(blocking=False):
             raise Misuse("these parts are being read already", expected="one run() at a time")
@@ -124,7 +120,7 @@ class Reading:
 
 
 def default_threads() -> int:
-    """Two for each processor that this process may use, eight at most."""
+    """Two for each CPU this process may use, eight at most."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return min(MOST_THREADS, 2 * (count or 1))
 
@@ -138,26 +134,26 @@ def _nothing(*_: object) -> None:
 
 @dataclass(slots=True, eq=False)
 class _Piece:
-    """What one thread reads at a time: bytes that follow each other in the file."""
+    """What one thread reads at a time: contiguous bytes of a file."""
 
     path: Path
     offset: int
     nbytes: int
-    views: list[memoryview]  # where they go, one after the other; none where there is a sink
+    views: list[memoryview]  # destinations in order; empty if there is a sink
     sink: Sink | None = None
-    at: int = 0  # for the sink
+    at: int = 0  # passed to the sink
     done: int = 0
 
 
-def _pieces(parts: Sequence[Part]) -> list[_Piece]:
-    """In the order of the files, and in each in the order of the bytes."""
+def _pieces(parts: Sequence[FileRange]) -> list[_Piece]:
+    """The pieces of all parts, by file and then by offset."""
     first = {path: at for at, path in enumerate(dict.fromkeys(part.path for part in parts))}
     ordered = sorted(parts, key=lambda part: (first[part.path], part.offset))
     cut = [piece for part in ordered for piece in _cut(part)]
-    return list(_joined(cut))
+    return list(_join(cut))
 
 
-def _cut(part: Part) -> Iterator[_Piece]:
+def _cut(part: FileRange) -> Iterator[_Piece]:
     view = _view(part) if part.sink is None else None
     for at in range(0, part.nbytes, PIECE_BYTES):
         length = min(PIECE_BYTES, part.nbytes - at)
@@ -165,8 +161,8 @@ def _cut(part: Part) -> Iterator[_Piece]:
         yield _Piece(part.path, part.offset + at, length, views, part.sink, at)
 
 
-def _joined(pieces: list[_Piece]) -> Iterator[_Piece]:
-    """Small neighbours become one piece: models have a thousand tensors of a few kilobytes."""
+def _join(pieces: list[_Piece]) -> Iterator[_Piece]:
+    """Join small adjacent pieces: models have a thousand tensors of a few kilobytes."""
     last: _Piece | None = None
     for piece in pieces:
         if last is not None and _fits(last, piece):
@@ -186,27 +182,27 @@ def _fits(last: _Piece, piece: _Piece) -> bool:
     return follows and small and last.sink is None and piece.sink is None
 
 
-def _view(part: Part) -> memoryview:
-    """The target as bytes that can be written to."""
+def _view(part: FileRange) -> memoryview:
+    """The target as a writable view of bytes."""
     target = part.target
-    if hasattr(target, "data_ptr"):  # a tensor: torch is not needed to know where it lies
+    if hasattr(target, "data_ptr"):  # a tensor; this avoids importing torch
         if not (target.device.type == "cpu" and target.is_contiguous()):
-            raise _no_target(part, "a tensor that is not contiguous host memory")
+            raise _bad_target(part, "a tensor that is not contiguous host memory")
         size = target.numel() * target.element_size()
         view = memoryview((ctypes.c_ubyte * size).from_address(target.data_ptr())).cast("B")
     else:
         try:
             view = memoryview(target).cast("B")
         except TypeError as exc:
-            raise _no_target(part, f"a {type(target).__name__}") from exc
+            raise _bad_target(part, f"a {type(target).__name__}") from exc
         if view.readonly:
-            raise _no_target(part, "a buffer that cannot be written to")
+            raise _bad_target(part, "a buffer that cannot be written to")
     if view.nbytes != part.nbytes:
-        raise _no_target(part, f"{view.nbytes} B for {part.nbytes} B")
+        raise _bad_target(part, f"{view.nbytes} B for {part.nbytes} B")
     return view
 
 
-def _no_target(part: Part, what: str) -> BadInput:
+def _bad_target(part: FileRange, what: str) -> BadInput:
     return BadInput(
         f"cannot read {str(part.path)!r} into {what}",
         expected="a writable, contiguous buffer or tensor in host memory, as large as the part",
@@ -218,18 +214,18 @@ def _no_target(part: Part, what: str) -> BadInput:
 
 class _File(NamedTuple):
     descriptor: int
-    lock: threading.Lock  # for systems that cannot read at a place
+    lock: threading.Lock  # for systems without preadv
 
 
 class _Files:
-    """Each file open once, for as long as the stack stands."""
+    """Files opened once each; the exit stack closes them."""
 
     def __init__(self, stack: contextlib.ExitStack, seen: dict[Path, tuple[int, ...]]) -> None:
         self._stack, self._seen = stack, seen
         self._open: dict[Path, _File] = {}
 
     def open(self, path: Path) -> None:
-        """Raises BadInput where that does not go, or another file has that name by now."""
+        """Open a file. Raises BadInput if that fails or the file changed since the last run."""
         try:
             file = self._stack.enter_context(path.open("rb", buffering=0))
         except OSError as exc:
@@ -243,14 +239,14 @@ class _Files:
                 hint="load the model from the start",
             )
         if hasattr(os, "posix_fadvise"):
-            with contextlib.suppress(OSError):  # a pipe, a file system without
+            with contextlib.suppress(OSError):  # a pipe, or a file system without support
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
         self._open[path] = _File(file.fileno(), threading.Lock())
 
     def read(self, piece: _Piece, views: list[memoryview], done: int) -> int:
-        """Go on with a piece, as far as the system does at once; at least one byte.
+        """One read call at byte `done` of a piece; returns how many bytes it read, at least one.
 
-        Raises BadInput where the file ends, or cannot be read.
+        Raises BadInput if the file ends there or cannot be read.
         """
         file, offset = self._open[piece.path], piece.offset + done
         try:
@@ -290,7 +286,7 @@ def _too_short(path: Path, size: int, offset: int) -> BadInput:
 
 
 class _Crew(contextlib.AbstractContextManager["_Crew"]):
-    """What the threads share. Leaving the block ends their work soon."""
+    """State shared by the reading threads. Leaving the block stops them soon."""
 
     def __init__(self, waiting: deque[_Piece], files: _Files, size: int) -> None:
         self._waiting, self._files = waiting, files
@@ -306,13 +302,13 @@ class _Crew(contextlib.AbstractContextManager["_Crew"]):
         self._stop = True
 
     def work(self) -> None:
-        """Read pieces until there are none, or it is time to stop."""
+        """Read pieces until none are left or the crew stops."""
         pace = _Pace()
         try:
             while not self._stop:
                 self._read(self._waiting.popleft(), pace)
         except IndexError:
-            pass  # there are no more
+            pass  # no pieces left
         except BaseException as exc:  # noqa: BLE001  raised in the calling thread
             self._stop = True
             self.error = self.error or exc
@@ -330,7 +326,7 @@ class _Crew(contextlib.AbstractContextManager["_Crew"]):
                 return
             begun = time.perf_counter()
             done += self._files.read(piece, _window(views, done, pace.step_bytes), done)
-            pace.took(time.perf_counter() - begun)
+            pace.adjust(time.perf_counter() - begun)
             if piece.sink is None:
                 piece.done = done
         if piece.sink is not None:
@@ -339,29 +335,29 @@ class _Crew(contextlib.AbstractContextManager["_Crew"]):
 
 
 class _Pace:
-    """How much one thread asks for at once: a call to the system cannot be broken off."""
+    """How much one thread reads per system call, as a call cannot be interrupted."""
 
     def __init__(self) -> None:
         self.step_bytes = 1 << 20
         self._scratch: memoryview | None = None
 
-    def took(self, seconds: float) -> None:
-        """Ask for less after a slow call, for more after a quick one."""
+    def adjust(self, seconds: float) -> None:
+        """Read less per call after a slow call, more after a quick one."""
         if seconds > SLOW_S:
             self.step_bytes = max(SMALLEST_BYTES, self.step_bytes // 2)
         elif seconds < QUICK_S:
             self.step_bytes = min(LARGEST_BYTES, self.step_bytes * 2)
 
     def scratch(self, nbytes: int) -> memoryview:
-        """Memory of this thread alone, used again for each piece."""
+        """A buffer of this thread, reused for each piece."""
         if self._scratch is None:
-            # Not of the C library: what a thread frees there need not go back to the system.
+            # Not malloc: memory that a thread frees there may never return to the system.
             self._scratch = memoryview(mmap.mmap(-1, PIECE_BYTES))
         return self._scratch[:nbytes]
 
 
 def _window(views: list[memoryview], at: int, length: int) -> list[memoryview]:
-    """The views from byte `at` of them all on, `length` bytes at most."""
+    """At most `length` bytes of the concatenated views, from byte `at` on."""
     found = []
     for view in views:
         if at < view.nbytes and length > 0:

@@ -1,9 +1,7 @@
-"""The weights of a module: under which names it has them, and putting others in their place.
+"""The weights of a module by name (tied ones once), and replacing them with other tensors.
 
-Covers: parameters and persistent buffers with ties, what only a constructor can compute, exchange.
-Leaves to others: where the new ones come from (loading), what becomes of the old (holders).
-Promise: `exchange` changes all or nothing, also after Ctrl-C; ties, `requires_grad`, attributes of
-parameters and the order of names stay.
+`exchange` replaces all or none, even after Ctrl-C. Ties, `requires_grad`, attributes of parameters
+and the order of names stay.
 """
 
 from __future__ import annotations
@@ -19,8 +17,8 @@ from holdfast.base.errors import Unsupported
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
-    """One place of a module that holds a tensor."""
+class ModuleSlot:
+    """A parameter or buffer attribute of a module."""
 
     owner: nn.Module
     attribute: str
@@ -28,24 +26,24 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weight:
-    """One tensor of a module: all its names and places, in the module's own order."""
+    """One tensor of a module with all its names and slots, in module order."""
 
     tensor: Tensor
     names: tuple[str, ...]
-    slots: tuple[Slot, ...]
+    slots: tuple[ModuleSlot, ...]
 
     @property
     def name(self) -> str:
-        """The first of its names."""
+        """Its first name."""
         return self.names[0]
 
 
 def weights_of(module: nn.Module) -> list[Weight]:
-    """Parameters and persistent buffers, each once, in the order of the module.
+    """Parameters and persistent buffers, each once, in module order.
 
-    Raises Unsupported for what has no tensors to fill: lazy parameters, states of a module's own.
+    Raises Unsupported for lazy parameters and for modules with extra state.
     """
-    found: dict[int, tuple[Tensor, list[str], list[Slot]]] = {}
+    found: dict[int, tuple[Tensor, list[str], list[ModuleSlot]]] = {}
     for name, slot, tensor in _tensors(module):
         _, names, slots = found.setdefault(id(tensor), (tensor, [], []))
         names.append(name)
@@ -54,13 +52,13 @@ def weights_of(module: nn.Module) -> list[Weight]:
     return [Weight(tensor, tuple(names), tuple(slots)) for tensor, names, slots in found.values()]
 
 
-def _tensors(module: nn.Module) -> Iterator[tuple[str, Slot, Tensor]]:
+def _tensors(module: nn.Module) -> Iterator[tuple[str, ModuleSlot, Tensor]]:
     for prefix, owner in module.named_modules(remove_duplicate=False):
         _refuse(module, prefix, owner)
         temporary = owner._non_persistent_buffers_set
         for attribute, tensor in [*owner._parameters.items(), *owner._buffers.items()]:
             if tensor is not None and attribute not in temporary:
-                yield _full(prefix, attribute), Slot(owner, attribute), tensor
+                yield _full(prefix, attribute), ModuleSlot(owner, attribute), tensor
 
 
 def _refuse(module: nn.Module, prefix: str, owner: nn.Module) -> None:
@@ -78,7 +76,7 @@ def _refuse(module: nn.Module, prefix: str, owner: nn.Module) -> None:
 
 
 def temporary_names(module: nn.Module) -> set[str]:
-    """Names of buffers that are not saved; old files have some of them all the same."""
+    """Names of non-persistent buffers; old files contain some of them all the same."""
     return {
         _full(prefix, attribute)
         for prefix, owner in module.named_modules(remove_duplicate=False)
@@ -87,7 +85,7 @@ def temporary_names(module: nn.Module) -> set[str]:
 
 
 def on_meta(module: nn.Module, weights: Sequence[Weight] = ()) -> list[str]:
-    """Tensors without numbers, but for `weights`: buffers that are not saved, plain attributes."""
+    """Names of meta tensors other than `weights`: non-persistent buffers, plain attributes."""
     found = []
     known = {id(weight.tensor) for weight in weights}
     for prefix, owner in module.named_modules():
@@ -122,11 +120,11 @@ def _full(prefix: str, attribute: str) -> str:
 def exchange(
     pairs: Sequence[tuple[Weight, Tensor]], then: Callable[[], object] = lambda: None
 ) -> None:
-    """Put each tensor in the place of its weight; a parameter becomes a parameter again.
+    """Replace each weight by its tensor; a parameter stays a parameter.
 
-    `then` is called with the new ones in place; where it raises, the old ones are put back.
+    `then` is called afterwards; if it raises, the old tensors are put back.
     """
-    new = [(weight, _alike(weight.tensor, tensor)) for weight, tensor in pairs]
+    new = [(weight, _wrap_like(weight.tensor, tensor)) for weight, tensor in pairs]
     try:
         _put(new)
         then()
@@ -138,20 +136,20 @@ def exchange(
 def _put(pairs: Sequence[tuple[Weight, Tensor]]) -> None:
     for weight, tensor in pairs:
         for slot in weight.slots:
-            # Not straight into the dictionary: recurrent layers keep a list of their own.
+            # setattr, not the dictionary: recurrent layers keep their own list of weights.
             setattr(slot.owner, slot.attribute, tensor)
 
 
-def _alike(old: Tensor, tensor: Tensor) -> Tensor:
+def _wrap_like(old: Tensor, tensor: Tensor) -> Tensor:
     if not isinstance(old, nn.Parameter):
         return tensor
-    countable = tensor.is_floating_point() or tensor.is_complex()
-    new = nn.Parameter(tensor, requires_grad=old.requires_grad and countable)
+    differentiable = tensor.is_floating_point() or tensor.is_complex()
+    new = nn.Parameter(tensor, requires_grad=old.requires_grad and differentiable)
     vars(new).update(vars(old))
     return new
 
 
-def emptied(weight: Weight) -> Tensor:
-    """The same on the meta device: shape, strides and format, no numbers."""
+def empty_on_meta(weight: Weight) -> Tensor:
+    """A meta tensor with the same shape, strides and dtype."""
     with torch.no_grad():
         return torch.empty_like(weight.tensor, device="meta", requires_grad=False)

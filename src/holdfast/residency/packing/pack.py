@@ -1,9 +1,7 @@
-"""Make bf16 and fp16 weights smaller for the link, without losing a bit.
+"""The interface of lossless packing: pack, unpack, and the decoder of each device.
 
-bf16 shrinks to about 0.68 of its bytes ("ranked") or 0.75 ("flat"), fp16 to about 0.87.
-Covers: the calls that others use, their checks, which decoder a device gets.
-Leaves to others: the format (pack_layout), the work (pack_torch, pack_triton).
-Promise: unpack(*pack(x)) is x, bit for bit, whatever the bits are; or pack() says None.
+bf16 shrinks to about 0.68 of its bytes ("ranked") or 0.75 ("flat"), fp16 to about 0.87. Unpacking
+restores every bit, whatever the bits are.
 """
 
 from __future__ import annotations
@@ -24,9 +22,9 @@ __all__ = [
     "Decoder",
     "Layout",
     "decoder",
+    "is_packable",
     "kind_of",
     "pack",
-    "packable",
     "scratch_bytes",
     "unpack",
 ]
@@ -37,9 +35,9 @@ _ALIGN = 16
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """How a device unpacks: `way` is "triton" or "torch"; `reason` says why it is not Triton.
+    """How a device unpacks: `way` is "triton" or "torch", `reason` why it is not Triton.
 
-    `schemes` are those that decode fast enough there to be worth it.
+    `schemes` are those that the device decodes fast enough to gain from them.
     """
 
     way: str
@@ -47,30 +45,29 @@ class Decoder:
     reason: str | None = None
 
 
-def packable(dtype: torch.dtype) -> bool:
-    """Whether weights of this type can be packed at all."""
+def is_packable(dtype: torch.dtype) -> bool:
+    """Whether weights of this dtype can be packed."""
     return dtype in _KINDS
 
 
 def kind_of(dtype: torch.dtype) -> str | None:
-    """The `kind` that pack() wants for weights of this type; None if they cannot be packed."""
+    """The `kind` argument of pack() for this dtype; None if it cannot be packed."""
     return _KINDS.get(dtype)
 
 
 def pack(
     raw: torch.Tensor, kind: str, *, schemes: Sequence[str] | None = None
 ) -> tuple[Layout, torch.Tensor] | None:
-    """The layout and the payload (1-D uint8, on the device of `raw`), or None if not worth it.
+    """Pack weights: the layout and the payload (1-D uint8, on the device of `raw`).
 
-    `raw` holds the bytes of the weights: 1-D, uint8, contiguous. Worth it means at least 10 %
-    saved; a few thousand weights never do. `schemes` limits how: give those of the device that
-    will decode (`decoder(device).schemes`) if that is not the device of `raw`. Reads counts back
-    to the host, so it waits for the device. Works by slices of 4 million weights at most, so the
-    memory it takes for a moment does not grow with the tensor.
-    Raises BadInput if `raw` or `kind` is not as said.
+    None if it would save less than 10 %; a few thousand weights never save that. `raw` holds the
+    bytes of the weights: 1-D, uint8, contiguous. If another device will decode, pass its schemes
+    (`decoder(device).schemes`). Copies counts to the host, so it waits for the device. Works in
+    slices of at most 4 million weights, so temporary memory does not grow with the tensor.
+    Raises BadInput for another `raw`, `kind` or scheme.
     """
     words = _words(raw, kind)
-    allowed = decoder(raw.device).schemes if schemes is None else _checked(schemes)
+    allowed = decoder(raw.device).schemes if schemes is None else _check_schemes(schemes)
     decided = decide(pack_torch.histogram(words, kind), kind, allowed)
     if decided is None:
         return None
@@ -81,12 +78,11 @@ def pack(
 def unpack(payload: torch.Tensor, layout: Layout, target: torch.Tensor) -> None:
     """Write the weights' bytes into `target`, queued on the current stream.
 
-    Both are 1-D uint8 on one device; `payload` begins at a multiple of 16 bytes and has
-    `layout.nbytes` at least, `target` begins at a multiple of 2 and has exactly
-    `layout.raw_bytes`. Does not wait for the device and reads nothing back; only the first use of
-    a device's decoder() does, so call that before queueing ahead. (A tensor of an odd size may
-    still have the kernel compiled once more: unpack before capturing a graph.)
-    Raises BadInput, before anything is written, if the tensors are not as said.
+    Both are 1-D uint8 on one device. `payload` is aligned to 16 bytes and has at least
+    `layout.nbytes`; `target` is aligned to 2 and has exactly `layout.raw_bytes`. Does not wait for
+    the device; only the first decoder() of a device does, so call that before queueing ahead. (An
+    unusual size may compile the kernel once more: unpack once before capturing a graph.)
+    Raises BadInput before anything is written if the tensors are different.
     """
     _check_unpack(payload, layout, target)
     if decoder(target.device).way == "triton":
@@ -96,9 +92,9 @@ def unpack(payload: torch.Tensor, layout: Layout, target: torch.Tensor) -> None:
 
 
 def scratch_bytes(layout: Layout, device: torch.device | str | None = None) -> int:
-    """Device memory that unpack() takes for a moment, in bytes, at most.
+    """An upper bound of the temporary device memory of unpack(), in bytes.
 
-    0 where `device` decodes with Triton; without a device, what the torch way takes.
+    0 if `device` decodes with Triton; without a device, that of the torch decoder.
     """
     if device is not None and decoder(device).way == "triton":
         return 0
@@ -106,7 +102,7 @@ def scratch_bytes(layout: Layout, device: torch.device | str | None = None) -> i
 
 
 def decoder(device: torch.device | str) -> Decoder:
-    """How `device` unpacks. The first call for a GPU compiles the kernels and tries them there."""
+    """How `device` unpacks. The first call for a GPU compiles and tests the kernels there."""
     return _decoder(torch.device(device))
 
 
@@ -120,7 +116,7 @@ def _decoder(device: torch.device) -> Decoder:
         reason = "Triton's kernels gave wrong bits on this device"
     except ImportError as exc:
         reason = f"Triton cannot be imported: {exc}"
-    except Exception as exc:  # Triton needs a C compiler, a driver it knows and more of the like
+    except Exception as exc:  # Triton needs a C compiler, a known driver and more
         if is_interrupt(exc):
             raise
         reason = f"Triton cannot run here: {type(exc).__name__}: {exc}"
@@ -128,20 +124,20 @@ def _decoder(device: torch.device) -> Decoder:
 
 
 def _try_triton(device: torch.device) -> bool:
-    """Whether the kernels give the right bits on `device`; they are compiled by this, too."""
+    """Compile the kernels for `device`; whether they give the right bits."""
     weights = torch.arange(16 * TILE, device=device).mul(0.37).sin_().mul_(0.02)
     weights[::1000] = 1e4
     weights[1::1000] = 1e-30  # one of the two is an escape
     spread = weights * torch.arange(16 * TILE, device=device).remainder_(9).exp2()
     return (
-        _comes_back(weights.bfloat16(), "flat")
-        and _comes_back(weights.bfloat16(), "ranked")
-        and _comes_back(spread.bfloat16(), "ranked")
-        and _comes_back(weights.half(), "ranked")
+        _round_trips(weights.bfloat16(), "flat")
+        and _round_trips(weights.bfloat16(), "ranked")
+        and _round_trips(spread.bfloat16(), "ranked")
+        and _round_trips(weights.half(), "ranked")
     )
 
 
-def _comes_back(weights: torch.Tensor, scheme: str) -> bool:
+def _round_trips(weights: torch.Tensor, scheme: str) -> bool:
     raw = weights.view(torch.uint8)
     packed = pack(raw, _KINDS[weights.dtype], schemes=(scheme,))
     if packed is None:
@@ -157,7 +153,7 @@ def _triton() -> Any:
     return pack_triton
 
 
-def _checked(schemes: Sequence[str]) -> Sequence[str]:
+def _check_schemes(schemes: Sequence[str]) -> Sequence[str]:
     unknown = [scheme for scheme in schemes if scheme not in SCHEMES]
     if unknown or isinstance(schemes, str):
         raise BadInput(
@@ -175,7 +171,7 @@ def _words(raw: torch.Tensor, kind: str) -> torch.Tensor:
         )
     if not _is_bytes(raw) or raw.numel() % 2:
         raise BadInput(
-            f"cannot pack {_described(raw)} as {kind}",
+            f"cannot pack {_describe(raw)} as {kind}",
             expected="contiguous uint8 of one dimension, two for each weight",
             hint="weight.detach().contiguous().view(-1).view(torch.uint8)",
         )
@@ -187,12 +183,12 @@ def _words(raw: torch.Tensor, kind: str) -> torch.Tensor:
 def _check_unpack(payload: torch.Tensor, layout: Layout, target: torch.Tensor) -> None:
     if not _is_bytes(payload) or payload.numel() < layout.nbytes:
         raise BadInput(
-            f"cannot unpack {_described(payload)}",
+            f"cannot unpack {_describe(payload)}",
             expected=f"a payload of {layout.nbytes} bytes: contiguous uint8 of one dimension",
         )
     if not _is_bytes(target) or target.numel() != layout.raw_bytes:
         raise BadInput(
-            f"cannot unpack into {_described(target)}",
+            f"cannot unpack into {_describe(target)}",
             expected=f"{layout.raw_bytes} bytes: contiguous uint8 of one dimension",
         )
     if payload.device != target.device:
@@ -216,6 +212,6 @@ def _is_odd(tensor: torch.Tensor) -> bool:
     return bool(tensor.storage_offset() % 2 or tensor.data_ptr() % 2)
 
 
-def _described(tensor: torch.Tensor) -> str:
+def _describe(tensor: torch.Tensor) -> str:
     name = str(tensor.dtype).removeprefix("torch.")
     return f"a tensor of {name} with the shape {tuple(tensor.shape)}"

@@ -1,16 +1,14 @@
-"""Decide how the weights of one tensor are packed, and where each part of the result lies.
+"""Decides how the weights of one tensor are packed, and the offset of each part of the payload.
 
-A 16-bit float is a sign, an exponent and a mantissa. Signs and mantissas are as good as noise; a
-trained tensor uses few exponents, and mostly three of them. They are stored in one of two ways:
+A 16-bit float is a sign, an exponent and a mantissa. Signs and mantissas are close to noise; a
+trained tensor uses few exponents, and mostly three of them. They are stored by one of two schemes:
 
-    flat     4 bits each: a window of 15 neighbours and one more, or of 16 neighbours
-    ranked   2 bits each: the three commonest, or "see the list"; the list has 3 or 4 bits for
+    flat     4 bits each: 16 consecutive exponents, or 15 and one other
+    ranked   2 bits each: the three most common, or "see the list"; the list has 3 or 4 bits for
              each of the others, in the order of the decoder's lanes
 
-An exponent that neither way covers is an escape: its place and its whole value stand at the end.
-Covers: the choice from a histogram, the sizes, the byte offsets.
-Leaves to others: moving bits (pack_torch, pack_triton).
-Promise: pure; what is decided from one histogram has exactly the size that was decided.
+A weight whose exponent has no code is an escape: its index and its 16 bits are at the end. All
+functions are pure, and a payload has exactly the size that `decide` computed from the histogram.
 """
 
 from __future__ import annotations
@@ -20,26 +18,26 @@ from dataclasses import dataclass
 
 LANES = 1024  # one byte of a plane serves the same lane of every row
 ROWS = 8
-TILE = LANES * ROWS  # weights that are decoded together
+TILE = LANES * ROWS  # weights decoded by one program
 SCHEMES = ("flat", "ranked")
 TABLE_BYTES = 32  # at 0: the first three exponents; at 8: the list's, or those of "flat"
 
 _ALIGN = 16
-_SLACK = 8  # the decoders read the list in words, and one word more than they need
-_WORTH = 0.9  # of the raw bytes: above it, packing is not worth the decoding
+_SLACK = 8  # the decoders read the list by words, one word beyond its end
+_WORTH = 0.9  # of the raw bytes: a larger payload is not worth decoding
 _FLAT_MARGIN = 0.01  # of the raw bytes: "flat" decodes faster, so it may be that much larger
-_HIGH_BITS = {"bf16": 0, "fp16": 3}  # beside the exponent and the low byte
+_HIGH_BITS = {"bf16": 0, "fp16": 3}  # besides the exponent and the low byte
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a decoder must know besides the bytes. Plain numbers and words, so it goes into JSON.
+    """What a decoder needs besides the payload; can be stored as JSON.
 
     `*_at` are byte offsets in the payload, multiples of 16. The `low` part holds 8 bits of each
-    weight (bf16: sign and mantissa; fp16: the low half of the mantissa), `high` the 3 that are
-    left of an fp16. `escapes` counts whole weights at the end, each with a place of
-    `place_bytes`. `width` is the bits of an entry of the list, 0 for "flat". In "flat", code i is
-    the exponent `base + i`, but 15 is `extra` unless that is None.
+    weight (bf16: sign and mantissa; fp16: the lower 8 bits of the mantissa), `high` the 3 other
+    bits of an fp16. `escapes` counts the weights at the end, each with an index of `index_bytes`.
+    `width` is the bits of a list entry, 0 for "flat". In "flat", code i is the exponent
+    `base + i`, but 15 is `extra` unless that is None.
     """
 
     kind: str
@@ -49,26 +47,26 @@ class Layout:
     base: int
     extra: int | None
     escapes: int
-    place_bytes: int
+    index_bytes: int
     low_at: int
     codes_at: int
     high_at: int
     starts_at: int
     list_at: int
-    places_at: int
+    indices_at: int
     values_at: int
     nbytes: int
     raw_bytes: int
 
     @property
     def tiles(self) -> int:
-        """How many times 8192 weights, the last time perhaps fewer."""
+        """The number of tiles; the last may be partly filled."""
         return -(-self.elements // TILE)
 
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """Which exponent gets which code. `first` is empty and `width` 0 for "flat"."""
+    """The codes of exponents. `first` is empty and `width` 0 for "flat"."""
 
     scheme: str
     width: int
@@ -78,14 +76,14 @@ class Book:
     extra: int | None = None
 
     def table(self) -> bytes:
-        """The codes' exponents, as they stand at the start of a payload."""
+        """The exponent of each code, as stored at the start of a payload."""
         first = bytes(self.first).ljust(8, b"\0")
         return (first + bytes(self.second)).ljust(TABLE_BYTES, b"\0")
 
     def lookup(self) -> bytes:
-        """For each of 256 exponents: bit 7 an escape, bits 0-1 the code, 2-5 the list's entry.
+        """One byte for each exponent: bit 7 marks an escape, bits 0-1 the code, 2-5 the list entry.
 
-        For "flat" bits 0-3 are the code.
+        For "flat", bits 0-3 are the code.
         """
         marks = bytearray(b"\x80" * 256)
         for code, exponent in enumerate(self.second):
@@ -98,11 +96,11 @@ class Book:
 def decide(
     histogram: Sequence[int], kind: str, schemes: Sequence[str] = SCHEMES
 ) -> tuple[Layout, Book] | None:
-    """The smallest way to pack weights whose exponents occur `histogram` times.
+    """The smallest packing of weights with this histogram of exponents; None if it saves < 10 %.
 
-    "flat" wins if it is at most 1 % of the raw bytes larger. None if nothing saves 10 %.
+    "flat" wins if it is larger by at most 1 % of the raw bytes.
     """
-    if kind == "fp16":  # 4 of 16 bits for the exponent save too little of the 5 there are
+    if kind == "fp16":  # 4 bits instead of the 5 of the exponent save too little
         schemes = [scheme for scheme in schemes if scheme != "flat"]
     found = [(_layout(book, histogram, kind), book) for book in _books(histogram, schemes)]
     if not found:
@@ -134,7 +132,7 @@ def _window(histogram: Sequence[int], length: int, extra: int | None) -> Book:
 
 
 def _window_and_one(histogram: Sequence[int]) -> Book:
-    """The commonest exponent outside is mostly that of 0, far below the others."""
+    """15 consecutive exponents and the most common other one, mostly that of 0."""
     base = _window(histogram, 15, None).base
     outside = [e for e in range(256) if not base <= e < base + 15]
     return _window(histogram, 15, max(outside, key=lambda e: (histogram[e], -e)))
@@ -162,7 +160,7 @@ def _layout(book: Book, histogram: Sequence[int], kind: str) -> Layout:
         base=book.base,
         extra=book.extra,
         escapes=escapes,
-        place_bytes=_place_bytes(elements),
+        index_bytes=_index_bytes(elements),
         **{name: at for name, at in offsets.items() if name != "table"},
         nbytes=end,
         raw_bytes=2 * elements,
@@ -179,12 +177,12 @@ def _sizes(book: Book, kind: str, elements: int, listed: int, escapes: int) -> d
         "high_at": tiles * TILE * _HIGH_BITS[kind] // 8,
         "starts_at": tiles * 8 if book.width else 0,
         "list_at": -(-listed // 8) * book.width + _SLACK if book.width else 0,
-        "places_at": escapes * _place_bytes(elements),
+        "indices_at": escapes * _index_bytes(elements),
         "values_at": escapes * 2,
     }
 
 
-def _place_bytes(elements: int) -> int:
+def _index_bytes(elements: int) -> int:
     return 4 if elements <= 2**31 else 8
 
 

@@ -1,9 +1,7 @@
-"""Pack and unpack 16-bit floats with plain torch operations, on whatever device torch has.
+"""Packs on every device, and unpacks where there is no Triton, with plain torch operations.
 
-Covers: the histogram, packing (all devices), unpacking where there is no Triton.
-Leaves to others: what is packed how (pack_layout), the kernel (pack_triton).
-Promise: decode() reads nothing back to the host and has no shape that depends on the data, so it
-can be queued ahead; both work slice by slice, so their extra memory does not grow with the tensor.
+decode() copies nothing to the host and no shape depends on the data, so it can be queued ahead.
+Both work in slices, so temporary memory does not grow with the tensor.
 """
 
 from __future__ import annotations
@@ -66,16 +64,16 @@ def decode(payload: torch.Tensor, layout: Layout, target: torch.Tensor) -> None:
     decode_slice = _decode_flat if layout.scheme == "flat" else _decode_ranked
     for first in range(0, layout.elements, size):
         decode_slice(payload, layout, first, out[first : first + size])
-    places = _part(payload, layout.places_at, layout.escapes * layout.place_bytes)
+    indices = _part(payload, layout.indices_at, layout.escapes * layout.index_bytes)
     values = _part(payload, layout.values_at, layout.escapes * 2).view(torch.int16)
-    integer = torch.int32 if layout.place_bytes == 4 else torch.int64
-    # By slices: torch wants places of int64, and the memory for them has a bound.
-    for place, value in zip(places.view(integer).split(size), values.split(size), strict=True):
-        out.index_copy_(0, place.to(torch.int64), value)
+    integer = torch.int32 if layout.index_bytes == 4 else torch.int64
+    # In slices, as torch needs int64 indices, whose memory must stay bounded.
+    for index, value in zip(indices.view(integer).split(size), values.split(size), strict=True):
+        out.index_copy_(0, index.to(torch.int64), value)
 
 
 def scratch_bytes(layout: Layout) -> int:
-    """The most memory decode() takes for a moment, besides payload and target."""
+    """An upper bound of the temporary memory of decode(), in bytes."""
     weights = min(layout.tiles * TILE, _DECODE_SLICE[layout.scheme])
     escapes = min(layout.escapes, _DECODE_SLICE[layout.scheme])
     return max(weights * _SCRATCH_PER_WEIGHT[layout.scheme], escapes * 8) + 4096
@@ -107,16 +105,16 @@ def _put_low(payload: torch.Tensor, layout: Layout, first: int, words: torch.Ten
 
 
 def _put_codes(payload: torch.Tensor, layout: Layout, first: int, marks: torch.Tensor) -> None:
-    """`marks` has whole tiles. An escape's code is 0: what it decodes to is written over."""
+    """`marks` has full tiles. An escape has code 0; decoding overwrites its result."""
     bits = 2 if layout.width else 4
     codes = marks & (2**bits - 1)
     _put(payload, layout.codes_at + first * bits // 8, _planes(codes, bits))
 
 
 def _planes(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    """Codes of whole tiles, `bits` each; the rows of a tile that share a byte lie far apart."""
+    """Pack codes of full tiles, `bits` each; codes that share a byte are from distant rows."""
     rows = codes.view(-1, 8 // bits, TILE * bits // 8)
-    if bits == 2:  # two planes of four rows each: all rows of a lane are one lane of both
+    if bits == 2:  # two planes of four rows: a lane of both planes has all rows of that lane
         rows = codes.view(-1, 4, LANES)
     shared = rows[:, 0].clone()
     for row in range(1, rows.shape[1]):
@@ -125,7 +123,7 @@ def _planes(codes: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def _put_high(payload: torch.Tensor, layout: Layout, first: int, words: torch.Tensor) -> None:
-    """The two upper bits of an fp16's mantissa, then its sign."""
+    """Store the two upper bits of fp16 mantissas, then the signs."""
     upper = ((words >> 8) & 3).to(torch.uint8)
     sign = ((words >> 15) & 1).to(torch.uint8)
     missing = -words.numel() % TILE
@@ -136,15 +134,15 @@ def _put_high(payload: torch.Tensor, layout: Layout, first: int, words: torch.Te
 
 
 class _List:
-    """The entries of the exponents that are not among the first three, lane by lane."""
+    """Writes the list entries of exponents that are not among the first three, lane by lane."""
 
     def __init__(self, payload: torch.Tensor, layout: Layout) -> None:
         self._payload, self._layout = payload, layout
-        self._written = 0  # entries, always a multiple of 8: eight of them fill whole bytes
+        self._written = 0  # entries, always a multiple of 8, as eight of them fill whole bytes
         self._pending = payload.new_empty(0)
 
     def add(self, first: int, marks: torch.Tensor) -> None:
-        """Add the entries of whole tiles that begin at the weight `first`."""
+        """Add the entries of full tiles that begin at weight `first`."""
         lanes = marks.view(-1, ROWS, LANES).transpose(1, 2).reshape(-1, TILE)
         chosen = (lanes & 3) == 3
         counts = chosen.sum(1)
@@ -156,7 +154,7 @@ class _List:
         self._pending = entries[whole:].clone()
 
     def close(self) -> None:
-        """Write what is left, filled up with zeros."""
+        """Write the pending entries, padded with zeros."""
         self._write(torch.nn.functional.pad(self._pending, (0, -self._pending.numel() % 8)))
 
     def _write(self, entries: torch.Tensor) -> None:
@@ -170,28 +168,28 @@ class _List:
 
 
 class _Escapes:
-    """Whole weights whose exponent has no code, in the order of their places."""
+    """Writes weights whose exponent has no code, by index."""
 
     def __init__(self, payload: torch.Tensor, layout: Layout) -> None:
         self._payload, self._layout = payload, layout
         self._written = 0
-        self._integer = torch.int32 if layout.place_bytes == 4 else torch.int64
+        self._integer = torch.int32 if layout.index_bytes == 4 else torch.int64
 
     def add(self, first: int, words: torch.Tensor, marks: torch.Tensor) -> None:
-        """Add those of the weights from `first` on."""
+        """Add the escapes among the weights from `first` on."""
         layout = self._layout
-        places = (marks >= 0x80).nonzero().view(-1)
-        at = layout.places_at + self._written * layout.place_bytes
-        _put(self._payload, at, (places + first).to(self._integer))
-        _put(self._payload, layout.values_at + self._written * 2, words[places])
-        self._written += places.numel()
+        indices = (marks >= 0x80).nonzero().view(-1)
+        at = layout.indices_at + self._written * layout.index_bytes
+        _put(self._payload, at, (indices + first).to(self._integer))
+        _put(self._payload, layout.values_at + self._written * 2, words[indices])
+        self._written += indices.numel()
 
 
 def _decode_flat(payload: torch.Tensor, layout: Layout, first: int, out: torch.Tensor) -> None:
-    """bf16 in six operations: the sign is spread by int8 -> int16, the exponent is added."""
+    """Decode bf16 in six operations: int8 -> int16 extends the sign, the exponent is added."""
     count, half = out.numel(), TILE // 2
     low = _part(payload, layout.low_at + first, count).view(torch.int8)
-    # A tensor of one element, and not a number, makes the result int16; torch.full is no copy.
+    # A one-element tensor (not a scalar) makes the result int16; torch.full copies nothing.
     mask = torch.full((1,), 0x807F - 0x10000, dtype=torch.int16, device=out.device)
     torch.bitwise_and(low, mask, out=out)
     out.add_(layout.base << 7)
@@ -228,7 +226,7 @@ def _decode_ranked(payload: torch.Tensor, layout: Layout, first: int, out: torch
 def _exponents_of(
     payload: torch.Tensor, layout: Layout, first: int, codes: torch.Tensor
 ) -> torch.Tensor:
-    """The exponents of whole tiles, looked up in the table at the start of the payload."""
+    """The exponents of full tiles, from the table at the start of the payload."""
     tiles = codes.shape[0]
     listed = codes == 3
     counts = listed.sum(1, dtype=torch.int64)
@@ -247,7 +245,7 @@ def _exponents_of(
 
 
 def _entries(listed: torch.Tensor, bit: torch.Tensor, width: int) -> torch.Tensor:
-    """The entry that begins at each `bit`; it may reach into the next byte."""
+    """The list entry at each `bit`; it may extend into the next byte."""
     byte = bit >> 3
     bit &= 7
     entries = listed.take(byte).to(torch.int64)
@@ -256,7 +254,7 @@ def _entries(listed: torch.Tensor, bit: torch.Tensor, width: int) -> torch.Tenso
 
 
 def _rows(shared: torch.Tensor, bits: int) -> torch.Tensor:
-    """(tiles, 8, 1024) codes from the bytes they share."""
+    """Unpack codes to (tiles, 8, 1024)."""
     per_byte = 8 // bits
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=shared.device)
     rows = shared.view(-1, 1, LANES) >> shifts.view(per_byte, 1)

@@ -1,8 +1,6 @@
-"""Unpack 16-bit floats on a GPU: one pass over memory, and a small one for the escapes.
+"""Triton kernels that unpack 16-bit floats: one pass over memory, and a small one for escapes.
 
-Covers: the kernels and their launch.
-Leaves to others: checks, and what to do without Triton (pack).
-Promise: launches only; no memory of its own, nothing read back, no waiting.
+Only launches kernels: allocates nothing, copies nothing to the host, does not wait.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import torch
 
 from holdfast.residency.packing.pack_layout import LANES, TILE, Layout
 
-# By name: it has no types, and is not there at all on machines without a GPU.
+# Imported by name: it has no types and is missing on machines without a GPU.
 triton: Any = importlib.import_module("triton")
 tl: Any = importlib.import_module("triton.language")
 if TYPE_CHECKING:
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 else:
     constexpr = tl.constexpr
 
-# Eight weights for each thread: 16 bytes to store, and no exchange of registers before it.
+# Eight weights per thread: one store of 16 bytes, without exchanging registers first.
 _WARPS = LANES // 8 // 32
 _ESCAPES_AT_ONCE = 1024
 
@@ -33,7 +31,7 @@ def decode(
 ) -> None:
     """Write the weights into `target`, queued on the current stream of its device.
 
-    `warps` (1, 2, 4 …) of a program is for measuring.
+    `warps` per program (1, 2, 4 …) is for benchmarks.
     """
     out = target.view(torch.uint16)
     with _on(target.device):
@@ -46,7 +44,7 @@ def decode(
 
 
 def _on(device: torch.device) -> AbstractContextManager[object]:
-    """Triton launches on the current device, whatever the tensors are on."""
+    """Make `device` current: Triton launches there, wherever the tensors are."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
@@ -72,7 +70,7 @@ def _launch_ranked(payload: torch.Tensor, layout: Layout, out: torch.Tensor, war
         payload[layout.high_at :],
         payload[signs_at:],
         payload[layout.starts_at : layout.starts_at + layout.tiles * 8].view(torch.int64),
-        payload[layout.list_at : layout.places_at].view(torch.int32),
+        payload[layout.list_at : layout.indices_at].view(torch.int32),
         out,
         layout.elements,
         WIDTH=layout.width,
@@ -83,11 +81,11 @@ def _launch_ranked(payload: torch.Tensor, layout: Layout, out: torch.Tensor, war
 
 
 def _launch_escapes(payload: torch.Tensor, layout: Layout, out: torch.Tensor) -> None:
-    integer = torch.int32 if layout.place_bytes == 4 else torch.int64
-    places = payload[layout.places_at :][: layout.escapes * layout.place_bytes]
+    integer = torch.int32 if layout.index_bytes == 4 else torch.int64
+    indices = payload[layout.indices_at :][: layout.escapes * layout.index_bytes]
     values = payload[layout.values_at :][: layout.escapes * 2]
     _escapes_kernel[(triton.cdiv(layout.escapes, _ESCAPES_AT_ONCE),)](
-        places.view(integer),
+        indices.view(integer),
         values.view(torch.uint16),
         out,
         layout.escapes,
@@ -128,7 +126,7 @@ def _ranked_kernel(
     FP16: constexpr,
     LANES: constexpr,
 ):
-    """A lane has eight weights, one in each row; its entries of the list are neighbours."""
+    """A lane has eight weights, one per row; its list entries are adjacent."""
     tile = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, LANES)
     first = tl.load(table).to(tl.int32)
@@ -137,14 +135,14 @@ def _ranked_kernel(
     plane = codes + tile * (2 * LANES) + lane
     shared = tl.load(plane).to(tl.int32) | (tl.load(plane + LANES).to(tl.int32) << 8)
 
-    # How many of a lane's codes are 3, without a loop: pairs of bits, then nibbles, then bytes.
+    # Count the codes of a lane that are 3, without a loop: bit pairs, nibbles, then bytes.
     count = shared & (shared >> 1) & 0x5555
     count = (count & 0x3333) + ((count >> 2) & 0x3333)
     count = (count + (count >> 4)) & 0x0F0F
     count = (count + (count >> 8)) & 0x1F
     before = tl.cumsum(count, 0) - count
 
-    # Eight entries of four bits at most: two words always hold them all.
+    # At most eight entries of four bits, so two words hold them all.
     start = tl.load(starts + tile) * WIDTH
     bit = (start & 31).to(tl.int32) + before * WIDTH
     word_at = listed + (start >> 5) + (bit >> 5)
@@ -180,8 +178,8 @@ def _ranked_kernel(
 
 
 @triton.jit(do_not_specialize=["escapes"])
-def _escapes_kernel(places, values, out, escapes, SIZE: constexpr):
-    index = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    inside = index < escapes
-    place = tl.load(places + index, mask=inside, other=0).to(tl.int64)
-    tl.store(out + place, tl.load(values + index, mask=inside, other=0), mask=inside)
+def _escapes_kernel(indices, values, out, escapes, SIZE: constexpr):
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    inside = at < escapes
+    index = tl.load(indices + at, mask=inside, other=0).to(tl.int64)
+    tl.store(out + index, tl.load(values + at, mask=inside, other=0), mask=inside)

@@ -1,21 +1,31 @@
-"""Decide which weights stay on a device, and where and when the others pass through it.
+"""Decides which weights stay on the device, and where and when the others are streamed through it.
 
     made = plan.make(problem, allowance_bytes)
     made.kept, made.visits, made.step_ms
 
-Words: a *weight* is a stretch of bytes that moves as one. A *use* is one run of a layer. A *chunk*
-is a group of weights that are used one after the other, and is kept or streamed as a whole. A
-*visit* is one stay of a chunk in the ring, from its first use to its last. Packed chunks cross the
-link as their payload, and their first use begins with decoding them into a second ring.
+Terms: a *weight* is a range of bytes that moves as one. A *use* is one run of a layer. A *chunk*
+is a group of consecutively used weights that is kept or streamed as a whole. A *visit* is one stay
+of a chunk in the ring, from its first use to its last. Packed chunks cross the link as payload and
+are decoded into a second ring at their first use.
 
-Leaves to others: what is used when (trace), moving bytes (stream), time on real devices (rates).
-Promise: everything here only reads its arguments; the same arguments give the same plan.
+All functions are pure: the same arguments give the same plan.
+
+    model       the data classes: Problem, Plan, Chunk, Visit, Rates
+    making      finds the fastest plan for a problem, and the smallest budget that works
+    course      what all plans of a problem share: chunks, their uses, ring sizes
+    simulation  computes how long a pass takes with a plan
 """
 
 from __future__ import annotations
 
-from holdfast.residency.plan.course import RING_BYTES, Course, course_of, rings_of
-from holdfast.residency.plan.making import make, packing, resident, smallest_bytes, streaming
+from holdfast.residency.plan.course import RING_BYTES, Course, list_ring_sizes, make_course
+from holdfast.residency.plan.making import (
+    find_smallest_bytes,
+    list_packing_options,
+    make,
+    plan_resident,
+    plan_streaming,
+)
 from holdfast.residency.plan.model import (
     CHUNK_BYTES,
     Chunk,
@@ -39,12 +49,12 @@ __all__ = [
     "Use",
     "Visit",
     "Weight",
-    "course_of",
+    "find_smallest_bytes",
+    "list_packing_options",
+    "list_ring_sizes",
     "make",
-    "packing",
-    "resident",
-    "rings_of",
+    "make_course",
+    "plan_resident",
+    "plan_streaming",
     "simulate",
-    "smallest_bytes",
-    "streaming",
 ]

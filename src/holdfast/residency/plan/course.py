@@ -1,8 +1,6 @@
-"""What all plans of a problem share, found once.
+"""What all plans of a problem share: chunks, where each is used, and the ring sizes to try.
 
-Covers: weights in chunks, where each chunk is in use, the clock of a pass, the sizes of the rings.
-Leaves to others: what stays beside a ring and what has which place in it (making).
-Promise: only reads the problem. A course remembers what was asked of it; that changes no answer.
+A course caches its results; that changes none of them.
 """
 
 from __future__ import annotations
@@ -12,18 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.residency.plan.model import Chunk, Plan, Problem
-from holdfast.residency.ring import aligned, find_offsets
+from holdfast.residency.stream.ring import aligned, find_offsets
 
 RING_BYTES = tuple(size << 20 for size in (64, 128, 256, 384, 512, 768, 1024))
-_GAPS = 4  # of chunks that do not fit together in a ring without any
-_RING_TIMES = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # of what one layer needs
+_GAPS = 4  # spare chunks to try, as chunks may not fit without gaps
+_RING_TIMES = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # times the need of one layer
 
 Span = tuple[int, int, int]  # chunk, first use, last use
 
 
 @dataclass(frozen=True, slots=True)
 class Stays:
-    """Where chunks that are not pinned are in use, and the ring that decoding all of them takes."""
+    """Where unpinned chunks are used, and the ring that decoding all of them needs."""
 
     spans: tuple[Span, ...]
     decoded_bytes: int
@@ -31,21 +29,21 @@ class Stays:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A problem with its chunks: what all plans for it share, found once."""
+    """A problem with its chunks, computed once for all plans."""
 
     problem: Problem
     chunks: tuple[Chunk, ...]
     uses: tuple[tuple[int, ...], ...]  # the chunks of each use
     pinned: frozenset[int]
     held_bytes: int  # of pinned chunks
-    recurring: bool  # whether a chunk that is not pinned has several uses
+    recurring: bool  # whether an unpinned chunk has several uses
     clock: tuple[float, ...]  # the beginning of each use, and the end of the last
     compute_ms: float
     _stays: dict[int, Stays] = field(default_factory=dict, compare=False, repr=False)
     made: dict[Any, Plan | None] = field(default_factory=dict, compare=False, repr=False)
 
     def stays(self, ring_bytes: int) -> Stays:
-        """Those with a ring of that size, which decides what uses are near each other."""
+        """The stays with a ring of that size; uses near each other become one stay."""
         near = ring_bytes // 4 if self.recurring else 0
         if near not in self._stays:
             spans = tuple(s for s in _spans(self, near) if s[0] not in self.pinned)
@@ -53,8 +51,8 @@ class Course:
         return self._stays[near]
 
 
-def course_of(problem: Problem) -> Course:
-    """The course of a problem, with nothing remembered yet."""
+def make_course(problem: Problem) -> Course:
+    """Group the weights of a problem into chunks and find their uses."""
     chunks = _chunks(problem)
     home = {weight: i for i, chunk in enumerate(chunks) for weight in chunk.weights}
     uses = tuple(tuple(dict.fromkeys(home[w] for w in use.weights)) for use in problem.uses)
@@ -75,7 +73,7 @@ def course_of(problem: Problem) -> Course:
 
 
 def _clock(problem: Problem) -> Iterator[float]:
-    """The time at the beginning of each use, and at the end of the last."""
+    """The start time of each use, and the end of the last."""
     now = 0.0
     yield now
     for use in problem.uses:
@@ -83,11 +81,11 @@ def _clock(problem: Problem) -> Iterator[float]:
         yield now
 
 
-# ---- chunks and where they are in use
+# ---- chunks and their uses
 
 
 def _chunks(problem: Problem) -> tuple[Chunk, ...]:
-    """Weights in the order of their first use, grouped; those used several times stand alone."""
+    """Group weights by first use; a weight with several uses is a chunk of its own."""
     times: dict[int, int] = {}
     for use in problem.uses:
         for index in dict.fromkeys(use.weights):
@@ -124,9 +122,9 @@ def _chunk(problem: Problem, group: Sequence[int]) -> Chunk:
 
 
 def _spans(course: Course, near: int) -> list[Span]:
-    """(chunk, first use, last use), in order; uses with less than `near` bytes between are one."""
+    """Spans in order; uses with at most `near` bytes between them are one span."""
     spans: list[Span] = []
-    last: dict[int, int] = {}  # chunk -> its latest span
+    last: dict[int, int] = {}  # chunk -> index of its latest span
     seen_bytes = 0  # of chunks begun so far
     at: dict[int, int] = {}
     for number, use in enumerate(course.uses):
@@ -145,8 +143,8 @@ def _spans(course: Course, near: int) -> list[Span]:
 # ---- sizes of rings
 
 
-def rings_of(course: Course) -> list[int]:
-    """Sizes of the ring worth trying, from what the hungriest layer needs."""
+def list_ring_sizes(course: Course) -> list[int]:
+    """Ring sizes to try, from the need of the largest layer upwards."""
     needs = [
         sum(course.chunks[i].payload_bytes for i in use if i not in course.pinned)
         for use in course.uses
@@ -157,9 +155,10 @@ def rings_of(course: Course) -> list[int]:
 
 
 def _decoded_ring(course: Course, spans: Sequence[Span]) -> int:
-    """What is in use at once, as packed chunks are decoded when their first layer begins.
+    """The ring for packed chunks, which are decoded when their first layer begins.
 
-    Where that leaves gaps which are too small, there is room for some chunks more.
+    That is the most that is in use at once, and some spare chunks if they do not fit because of
+    gaps.
     """
     chunks = course.chunks
     stays = [(chunks[c].raw_bytes, first, last) for c, first, last in spans if chunks[c].packed]

@@ -1,8 +1,6 @@
-"""Make the fastest plan that a problem and an allowance let be made.
+"""Finds the fastest plan for a problem and a number of bytes, and the smallest number that works.
 
-Covers: keep-set, order and addresses in the rings, the smallest allowance that works.
-Leaves to others: what all plans share (course), how long a pass takes (simulation).
-Promise: the same arguments give the same plan; what cannot work raises and names what would.
+"Allowance" is the device memory for weights: kept chunks and both rings.
 """
 
 from __future__ import annotations
@@ -14,61 +12,58 @@ from dataclasses import dataclass, replace
 
 from holdfast.base.errors import OutOfMemory
 from holdfast.base.units import format_bytes
-from holdfast.residency.plan.course import Course, Span, course_of, rings_of
+from holdfast.residency.plan.course import Course, Span, list_ring_sizes, make_course
 from holdfast.residency.plan.model import Chunk, Plan, Problem, Visit
 from holdfast.residency.plan.simulation import simulate
-from holdfast.residency.ring import ALIGNMENT, Slot, find_offsets, lay_out
+from holdfast.residency.stream.ring import ALIGNMENT, RingSlot, find_offsets, lay_out
 
-_PATIENCE = 3  # rings in a row that are no better
+_PATIENCE = 3  # stop after so many larger rings without gain
 
 
 def make(
     problem: Problem, allowance_bytes: int, keep_bytes: int | None = None, what: str = "the model"
 ) -> Plan:
-    """The fastest plan that takes at most `allowance_bytes` for weights.
+    """Make the fastest plan that takes at most `allowance_bytes` for weights.
 
-    `keep_bytes` says how much to keep at most, whatever the allowance would let stay.
-    Raises OutOfMemory that names the smallest allowance that works.
+    `keep_bytes` limits the kept weights further. Raises OutOfMemory that names the smallest
+    allowance that works.
     """
-    course = course_of(problem)
-    whole = resident(course)
+    course = make_course(problem)
+    whole = plan_resident(course)
     limit = allowance_bytes if keep_bytes is None else min(allowance_bytes, keep_bytes)
     if whole.device_bytes <= limit:
         return whole
-    found = _ways(course, allowance_bytes, keep_bytes)
+    found = _try_rings(course, allowance_bytes, keep_bytes)
     if not found:
-        # Chunks of several layers need more of the ring than any layer does.
-        course = course_of(replace(problem, chunk_bytes=1))
-        found = _ways(course, allowance_bytes, keep_bytes)
+        # Chunks of several layers need a larger ring than any single layer.
+        course = make_course(replace(problem, chunk_bytes=1))
+        found = _try_rings(course, allowance_bytes, keep_bytes)
     if not found:
-        least = _smallest_bytes(course, keep_bytes)
+        least = _search_smallest_bytes(course, keep_bytes)
         if least <= allowance_bytes:
-            # What more room keeps can leave the others without a place in any ring.
-            found = _ways(course, least, keep_bytes)
+            # Keeping more weights can leave too little ring space.
+            found = _try_rings(course, least, keep_bytes)
         if not found:
             raise OutOfMemory(
                 f"cannot run {what} with {format_bytes(max(0, allowance_bytes))} for its weights",
-                expected=f"at least {format_bytes(least)}: its largest layer and what always stays",
+                expected=f"at least {format_bytes(least)}: its largest layer and pinned weights",
                 hint="a larger budget, smaller pictures, or fewer of them at once",
             )
-    # A ring that is twice as large for a thousandth of the time is not worth its bytes.
+    # A ring twice as large for a thousandth of the time is not worth its bytes.
     fastest = min(plan.step_ms for plan in found)
     return min(
         (p for p in found if p.step_ms <= fastest * 1.001), key=lambda plan: plan.device_bytes
     )
 
 
-def _ways(course: Course, allowance_bytes: int, keep_bytes: int | None) -> list[Plan]:
-    """Plans with rings of several sizes, with packed and with decoded chunks that stay.
-
-    Larger rings are tried as long as they help.
-    """
+def _try_rings(course: Course, allowance_bytes: int, keep_bytes: int | None) -> list[Plan]:
+    """Plans with larger and larger rings while that helps, with kept chunks packed or decoded."""
     found: list[Plan] = []
-    rings = rings_of(course)
-    for packed in packing(course.chunks):
+    rings = list_ring_sizes(course)
+    for packed in list_packing_options(course.chunks):
         best, idle = math.inf, 0
         for ring_bytes in rings:
-            plan = streaming(course, allowance_bytes, ring_bytes, packed, keep_bytes)
+            plan = plan_streaming(course, allowance_bytes, ring_bytes, packed, keep_bytes)
             if plan is None:
                 continue
             found.append(plan)
@@ -79,95 +74,99 @@ def _ways(course: Course, allowance_bytes: int, keep_bytes: int | None) -> list[
     return found
 
 
-def smallest_bytes(problem: Problem, keep_bytes: int | None = None) -> int:
-    """The least that can be allowed for weights."""
-    return _smallest_bytes(course_of(replace(problem, chunk_bytes=1)), keep_bytes)
+def find_smallest_bytes(problem: Problem, keep_bytes: int | None = None) -> int:
+    """The smallest allowance that works."""
+    return _search_smallest_bytes(make_course(replace(problem, chunk_bytes=1)), keep_bytes)
 
 
-def _smallest_bytes(course: Course, keep_bytes: int | None) -> int:
+def _search_smallest_bytes(course: Course, keep_bytes: int | None) -> int:
     chunks = course.chunks
-    ways = [(ring, packed) for ring in rings_of(course) for packed in packing(chunks)]
-    whole = resident(course).device_bytes
+    ways = [
+        (ring, packed)
+        for ring in list_ring_sizes(course)
+        for packed in list_packing_options(chunks)
+    ]
+    whole = plan_resident(course).device_bytes
     low, high = 0, 2 * sum(c.raw_bytes + c.payload_bytes for c in chunks) + ALIGNMENT
     if keep_bytes is None or whole <= keep_bytes:
         high = min(high, whole)
     while high - low > ALIGNMENT:
         middle = (low + high) // 2
-        if any(_works(course, middle, *way, keep_bytes) for way in ways):
+        if any(_is_feasible(course, middle, *way, keep_bytes) for way in ways):
             high = middle
         else:
             low = middle
     return high
 
 
-def packing(chunks: Sequence[Chunk]) -> tuple[bool, ...]:
-    """Whether what stays can stay packed."""
+def list_packing_options(chunks: Sequence[Chunk]) -> tuple[bool, ...]:
+    """Values to try for "kept chunks stay packed"."""
     return (False, True) if any(chunk.packed for chunk in chunks) else (False,)
 
 
 # ---- one plan
 
 
-def resident(course: Course) -> Plan:
-    """The plan in which everything stays."""
+def plan_resident(course: Course) -> Plan:
+    """The plan in which every weight stays."""
     chunks, compute = course.chunks, course.compute_ms
     every = frozenset(range(len(chunks)))
     kept = sum(chunk.kept_bytes for chunk in chunks)
     return Plan(chunks, every, frozenset(), (), 0, 0, kept, 0, compute, compute)
 
 
-def streaming(
+def plan_streaming(
     course: Course, allowance_bytes: int, ring_bytes: int, packed: bool, keep_bytes: int | None
 ) -> Plan | None:
-    """A plan with a ring of about that size, or None if it does not fit."""
-    shares = _shares(course, allowance_bytes, ring_bytes, packed, keep_bytes)
-    if shares is None:
+    """A plan with a ring of that size, or None if it does not fit."""
+    split = _split(course, allowance_bytes, ring_bytes, packed, keep_bytes)
+    if split is None:
         return None
-    key = (ring_bytes, shares.kept, shares.kept_packed)
-    if key not in course.made:  # where nothing can stay, it is the same packed and not
-        course.made[key] = _laid_out(course, ring_bytes, shares)
+    key = (ring_bytes, split.kept, split.kept_packed)
+    if key not in course.made:  # the same for packed and decoded if nothing stays
+        course.made[key] = _lay_out_plan(course, ring_bytes, split)
     return course.made[key]
 
 
-def _works(
+def _is_feasible(
     course: Course, allowance_bytes: int, ring_bytes: int, packed: bool, keep_bytes: int | None
 ) -> bool:
-    """Whether there is such a plan, without making it."""
-    shares = _shares(course, allowance_bytes, ring_bytes, packed, keep_bytes)
-    if shares is None:
+    """Whether `plan_streaming` finds a plan, without making it."""
+    split = _split(course, allowance_bytes, ring_bytes, packed, keep_bytes)
+    if split is None:
         return False
     chunks, decoded_bytes = course.chunks, course.stays(ring_bytes).decoded_bytes
-    payloads = [(chunks[c].payload_bytes, first, last) for c, first, last in shares.streamed]
-    raws = [(chunks[c].raw_bytes, first, last) for c, first, last in shares.decoding]
+    payloads = [(chunks[c].payload_bytes, first, last) for c, first, last in split.streamed]
+    raws = [(chunks[c].raw_bytes, first, last) for c, first, last in split.decoding]
     return (
         find_offsets(payloads, ring_bytes) is not None
         and find_offsets(raws, decoded_bytes) is not None
     )
 
 
-def _laid_out(course: Course, ring_bytes: int, shares: _Shares) -> Plan | None:
-    """The plan for these shares, or None if some have no place in their ring."""
+def _lay_out_plan(course: Course, ring_bytes: int, split: _Split) -> Plan | None:
+    """The plan for this split, or None if some spans do not fit into their ring."""
     chunks, stays = course.chunks, course.stays(ring_bytes)
-    streamed, decoding = shares.streamed, shares.decoding
+    streamed, decoding = split.streamed, split.decoding
     slots = lay_out([(chunks[c].payload_bytes, f, n) for c, f, n in streamed], ring_bytes)
     if slots is None:
         return None
     places = lay_out([(chunks[c].raw_bytes, f, n) for c, f, n in decoding], stays.decoded_bytes)
     if places is None:
         return None
-    passing = [span for span in stays.spans if span[0] not in shares.kept]
+    passing = [span for span in stays.spans if span[0] not in split.kept]
     number = {span: i for i, span in enumerate(passing)}
-    slot_of = _numbered(number, streamed, slots)
-    place_of = _numbered(number, decoding, places)
+    slot_of = _number_slots(number, streamed, slots)
+    place_of = _number_slots(number, decoding, places)
     visits = tuple(Visit(*span, slot_of.get(span), place_of.get(span)) for span in passing)
-    kept_bytes = sum(chunks[i].kept_bytes for i in shares.kept)
-    kept_bytes += sum(chunks[i].payload_bytes for i in shares.kept_packed)
+    kept_bytes = sum(chunks[i].kept_bytes for i in split.kept)
+    kept_bytes += sum(chunks[i].payload_bytes for i in split.kept_packed)
     streamed_bytes = sum(chunks[c].payload_bytes for c, _, _ in streamed)
     link_ms = streamed_bytes / course.problem.rates.link_gb_s / 1e6
     plan = Plan(
         chunks=chunks,
-        kept=shares.kept,
-        kept_packed=shares.kept_packed,
+        kept=split.kept,
+        kept_packed=split.kept_packed,
         visits=visits,
         ring_bytes=ring_bytes if streamed else 0,
         decoded_bytes=stays.decoded_bytes if decoding else 0,
@@ -179,13 +178,13 @@ def _laid_out(course: Course, ring_bytes: int, shares: _Shares) -> Plan | None:
     return replace(plan, step_ms=simulate(course.problem, plan))
 
 
-def _numbered(
-    number: dict[Span, int], holders: Sequence[Span], slots: Sequence[Slot]
-) -> dict[Span, Slot]:
-    """The slot of each visit that has one, its `after` in numbers of visits."""
-    numbers = [number[span] for span in holders]
+def _number_slots(
+    number: dict[Span, int], holders: Sequence[Span], slots: Sequence[RingSlot]
+) -> dict[Span, RingSlot]:
+    """The slot of each span that has one, with `after` as indices of visits."""
+    visits = [number[span] for span in holders]
     return {
-        span: Slot(slot.offset, slot.nbytes, tuple(numbers[i] for i in slot.after))
+        span: RingSlot(slot.offset, slot.nbytes, tuple(visits[i] for i in slot.after))
         for span, slot in zip(holders, slots, strict=True)
     }
 
@@ -194,8 +193,8 @@ def _numbered(
 
 
 @dataclass(frozen=True, slots=True)
-class _Shares:
-    """What stays and what passes: chunks kept decoded and packed, spans that need a ring."""
+class _Split:
+    """Chunks that are kept decoded and packed, and the spans that need each ring."""
 
     kept: frozenset[int]
     kept_packed: frozenset[int]
@@ -203,19 +202,19 @@ class _Shares:
     decoding: list[Span]
 
 
-def _shares(
+def _split(
     course: Course, allowance_bytes: int, ring_bytes: int, packed: bool, keep_bytes: int | None
-) -> _Shares | None:
-    """What stays beside a ring of that size, or None if there is no room for the rings."""
+) -> _Split | None:
+    """Choose what stays besides a ring of that size; None if the rings do not fit."""
     chunks, stays = course.chunks, course.stays(ring_bytes)
     room = allowance_bytes - course.held_bytes - ring_bytes - stays.decoded_bytes
     if room < 0:
         return None
     if keep_bytes is not None:
         room = max(0, min(room, keep_bytes - course.held_bytes))
-    stay = _keep(course, stays.spans, room, packed)
+    stay = _choose_kept(course, stays.spans, room, packed)
     kept = course.pinned | {i for i in stay if not (packed and chunks[i].packed)}
-    return _Shares(
+    return _Split(
         kept,
         frozenset(stay - kept),
         [s for s in stays.spans if s[0] not in stay],
@@ -223,8 +222,8 @@ def _shares(
     )
 
 
-def _keep(course: Course, spans: Sequence[Span], room_bytes: int, packed: bool) -> set[int]:
-    """Chunks that stay: first what would cross the link several times, then spread over time."""
+def _choose_kept(course: Course, spans: Sequence[Span], room_bytes: int, packed: bool) -> set[int]:
+    """Chunks that stay: first those streamed several times, then others spread over the pass."""
     size = [chunk.payload_bytes if packed else chunk.kept_bytes for chunk in course.chunks]
     times = Counter(index for index, _, _ in spans)
     several = [index for index, count in times.items() if count > 1]

@@ -1,22 +1,17 @@
-"""What a plan is made for, and what a plan is.
-
-Covers: weights, their uses and how fast a device is; chunks, visits and the plan itself.
-Leaves to others: finding a plan (course, making), how long it takes (simulation).
-Promise: all values are frozen and hold nothing but numbers.
-"""
+"""The data of planning: the problem (weights, uses, rates) and the plan (chunks, visits)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.residency.ring import Slot
+from holdfast.residency.stream.ring import RingSlot
 
-CHUNK_BYTES = 96 << 20  # each costs the host some calls
+CHUNK_BYTES = 96 << 20  # smaller chunks cost the host more calls
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A stretch of bytes that moves as one: `raw_bytes` in use, `payload_bytes` over the link."""
+    """A range of bytes that moves as one: `raw_bytes` in use, `payload_bytes` over the link."""
 
     raw_bytes: int
     payload_bytes: int
@@ -25,7 +20,7 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One run of a layer: the numbers of its weights, and the time until the next layer begins."""
+    """One run of a layer: the indices of its weights, and the time until the next layer begins."""
 
     weights: tuple[int, ...]
     compute_ms: float
@@ -33,16 +28,16 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """How fast a device is beside its computing."""
+    """How fast a device copies and decodes."""
 
     link_gb_s: float
     decode_gb_s: float = 1000.0
-    copy_ms: float = 0.008  # what each copy costs besides its bytes
+    copy_ms: float = 0.008  # fixed cost of each copy
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Weights that are kept or streamed together; offsets are those inside of it."""
+    """Weights that are kept or streamed together; offsets are relative to the chunk."""
 
     weights: tuple[int, ...]
     raw_offsets: tuple[int, ...]
@@ -53,7 +48,7 @@ class Chunk:
 
     @property
     def kept_bytes(self) -> int:
-        """What it takes on the device when it stays there decoded."""
+        """Device memory of the chunk if it stays decoded."""
         return self.raw_bytes
 
 
@@ -61,20 +56,20 @@ class Chunk:
 class Visit:
     """A stay of a chunk, from the beginning of use `first` to the end of use `last`.
 
-    `slot` is its place in the ring (None for a chunk that is kept packed), `decoded` its place in
-    the ring of decoded chunks (None for one that is not packed).
+    `slot` is its slot in the ring (None for a chunk that is kept packed), `decoded` its slot in the
+    ring of decoded chunks (None for one that is not packed).
     """
 
     chunk: int
     first: int
     last: int
-    slot: Slot | None
-    decoded: Slot | None
+    slot: RingSlot | None
+    decoded: RingSlot | None
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What stays, what passes through, and how long one pass will take."""
+    """What stays, what is streamed, and how long one pass takes."""
 
     chunks: tuple[Chunk, ...]
     kept: frozenset[int]  # chunks that stay decoded
@@ -85,17 +80,17 @@ class Plan:
     kept_bytes: int
     streamed_bytes: int  # over the link in one pass
     step_ms: float
-    floor_ms: float  # computing, or what crosses the link, whichever is longer
+    floor_ms: float  # compute time or link time, whichever is longer
 
     @property
     def device_bytes(self) -> int:
-        """What all of it takes on the device."""
+        """Device memory of the whole plan."""
         return self.kept_bytes + self.ring_bytes + self.decoded_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What a plan is made for. `pinned` are weights that can only stay."""
+    """What a plan is made for. `pinned` are weights that cannot be streamed."""
 
     weights: tuple[Weight, ...]
     uses: tuple[Use, ...]
@@ -105,5 +100,5 @@ class Problem:
 
     @property
     def compute_ms(self) -> float:
-        """A pass in which no weight has to be waited for."""
+        """The time of a pass without any wait for weights."""
         return sum(use.compute_ms for use in self.uses)

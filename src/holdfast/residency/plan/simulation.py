@@ -1,9 +1,4 @@
-"""Play a pass through by a plan, and say how long it takes.
-
-Covers: when copies begin and end, when computing waits for them.
-Leaves to others: making the plan (making), time on real devices (rates).
-Promise: only reads its arguments; counts, and looks at no clock.
-"""
+"""Simulates a pass with a plan to compute how long it takes; reads no clock."""
 
 from __future__ import annotations
 
@@ -20,10 +15,10 @@ def simulate(problem: Problem, plan: Plan, passes: int = 2) -> float:
     ends: list[list[int]] = [[] for _ in problem.uses]
     for number, visit in enumerate(plan.visits):
         starts[visit.first].append(number)
-        if visit.decoded is None:  # others are free as soon as they are decoded
+        if visit.decoded is None:  # others free their slot as soon as they are decoded
             ends[visit.last].append(number)
     computing = [use.compute_ms for use in problem.uses]
-    freed = [-math.inf] * len(plan.visits)  # when its place in the ring was last free
+    freed = [-math.inf] * len(plan.visits)  # when the visit last freed its slot
     link = now = begun = 0.0
     for _ in range(passes):
         begun = now
@@ -39,7 +34,7 @@ def simulate(problem: Problem, plan: Plan, passes: int = 2) -> float:
 def _arrive(
     rates: Rates, plan: Plan, number: int, freed: list[float], link: float, now: float
 ) -> tuple[float, float]:
-    """When the link is free again, and when computing has the visit and goes on."""
+    """Bring in a visit: when the link is free again, and when compute can continue."""
     visit = plan.visits[number]
     chunk = plan.chunks[visit.chunk]
     if visit.slot is not None:

@@ -1,9 +1,7 @@
-"""What happened to weights when: copies, decodes, stalls, what came to stay and what had to go.
+"""Notes copies, decodes, stalls, kept and evicted weights while a model runs.
 
-Covers: noting cheaply while things run, times afterwards.
-Leaves to others: showing it (chart), keeping it (recorded).
-Promise: while nobody records, noting costs an attribute read; recording changes no result and
-makes the host wait only in `entries`.
+While nobody records, a note costs an attribute read. Recording changes no result, and the host
+waits for the device only in `entries`.
 """
 
 from __future__ import annotations
@@ -20,16 +18,16 @@ if TYPE_CHECKING:
 KINDS = ("copy", "decode", "stall", "keep", "evict", "demand", "pass", "stay")
 THERE_BEFORE = "it was there before"
 NOT_ARRIVED = "its weights had not arrived"
-# Waits that are shorter are the marks themselves.
+# Shorter waits come from recording the two events themselves.
 STALL_MS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing that happened, in milliseconds since recording began.
+    """One event or span, in milliseconds since recording began.
 
-    copy, decode: in these lanes. stall: computing stood still. keep, evict, demand: moments.
-    pass: one run of a module. stay: streamed weights, from their arrival to the end of their use.
+    copy, decode: work in these lanes. stall: the compute stream waited. keep, evict, demand:
+    points in time. pass: one run of a module. stay: streamed weights, from arrival to last use.
     """
 
     kind: str
@@ -42,14 +40,14 @@ class Entry:
 
 
 class Journal:
-    """Notes of one device. Recording begins with `start` and goes on until `stop`."""
+    """The notes of one device, recorded between `start` and `stop`."""
 
     def __init__(self, carrier: Carrier) -> None:
         self._carrier = carrier
         self._notes: list[tuple[str, str, int, Mark, Mark, str, str]] = []
         self._began: Mark = None
-        self._arrivals: dict[int, Mark] = {}  # ends of copies and decodes that have a time, by id
-        self._latest: dict[tuple[str, str], Mark] = {}  # the same by module and name
+        self._arrivals: dict[int, Mark] = {}  # timed ends of copies and decodes, by id
+        self._latest: dict[tuple[str, str], Mark] = {}  # the latest of them by module and name
         self._owners: weakref.WeakKeyDictionary[object, str] = weakref.WeakKeyDictionary()
         self.recording = False
         self.label = ""
@@ -57,14 +55,14 @@ class Journal:
         self.counts: dict[str, int] = dict.fromkeys(KINDS, 0)
 
     def start(self) -> None:
-        """Begin anew."""
+        """Start a new recording and drop the notes of the last one."""
         self._notes, self._arrivals, self._latest = [], {}, {}
         self._began = self._carrier.mark(timed=True)
         self._carrier.log = self
         self.recording = True
 
     def stop(self) -> None:
-        """Note nothing more."""
+        """Stop recording; the notes stay."""
         self.recording = False
         self._carrier.log = None
 
@@ -79,7 +77,7 @@ class Journal:
 
     @contextlib.contextmanager
     def inside(self, owner: object, name: str) -> Iterator[None]:
-        """What is noted inside belongs to the module of `owner`."""
+        """Attribute notes made inside to the module of `owner`."""
         before, self.module = self.module, self.name_of(owner, name)
         try:
             yield
@@ -87,21 +85,21 @@ class Journal:
             self.module = before
 
     def name_of(self, owner: object, name: str) -> str:
-        """What the module of `owner` is called here: `name`, with a number if others have it."""
+        """The display name of `owner`: `name`, with a number if another owner has it."""
         if owner not in self._owners:
             taken = set(self._owners.values())
             names = (name if i == 1 else f"{name} {i}" for i in range(1, len(taken) + 2))
             self._owners[owner] = next(n for n in names if n not in taken)
         return self._owners[owner]
 
-    def lane(self, kind: str, nbytes: int, start: Mark, end: Mark) -> None:
-        """A copy or decode, from the carrier."""
+    def note_lane(self, kind: str, nbytes: int, start: Mark, end: Mark) -> None:
+        """Note a copy or decode; called by the carrier."""
         self._arrivals[id(end)] = end
         self._latest[self.module, self.label] = end
         self._notes.append((kind, self.label, nbytes, start, end, "", self.module))
 
-    def waits(self, name: str, mark: Mark, reason: str = NOT_ARRIVED) -> None:
-        """Have computing wait for a mark; how long it stood still is a stall."""
+    def wait(self, name: str, mark: Mark, reason: str = NOT_ARRIVED) -> None:
+        """Make the compute stream wait for a mark, and note the wait as a stall."""
         if not self.recording:
             self._carrier.wait(mark)
             return
@@ -111,27 +109,27 @@ class Journal:
         self._notes.append(("stall", name, 0, before, after, reason, self.module))
 
     def note(self, kind: str, name: str, nbytes: int, reason: str = "") -> None:
-        """Something that happened at this moment of the computing."""
+        """Note an event at the current point of the compute stream."""
         self.counts[kind] += 1
         if self.recording:
             now = self._carrier.mark(timed=True)
             self._notes.append((kind, name, nbytes, now, now, reason, self.module))
 
     def moment(self) -> Mark:
-        """This moment, for `span`; None while nobody records."""
+        """A mark of now, to begin a `note_span`; None while nobody records."""
         return self._carrier.mark(timed=True) if self.recording else None
 
-    def span(self, kind: str, name: str, start: Mark, reason: str = "") -> None:
-        """Something that began at a `moment` and ends now."""
+    def note_span(self, kind: str, name: str, start: Mark, reason: str = "") -> None:
+        """Note a span from a `moment` until now."""
         if self.recording and start is not None:
             end = self._carrier.mark(timed=True)
             self._notes.append((kind, name, 0, start, end, reason, self.module))
 
-    def stay(self, name: str, nbytes: int, arrived: Mark = None) -> None:
-        """Weights that came over the link are of no use from now on.
+    def note_stay(self, name: str, nbytes: int, arrived: Mark = None) -> None:
+        """Note that streamed weights are not needed any more.
 
-        `arrived` is the mark of their arrival (default: of the latest that came under that name);
-        one from before the recording has no time, and they are taken as there from its start.
+        `arrived` is the mark of their arrival (default: the latest of that name). Weights that
+        arrived before the recording count from its start.
         """
         if not self.recording:
             return
@@ -142,7 +140,7 @@ class Journal:
         self._notes.append(("stay", name, nbytes, start, end, "", self.module))
 
     def entries(self) -> list[Entry]:
-        """All of it with times, in order. Waits until the device is done."""
+        """All notes with times, by start. Synchronizes the device."""
         if not self._notes:
             return []
         self._carrier.synchronize()
@@ -156,6 +154,6 @@ class Journal:
         self, kind: str, name: str, nbytes: int, start: Mark, end: Mark, reason: str, module: str
     ) -> Entry:
         start_ms = self._carrier.between_ms(self._began, start)
-        # What was never used may be over before it arrived.
+        # Weights that were never used may leave before they arrive.
         end_ms = max(start_ms, self._carrier.between_ms(self._began, end))
         return Entry(kind, name, nbytes, start_ms, end_ms, reason, module)

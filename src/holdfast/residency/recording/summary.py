@@ -1,8 +1,6 @@
-"""What a recording of residency says in numbers: the link, stalls and why, what had to go.
+"""The figures of a residency recording: link use, stalls and their reasons, evictions.
 
-Covers: adding up the entries of a journal, and finding why computing stood still.
-Leaves to others: pictures (chart), files (recorded).
-Promise: a summary only reads the entries; times are milliseconds, rates 10^9 bytes a second.
+Times are milliseconds, rates 10^9 bytes per second.
 """
 
 from __future__ import annotations
@@ -15,13 +13,13 @@ from holdfast.base.units import format_bytes
 from holdfast.residency.recording.journal import KINDS, NOT_ARRIVED, THERE_BEFORE, Entry
 
 LINK_BUSY = "the link was busy"
-NO_PLACE = "the link stood idle: there was no free place on the device"
+NO_PLACE = "the link was idle: no free room on the device"
 TOP = 10  # rows of each table
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """What one layer or reason has of the stalls or evictions."""
+class SummaryRow:
+    """The stalls or evictions of one layer or reason."""
 
     name: str
     count: int
@@ -31,7 +29,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Numbers of one recording. `str` of it is a page of text."""
+    """The figures of one recording. `str` of it is a page of text."""
 
     span_ms: float
     passes: int
@@ -44,31 +42,31 @@ class Summary:
     decoded_bytes: int
     stalls: int
     stall_ms: float
-    stalls_by_layer: tuple[Share, ...]
-    stalls_by_reason: tuple[Share, ...]
+    stalls_by_layer: tuple[SummaryRow, ...]
+    stalls_by_reason: tuple[SummaryRow, ...]
     kept_bytes: int
-    evictions_by_reason: tuple[Share, ...]
+    evictions_by_reason: tuple[SummaryRow, ...]
     demand_loads: int
     demand_bytes: int
 
     @property
     def link_share(self) -> float:
-        """How much of the time something came over the link, 0 to 1."""
+        """The part of the time in which the link copied, 0 to 1."""
         return self.link_busy_ms / self.span_ms if self.span_ms else 0.0
 
     @property
     def link_gb_s(self) -> float | None:
-        """How fast the link was while it was busy; None if nothing came."""
+        """Rate of the link while it copied; None if it never did."""
         return self.link_bytes / self.link_busy_ms / 1e6 if self.link_busy_ms else None
 
     @property
     def stall_share(self) -> float:
-        """How much of the passes computing stood still, 0 to 1."""
+        """The part of the passes spent in stalls, 0 to 1."""
         return self.stall_ms / self.pass_ms if self.pass_ms else 0.0
 
     @property
     def evictions(self) -> int:
-        """How often something had to go."""
+        """The number of evictions."""
         return sum(share.count for share in self.evictions_by_reason)
 
     def __str__(self) -> str:
@@ -79,13 +77,13 @@ class Summary:
         return "\n\n".join(part for part in parts if part)
 
 
-def summary(entries: Iterable[Entry]) -> Summary:
-    """Add the entries of a journal up."""
+def summarize(entries: Iterable[Entry]) -> Summary:
+    """Sum up the entries of a journal."""
     entries = list(entries)
-    kinds = by_kind(entries)
+    kinds = group_by_kind(entries)
     copies, decodes, passes = kinds["copy"], kinds["decode"], kinds["pass"]
-    stalls = explained(entries)
-    start, end = span(entries)
+    stalls = explain_stalls(entries)
+    start, end = find_span(entries)
     return Summary(
         span_ms=end - start,
         passes=len(passes),
@@ -107,22 +105,22 @@ def summary(entries: Iterable[Entry]) -> Summary:
     )
 
 
-def by_kind(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    """The entries of each kind, in order of their start."""
+def group_by_kind(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """The entries of each kind, by start."""
     found: dict[str, list[Entry]] = {kind: [] for kind in KINDS}
     for entry in sorted(entries, key=lambda e: (e.start_ms, e.end_ms)):
         found[entry.kind].append(entry)
     return found
 
 
-def span(entries: Sequence[Entry]) -> tuple[float, float]:
-    """When the first began and the last ended; (0, 0) for none."""
+def find_span(entries: Sequence[Entry]) -> tuple[float, float]:
+    """The first start and the last end; (0, 0) without entries."""
     start = min((e.start_ms for e in entries), default=0.0)
     return start, max((e.end_ms for e in entries), default=0.0)
 
 
 def covered_ms(entries: Sequence[Entry]) -> float:
-    """How long at least one of them went on; they are in order of their start."""
+    """How long at least one entry was active. Entries must be sorted by start."""
     total, until = 0.0, float("-inf")
     for entry in entries:
         total += max(0.0, entry.end_ms - max(entry.start_ms, until))
@@ -130,29 +128,29 @@ def covered_ms(entries: Sequence[Entry]) -> float:
     return total
 
 
-def layer(name: str) -> str:
-    """The layer a weight belongs to: up to its first number, or all but the last word.
+def find_layer(name: str) -> str:
+    """The layer of a weight: its path up to the first index, or without its last part.
 
-    `blocks.3.attn.to_q.weight` is of `blocks.3`, `proj_out.weight` of `proj_out`.
+    `blocks.3.attn.to_q.weight` is in `blocks.3`, `proj_out.weight` in `proj_out`.
     """
-    words = name.split(".")
-    numbers = [i for i, word in enumerate(words) if word.isdecimal()]
-    return ".".join(words[: numbers[0] + 1] if numbers else words[:-1]) or name
+    parts = name.split(".")
+    indices = [i for i, part in enumerate(parts) if part.isdecimal()]
+    return ".".join(parts[: indices[0] + 1] if indices else parts[:-1]) or name
 
 
 def _layer_namer(entries: Iterable[Entry]) -> Callable[[Entry], str]:
-    """Names the layer of an entry, with its module where there are several."""
+    """A function from an entry to its layer, with its module if there are several."""
     if len({entry.module for entry in entries}) > 1:
-        return lambda entry: f"{entry.module}: {layer(entry.name)}"
-    return lambda entry: layer(entry.name)
+        return lambda entry: f"{entry.module}: {find_layer(entry.name)}"
+    return lambda entry: find_layer(entry.name)
 
 
-# ---- why computing stood still
+# ---- reasons of stalls
 
 
-def explained(entries: Sequence[Entry]) -> list[Entry]:
-    """The stalls, each with the reason that the link tells."""
-    kinds = by_kind(entries)
+def explain_stalls(entries: Sequence[Entry]) -> list[Entry]:
+    """The stalls, each with its reason: the link was busy, or had nowhere to copy to."""
+    kinds = group_by_kind(entries)
     link = _Lane(kinds["copy"])
     return [
         replace(stall, reason=_why(stall, link)) if stall.reason == NOT_ARRIVED else stall
@@ -161,14 +159,14 @@ def explained(entries: Sequence[Entry]) -> list[Entry]:
 
 
 class _Lane:
-    """Copies, which never overlap, to be asked by time."""
+    """Copies, which never overlap, searchable by time."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._entries = entries
         self._starts = [e.start_ms for e in entries]
 
     def busy_ms(self, start_ms: float, end_ms: float) -> float:
-        """How much of that time it worked."""
+        """How much of that interval it copied."""
         total = 0.0
         at = bisect.bisect_left(self._starts, end_ms)
         while at > 0:
@@ -181,21 +179,20 @@ class _Lane:
 
 
 def _why(stall: Entry, link: _Lane) -> str:
-    """Either the link was busy, or it had nowhere to copy to."""
     start, end = stall.start_ms, stall.end_ms
     return LINK_BUSY if 2 * link.busy_ms(start, end) >= end - start else NO_PLACE
 
 
-# ---- words
+# ---- text
 
 
-def _shares(entries: Iterable[Entry], name: Callable[[Entry], str]) -> tuple[Share, ...]:
-    found: dict[str, Share] = {}
+def _shares(entries: Iterable[Entry], name: Callable[[Entry], str]) -> tuple[SummaryRow, ...]:
+    found: dict[str, SummaryRow] = {}
     for entry in entries:
         key = name(entry)
-        old = found.get(key, Share(key, 0))
+        old = found.get(key, SummaryRow(key, 0))
         ms = old.ms + entry.end_ms - entry.start_ms
-        found[key] = Share(key, old.count + 1, ms, old.nbytes + entry.nbytes)
+        found[key] = SummaryRow(key, old.count + 1, ms, old.nbytes + entry.nbytes)
     return tuple(sorted(found.values(), key=lambda s: (-s.ms, -s.nbytes, -s.count)))
 
 
@@ -224,7 +221,7 @@ def _head(found: Summary) -> Iterable[str]:
         f"{100 * found.stall_share:.0f} % of the passes"
     )
     if found.kept_bytes:
-        yield f"kept      {format_bytes(found.kept_bytes)} came to stay"
+        yield f"kept      {format_bytes(found.kept_bytes)} loaded to stay"
     if found.demand_loads:
         loads = _count(found.demand_loads, "load", "loads")
         yield f"demand    {loads} of {format_bytes(found.demand_bytes)}"
@@ -234,22 +231,22 @@ def _count(number: int, one: str, more: str) -> str:
     return f"{number:,} {one if number == 1 else more}"
 
 
-def _table(title: str, shares: Sequence[Share], value: Callable[[Share], str]) -> str:
+def _table(title: str, shares: Sequence[SummaryRow], value: Callable[[SummaryRow], str]) -> str:
     if not shares:
         return ""
     lines = [title]
     lines += [f"  {value(s):>9}  {s.count:>6,} ×  {s.name}" for s in shares[:TOP]]
     if len(shares) > TOP:
         rest = shares[TOP:]
-        total = Share("", sum(s.count for s in rest), sum(s.ms for s in rest))
+        total = SummaryRow("", sum(s.count for s in rest), sum(s.ms for s in rest))
         total = replace(total, nbytes=sum(s.nbytes for s in rest))
         lines.append(f"  {value(total):>9}  {total.count:>6,} ×  in {len(rest):,} more")
     return "\n".join(lines)
 
 
-def _stall(share: Share) -> str:
+def _stall(share: SummaryRow) -> str:
     return format_ms(share.ms)
 
 
-def _eviction(share: Share) -> str:
+def _eviction(share: SummaryRow) -> str:
     return format_bytes(share.nbytes)

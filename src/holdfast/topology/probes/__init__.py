@@ -1,9 +1,18 @@
 """Sources of facts about the machine.
 
-A probe is a function from a `Config` to a partial `Topology`: it fills in what it knows and
-leaves the rest alone; `discover` merges. A probe that cannot answer raises: `Absent` when there
-is nothing to ask, anything else when asking went wrong. Places in its links may be PCI addresses
-("pci:0000:01:00.0"), which `discover` turns into GPU numbers.
+A probe is a function from a `Config` to a partial `Topology` with what it knows; `discover` merges
+them. It raises `Absent` if the machine has no such bus, driver or runtime, and anything else if it
+fails. Endpoints of its links may be PCI addresses ("pci:0000:01:00.0"); `merge` replaces them by
+GPU numbers.
+
+    linux           nodes, CPUs and caches from sysfs and procfs
+    pci             GPUs of any vendor and their PCIe links from sysfs
+    kfd             memory and xGMI links of AMD GPUs from sysfs
+    nvml            NVIDIA memory, affinity and NVLink
+    opencl          devices of every OpenCL runtime
+    torch           devices PyTorch can use
+    psutil          memory and CPUs where there is no sysfs
+    simulated       made-up machines from a short text
 """
 
 from __future__ import annotations
@@ -18,14 +27,14 @@ from holdfast.topology.model import Topology
 Probe = Callable[[Config], Topology]
 
 
-def hidden_id(text: str) -> str:
-    """A hash that tells machines apart without giving the machine's own id away."""
+def hash_id(text: str) -> str:
+    """Hash a machine's id, so that documents do not reveal it."""
     return hashlib.sha256(f"holdfast {text}".encode()).hexdigest()[:16]
 
 
 _HERE = __name__
 
-# In order of trust: where two probes know the same fact, the first one is believed.
+# In order of trust: for each fact the first probe wins.
 PROBES: Registry[Probe] = Registry(
     "probe",
     {
@@ -39,12 +48,12 @@ PROBES: Registry[Probe] = Registry(
     },
 )
 
-# These read files below Config.root, so they can describe a recorded machine as well.
+# These read only files below Config.root, so they can describe a recorded machine.
 FROM_FILES = ("linux", "pci", "kfd")
 
-# Nodes and GPUs in milliseconds: nothing that starts a process.
+# These take milliseconds: none starts a process.
 QUICK = (*FROM_FILES, "nvml")
 
-# Vendor drivers run in these: they may crash, hang, or leave a context behind, so each gets a
-# process of its own. The value is the package without which there is no point in starting one.
+# These run vendor drivers, which may crash, hang or leave a context behind, so each runs in a child
+# process. The value is the package it needs.
 IN_A_CHILD = {"opencl": "pyopencl", "torch": "torch"}

@@ -1,7 +1,4 @@
-"""AMD GPUs from the kernel's compute driver: memory and xGMI links, without ROCm.
-
-Promise: reads files below `config.root` alone.
-"""
+"""Memory and xGMI links of AMD GPUs from the kernel's compute driver, without ROCm."""
 
 from __future__ import annotations
 
@@ -17,20 +14,23 @@ _LOCAL_MEMORY = (1, 2)  # heap types: public and private frame buffer
 
 
 def probe(config: Config) -> Topology:
-    """AMD's compute nodes that are GPUs; raises Absent where the driver is not loaded."""
+    """AMD GPUs; raises Absent if the driver is not loaded."""
     folder = config.root / "sys/class/kfd/kfd/topology/nodes"
     if not folder.is_dir():
         raise Absent(f"there is no {folder}", expected="AMD's kernel driver with an AMD GPU")
     nodes = dict(children(folder, r"(\d+)"))
-    places = {number: place for number, path in nodes.items() if (place := _address(path))}
+    addresses = {number: address for number, path in nodes.items() if (address := _address(path))}
     gpus = (
         Gpu(id=-1, pci_address=address, vendor="AMD", memory_bytes=_memory_bytes(nodes[number]))
-        for number, address in places.items()
+        for number, address in addresses.items()
     )
     return Topology(
         gpus=tuple(gpus),
         links=tuple(
-            link for number in places for link in _links(nodes[number], places) if link is not None
+            link
+            for number in addresses
+            for link in _links(nodes[number], addresses)
+            if link is not None
         ),
     )
 
@@ -51,21 +51,21 @@ def _memory_bytes(node: Path) -> int | None:
     return sum(sizes) or None
 
 
-def _links(node: Path, places: dict[int, str]) -> list[Link | None]:
+def _links(node: Path, addresses: dict[int, str]) -> list[Link | None]:
     folders = [path for _, path in children(node / "io_links", r"(\d+)")]
-    return [_link(_properties(path / "properties"), places) for path in folders]
+    return [_link(_properties(path / "properties"), addresses) for path in folders]
 
 
-def _link(properties: dict[str, int], places: dict[int, str]) -> Link | None:
+def _link(properties: dict[str, int], addresses: dict[int, str]) -> Link | None:
     source, target = properties.get("node_from", -1), properties.get("node_to", -1)
     kind = _LINK_KINDS.get(properties.get("type", -1))
-    # Each pair is listed from both ends; links to the CPU are the PCI probe's.
-    if kind != "xgmi" or source not in places or target not in places or source > target:
+    # Each pair is listed from both ends; the PCI probe has the links to the CPU.
+    if kind != "xgmi" or source not in addresses or target not in addresses or source > target:
         return None
     bandwidth = properties.get("max_bandwidth")
     return Link(
-        source=f"pci:{places[source]}",
-        target=f"pci:{places[target]}",
+        source=f"pci:{addresses[source]}",
+        target=f"pci:{addresses[target]}",
         kind=kind,
         bandwidth_gb_s=bandwidth / 1000 if bandwidth else None,
     )

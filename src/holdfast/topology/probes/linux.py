@@ -1,9 +1,4 @@
-"""NUMA nodes, CPUs and caches from Linux's sysfs and procfs.
-
-Covers: memory, distances, huge pages and HMAT figures of nodes; packages, cores, hybrid kinds;
-caches; limits of the control group. Leaves to others: GPUs (pci, kfd, nvml).
-Promise: reads files below `config.root` alone; what a file does not tell stays None.
-"""
+"""NUMA nodes, CPUs, caches and memory limits from Linux's sysfs and procfs below `config.root`."""
 
 from __future__ import annotations
 
@@ -28,7 +23,7 @@ from holdfast.topology.model import (
     Performance,
     Topology,
 )
-from holdfast.topology.probes import hidden_id
+from holdfast.topology.probes import hash_id
 from holdfast.topology.sysfs import (
     children,
     read,
@@ -82,17 +77,16 @@ def _nodes(root: Path) -> tuple[Node, ...]:
     online = read_list(folder / "online")
     found = [(i, p) for i, p in children(folder, r"node(\d+)") if online is None or i in online]
     nodes = [_node(i, path, kinds.get(i)) for i, path in found]
-    # An empty node (no memory, no CPUs) is a place the firmware keeps free, not a part of the
-    # machine: distances to it are dropped with it.
+    # The firmware may reserve nodes without memory and CPUs: drop them and the distances to them.
     keep = [not (n.total_bytes == 0 and not n.cpus) for n in nodes]
     return tuple(
-        dataclasses.replace(node, distances=_kept(node.distances, keep))
+        dataclasses.replace(node, distances=_select(node.distances, keep))
         for node, kept in zip(nodes, keep, strict=True)
         if kept
     )
 
 
-def _kept(distances: tuple[int | None, ...], keep: list[bool]) -> tuple[int | None, ...]:
+def _select(distances: tuple[int | None, ...], keep: list[bool]) -> tuple[int | None, ...]:
     if len(distances) != len(keep):
         return ()
     return tuple(d for d, kept in zip(distances, keep, strict=True) if kept)
@@ -127,10 +121,10 @@ def _hugepages(folder: Path) -> tuple[HugePages, ...]:
 
 
 def _hmat(node: Path) -> Performance | None:
-    """Class 0 is the best initiator of any sort, class 1 the best CPU: that one is ours."""
+    """HMAT figures: access class 1 is the best CPU, class 0 the best initiator of any kind."""
     for access in ("access1", "access0"):
         folder = node / access / "initiators"
-        # The kernel writes 0 for a figure that the firmware left out.
+        # The kernel writes 0 for a missing figure.
         figures = {
             name: read_int(folder / name) or None
             for name in ("read_latency", "write_latency", "read_bandwidth", "write_bandwidth")
@@ -147,7 +141,7 @@ def _hmat(node: Path) -> Performance | None:
 
 
 def _memory_kinds(root: Path) -> dict[int, MemoryKind]:
-    """Nodes whose memory is not plain DRAM, where the kernel says whose it is."""
+    """Nodes whose memory the kernel reports as something other than DRAM."""
     kinds: dict[int, MemoryKind] = {}
     has_cxl = any((root / "sys/bus/cxl/devices").glob("mem*"))
     for device in _entries(root / "sys/bus/dax/devices"):
@@ -156,7 +150,7 @@ def _memory_kinds(root: Path) -> dict[int, MemoryKind]:
             continue
         if "ndbus" in path:  # libnvdimm's bus
             kinds[node] = "pmem"
-        elif "ACPI0017" in path or has_cxl:  # the CXL root, or memory the firmware set aside
+        elif "ACPI0017" in path or has_cxl:  # the CXL root, or memory reserved by the firmware
             kinds[node] = "cxl"
     for gpu in _entries(root / "proc/driver/nvidia/gpus"):
         node = gpu_memory_node(gpu)
@@ -166,7 +160,7 @@ def _memory_kinds(root: Path) -> dict[int, MemoryKind]:
 
 
 def gpu_memory_node(folder: Path) -> int | None:
-    """The node that a GPU's memory forms, from the NVIDIA driver's folder for the card."""
+    """The node of a GPU's memory, from the NVIDIA driver's folder of the card."""
     node = read_table(folder / "numa_status").get("Node", "")
     return int(node) if node.isdecimal() else None
 
@@ -176,7 +170,7 @@ def _entries(folder: Path) -> Iterable[Path]:
 
 
 def _single_node(memory: dict[str, int], cpus: tuple[Cpu, ...]) -> Node:
-    """A kernel without NUMA has one node and does not say so."""
+    """The only node, for a kernel without NUMA."""
     return Node(
         id=0,
         total_bytes=memory.get("MemTotal"),
@@ -251,7 +245,7 @@ _CACHE_KINDS: dict[str, CacheKind] = {
 
 
 def _cpu_model(root: Path) -> str | None:
-    """x86 names its CPU in cpuinfo; ARM machines name the board in the device tree or in DMI."""
+    """The CPU's name in cpuinfo (x86), else the board's in the device tree or DMI (ARM)."""
     cpuinfo = read_table(root / "proc/cpuinfo")
     dmi = read(root / "sys/devices/virtual/dmi/id/product_name")
     board = read(root / "proc/device-tree/model")
@@ -263,4 +257,4 @@ def _cpu_model(root: Path) -> str | None:
 
 def _machine_id(root: Path) -> str | None:
     text = read(root / "etc/machine-id") or read(root / "var/lib/dbus/machine-id")
-    return hidden_id(text) if text else None
+    return hash_id(text) if text else None

@@ -1,8 +1,4 @@
-"""NVIDIA GPUs through the driver's management library: memory, affinity, NVLink.
-
-Covers: what sysfs does not tell. Leaves to others: PCIe links where sysfs has them (pci).
-Promise: asks only for facts; creates no CUDA context. A question the card cannot answer is None.
-"""
+"""NVIDIA GPUs through NVML: memory, affinity, NVLink. Creates no CUDA context."""
 
 from __future__ import annotations
 
@@ -15,10 +11,10 @@ import pynvml
 from holdfast.base.config import Config
 from holdfast.base.errors import Absent
 from holdfast.topology.model import Gpu, Link, PcieLink, Topology
-from holdfast.topology.probes.pci import normal_address
+from holdfast.topology.probes.pci import normalize_address
 
 T = TypeVar("T")
-_NODE_WORDS = 16  # 64-bit words asked for in a set of nodes: up to 1024 nodes
+_NODE_WORDS = 16  # 64-bit words of a node mask: up to 1024 nodes
 _GT_S = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 
 
@@ -38,7 +34,7 @@ def probe(config: Config) -> Topology:
 
 
 def _ask(question: Callable[..., T], *arguments: Any) -> T | None:
-    """The answer, or None: old cards, virtual machines and MIG lack many."""
+    """The answer, or None: old cards, virtual machines and MIG do not support every call."""
     try:
         return question(*arguments)
     except (pynvml.NVMLError, AttributeError):
@@ -53,7 +49,7 @@ def _gpu(handle: Any) -> Gpu:
     memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
     return Gpu(
         id=-1,
-        pci_address=normal_address(_text(pynvml.nvmlDeviceGetPciInfo(handle).busId) or ""),
+        pci_address=normalize_address(_text(pynvml.nvmlDeviceGetPciInfo(handle).busId) or ""),
         vendor="NVIDIA",
         name=_text(_ask(pynvml.nvmlDeviceGetName, handle)),
         kind="discrete",
@@ -62,14 +58,14 @@ def _gpu(handle: Any) -> Gpu:
         memory_bytes=int(memory.total) if memory else None,
         free_bytes=int(memory.free) if memory else None,
         numa_node=_near_node(handle),
-        # Answers only where the GPU's memory is a node of the host's, as on Grace Hopper.
+        # Works only where the GPU's memory is a NUMA node, as on Grace Hopper.
         memory_node=_ask(pynvml.nvmlDeviceGetNumaNodeId, handle),
         link=_pcie(handle),
     )
 
 
 def _near_node(handle: Any) -> int | None:
-    """The node nearest to the card, when it is one node and not a set."""
+    """The nearest node; None if there are several."""
     scope = getattr(pynvml, "NVML_AFFINITY_SCOPE_NODE", 0)
     words = _ask(pynvml.nvmlDeviceGetMemoryAffinity, handle, _NODE_WORDS, scope)
     mask = sum(int(word) << (64 * i) for i, word in enumerate(words or ()))
@@ -92,7 +88,7 @@ def _pcie(handle: Any) -> PcieLink | None:
 
 
 def _links(handles: list[Any], gpus: tuple[Gpu, ...]) -> list[Link]:
-    """One link for each pair of GPUs that NVLink joins, straight or through an NVSwitch."""
+    """A link for each pair of GPUs connected by NVLink, directly or through an NVSwitch."""
     active = [_active_links(handle) for handle in handles]
     links = []
     for i, j in itertools.combinations(range(len(gpus)), 2):
@@ -115,7 +111,7 @@ def _links(handles: list[Any], gpus: tuple[Gpu, ...]) -> list[Link]:
 
 
 def _active_links(handle: Any) -> list[str | None]:
-    """What each active NVLink of a GPU leads to: a PCI address, or "switch"."""
+    """The other end of each active NVLink of a GPU: a PCI address or "switch"."""
     found: list[str | None] = []
     for number in range(getattr(pynvml, "NVML_NVLINK_MAX_LINKS", 18)):
         if not _ask(pynvml.nvmlDeviceGetNvLinkState, handle, number):
@@ -125,12 +121,12 @@ def _active_links(handle: Any) -> list[str | None]:
             found.append("switch")
         else:
             info = _ask(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, number)
-            found.append(normal_address(_text(info.busId) or "") if info else None)
+            found.append(normalize_address(_text(info.busId) or "") if info else None)
     return found
 
 
 def _lane_gb_s(handle: Any) -> float | None:
-    """Rate of one NVLink in one direction, from the driver."""
+    """Bandwidth of one NVLink in one direction."""
     field = getattr(pynvml, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON", None)
     values = _ask(pynvml.nvmlDeviceGetFieldValues, handle, [field]) if field else None
     if not values or values[0].nvmlReturn != pynvml.NVML_SUCCESS:

@@ -1,7 +1,4 @@
-"""Devices of every OpenCL runtime on the machine.
-
-Promise: asks for facts; creates no context. A question a runtime cannot answer is None.
-"""
+"""Devices of every OpenCL runtime on the machine. Creates no context."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ _SVM = {
 
 
 def probe(config: Config) -> Topology:
-    """Every device; raises Absent where no runtime is installed."""
+    """Every device; raises Absent if no runtime is installed."""
     try:
         platforms = cl.get_platforms()
     except cl.Error as exc:
@@ -48,7 +45,7 @@ def probe(config: Config) -> Topology:
 def _devices(platform: Any) -> list[Any]:
     try:
         return platform.get_devices()
-    except cl.Error:  # a runtime whose hardware is not here
+    except cl.Error:  # a runtime without its hardware
         return []
 
 

@@ -1,9 +1,4 @@
-"""GPUs and accelerators of any vendor from the PCI bus in sysfs; no vendor library needed.
-
-Covers: address, names, near node, PCIe link as limited by its slot, where two GPUs meet.
-Leaves to others: memory of NVIDIA cards (nvml), xGMI (kfd).
-Promise: reads files below `config.root` alone.
-"""
+"""GPUs and accelerators of any vendor from the PCI bus in sysfs, without vendor libraries."""
 
 from __future__ import annotations
 
@@ -34,7 +29,7 @@ VENDORS = {
     0x15AD: "VMware",
     0x1414: "Microsoft",
 }
-# These only show a picture: a server's management chip, a virtual machine's screen.
+# Display only: the management chip of a server, the screen of a virtual machine.
 _DISPLAY_ONLY = {0x1A03, 0x102B}
 _VIRTUAL = {0x1234, 0x1AF4, 0x15AD, 0x1414}
 _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -42,7 +37,7 @@ _PCI_NAMES = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids")
 
 
 def probe(config: Config) -> Topology:
-    """Every display controller and accelerator; raises Absent where there is no PCI bus."""
+    """Every display controller and accelerator; raises Absent without a PCI bus."""
     bus = config.root / "sys/bus/pci/devices"
     if not bus.is_dir():
         raise Absent(f"there is no {bus}", expected="a machine with a PCI bus")
@@ -50,12 +45,12 @@ def probe(config: Config) -> Topology:
     seen = (_gpu(config.root, address, path) for address, path in paths.items())
     gpus = [gpu for gpu in seen if gpu is not None]
     computing = [gpu for gpu in gpus if gpu.kind not in ("display", "virtual")]
-    links = [_meeting(a, b, paths) for a, b in itertools.combinations(computing, 2)]
+    links = [_peer_link(a, b, paths) for a, b in itertools.combinations(computing, 2)]
     return Topology(gpus=tuple(gpus), links=tuple(links))
 
 
-def normal_address(text: str) -> str | None:
-    """A PCI address as sysfs writes it; vendors differ in case and in the digits of the domain."""
+def normalize_address(text: str) -> str | None:
+    """A PCI address as sysfs writes it; vendors differ in case and in digits of the domain."""
     match = re.fullmatch(r"([0-9a-f]+):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", text.strip().lower())
     return f"{int(match[1], 16):04x}:{match[2]}:{match[3]}.{match[4]}" if match else None
 
@@ -95,8 +90,8 @@ def _kind(path: Path, vendor: int) -> GpuKind:
         return "virtual"
     if code >> 16 == 0x12:
         return "accelerator"
-    # A card is behind a bridge and has a link. In a virtual machine it may sit on the root bus,
-    # as an integrated GPU does, but it keeps its link.
+    # A card is behind a bridge and has a link. In a virtual machine it may be on the root bus, like
+    # an integrated GPU, but it keeps its link.
     behind_bridge = _ADDRESS.fullmatch(path.resolve().parent.name) is not None
     return "discrete" if behind_bridge or _link(path) else "integrated"
 
@@ -113,9 +108,9 @@ def _driver(path: Path) -> str | None:
 
 
 def _link(path: Path) -> PcieLink | None:
-    """The link of a card; what it can do is the lesser of the card and the slot above it."""
+    """The link of a card; its maximum is the smaller one of card and slot."""
     if not (path / "max_link_speed").exists():
-        return None  # conventional PCI, whatever the bridge above it speaks
+        return None  # conventional PCI, even behind a PCIe bridge
     slot = path.resolve().parent
     ends = [path, slot] if (slot / "max_link_speed").exists() else [path]
     speeds = [s for s in (_speed(end / "max_link_speed") for end in ends) if s]
@@ -135,15 +130,15 @@ def _speed(path: Path) -> float | None:
 
 
 def _width(path: Path) -> int | None:
-    # 0 and 255 stand for "no link": integrated devices.
+    # 0 and 255 mean "no link": integrated devices.
     width = read_natural(path)
     return width if width not in (None, 0, 255) else None
 
 
-def _meeting(a: Gpu, b: Gpu, paths: dict[str, Path]) -> Link:
-    """Where the ways of two GPUs to each other meet: the nearer, the faster peer copies are."""
-    ways = [_way(paths[gpu.pci_address or ""]) for gpu in (a, b)]
-    shared = [x for x, y in zip(*ways, strict=False) if x == y]
+def _peer_link(a: Gpu, b: Gpu, paths: dict[str, Path]) -> Link:
+    """The PCIe link between two GPUs; a nearer common bridge makes peer copies faster."""
+    routes = [_bridges(paths[gpu.pci_address or ""]) for gpu in (a, b)]
+    shared = [x for x, y in zip(*routes, strict=False) if x == y]
     if any(_ADDRESS.fullmatch(part) for part in shared):
         via = "switch"
     elif shared and shared[-1].startswith("pci"):
@@ -154,15 +149,15 @@ def _meeting(a: Gpu, b: Gpu, paths: dict[str, Path]) -> Link:
     return Link(source=f"pci:{a.pci_address}", target=f"pci:{b.pci_address}", kind="pcie", via=via)
 
 
-def _way(path: Path) -> list[str]:
-    """Host bridge, bridges and device, from the root of the bus down."""
+def _bridges(path: Path) -> list[str]:
+    """The host bridge and bridges above a device, from the root of the bus down."""
     parts = path.resolve().parts
     start = next((i for i, part in enumerate(parts) if re.fullmatch(r"pci\w+:\w+", part)), 0)
     return list(parts[start:-1])
 
 
 def _pci_name(root: Path, vendor: int, device: int | None) -> str | None:
-    """The name in the system's list of PCI ids, if there is one."""
+    """The name in the system's list of PCI ids, or None."""
     path = next((root / name for name in _PCI_NAMES if (root / name).exists()), None)
     if path is None or device is None:
         return None

@@ -1,7 +1,4 @@
-"""Memory and CPUs where there is no sysfs: macOS, Windows, the BSDs.
-
-Promise: one node with everything in it, because psutil knows no more.
-"""
+"""Memory and CPUs where there is no sysfs: macOS, Windows, the BSDs. All in one node."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import psutil
 
 from holdfast.base.config import Config
 from holdfast.topology.model import Cpu, Node, Topology
-from holdfast.topology.probes import hidden_id
+from holdfast.topology.probes import hash_id
 
 
 def probe(config: Config) -> Topology:
@@ -22,7 +19,7 @@ def probe(config: Config) -> Topology:
     cores = psutil.cpu_count(logical=False) or count
     cpus = tuple(Cpu(id=i, core=i * cores // count, node=0) for i in range(count))
     return Topology(
-        machine_id=hidden_id(str(uuid.getnode())),
+        machine_id=hash_id(str(uuid.getnode())),
         hostname=platform.node() or None,
         system=platform.system() or None,
         kernel=platform.release() or None,

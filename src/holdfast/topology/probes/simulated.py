@@ -1,12 +1,10 @@
-"""A made-up machine from a short text, for trying things on machines one does not have.
+"""Simulated machines from a short text.
 
-The text is a list of groups, `COUNTxSIZE[:WORD...]`, each giving COUNT nodes of SIZE memory:
+The text is a list of groups `COUNTxSIZE[:OPTION...]`; each is COUNT nodes with SIZE of memory:
 
     2x16GB                  two nodes of 16 GB with four CPUs each
-    2x16GB,1x64GB:far       the same and a far node of 64 GB without CPUs, as CXL memory looks
+    2x16GB,1x64GB:far       the same and a far node of 64 GB without CPUs, like CXL memory
     1x32GB:cpus=8:gpu=24GB  one node with eight CPUs and a GPU of 24 GB
-
-Promise: the same text gives the same machine; the result says that it is simulated.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ class _Group:
 
 
 def simulate(text: str) -> Topology:
-    """The machine that `text` describes; raises BadInput naming the part that cannot be read."""
+    """The machine that `text` describes; raises BadInput with the bad part."""
     groups = [_group(part.strip(), text) for part in text.split(",")]
     nodes, cpus = sum(g.count for g in groups), sum(g.count * g.cpus for g in groups)
     if nodes > MOST_NODES or cpus > MOST_CPUS:
@@ -102,7 +100,7 @@ def _gpu(number: int, node: int, memory_bytes: int) -> Gpu:
 
 
 def _group(part: str, text: str) -> _Group:
-    size, *words = part.split(":")
+    size, *options = part.split(":")
     match = re.fullmatch(r"(?:(\d+)\s*[xX*]\s*)?(\S.*)", size.strip())
     if match is None:
         raise _bad(part, text, "it has no size")
@@ -110,8 +108,8 @@ def _group(part: str, text: str) -> _Group:
     if count < 1:
         raise _bad(part, text, "a group has at least one node")
     far, cpus, gpu_bytes = False, None, None
-    for word in words:
-        name, _, value = word.strip().partition("=")
+    for option in options:
+        name, _, value = option.strip().partition("=")
         if name == "far" and not value:
             far = True
         elif name == "cpus" and value.isdecimal():
@@ -119,7 +117,7 @@ def _group(part: str, text: str) -> _Group:
         elif name == "gpu" and value:
             gpu_bytes = _size(value, part, text)
         else:
-            raise _bad(part, text, f"{word!r} is not a word it knows")
+            raise _bad(part, text, f"unknown option {option!r}")
     if cpus is None:
         cpus = 0 if far else 4
     return _Group(count, _size(match[2], part, text), cpus, far, gpu_bytes)

@@ -1,6 +1,6 @@
 """Devices PyTorch can use: cuda, rocm, xpu, mps, npu, mlu, directml, and always cpu.
 
-Promise: a backend that is absent or broken does not hide the others; the remarks say what broke.
+A backend that is broken does not hide the others; the probe's report names it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.topology.model import ProbeReport, Topology, TorchDevice
 
 
 def probe(config: Config) -> Topology:
-    """Every torch device; what went wrong with a backend is in the probe's remark."""
+    """Every torch device; the report has the errors of backends."""
     devices: list[TorchDevice] = []
     broken: list[str] = []
     for name, backend in _BACKENDS.items():
@@ -58,27 +58,27 @@ def _pci_address(facts: Any) -> str | None:
 
 def _xpu() -> Iterable[TorchDevice]:
     """Intel."""
-    return _like_cuda("xpu", getattr(torch, "xpu", None))
+    return _cuda_like_devices("xpu", getattr(torch, "xpu", None))
 
 
 def _npu() -> Iterable[TorchDevice]:
     """Huawei Ascend."""
-    return _plugged_in("npu", "torch_npu")
+    return _plugin_devices("npu", "torch_npu")
 
 
 def _mlu() -> Iterable[TorchDevice]:
     """Cambricon."""
-    return _plugged_in("mlu", "torch_mlu")
+    return _plugin_devices("mlu", "torch_mlu")
 
 
-def _plugged_in(name: str, package: str) -> Iterable[TorchDevice]:
+def _plugin_devices(name: str, package: str) -> Iterable[TorchDevice]:
     if importlib.util.find_spec(package) is None:
         return ()
     importlib.import_module(package)
-    return _like_cuda(name, getattr(torch, name, None))
+    return _cuda_like_devices(name, getattr(torch, name, None))
 
 
-def _like_cuda(name: str, module: Any) -> Iterable[TorchDevice]:
+def _cuda_like_devices(name: str, module: Any) -> Iterable[TorchDevice]:
     """Backends whose module has the same functions as torch.cuda."""
     if module is None or not module.is_available():
         return

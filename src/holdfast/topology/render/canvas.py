@@ -1,15 +1,15 @@
-"""A sheet to draw on that becomes SVG: boxes, text, lines, bars. No layout in here."""
+"""SVG shapes: boxes, text, lines, bars. The layout is in `svg`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from html import escape
 
-# Names for programs that change the picture later, as data-NAME="VALUE" of a shape.
+# data-NAME="VALUE" attributes of a shape, for programs that change the picture later.
 Data = Mapping[str, object]
 _NONE: Data = {}
 FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
-_WIDTH_OF_A_LETTER = 0.58  # of the font size, on the wide side so that text stays in its box
+_WIDTH_OF_A_LETTER = 0.58  # of the font size; rather too wide, so that text stays in its box
 
 
 def fit(text: str, width: float, size: float) -> str:
@@ -55,7 +55,7 @@ class Canvas:
         title: str | None = None,
         data: Data = _NONE,
     ) -> None:
-        """A rounded box; `title` is what a browser shows when the pointer rests on it."""
+        """A rounded box; `title` is its tooltip in a browser."""
         tip = f"<title>{escape(title)}</title>" if title else ""
         self._shapes.append(
             f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{radius:g}" '
@@ -121,7 +121,7 @@ class Canvas:
             self.box(x, y, filled, 12, fill=fill, radius=6, data={**data, "part": "fill"})
 
     def svg(self, margin: float, label: str) -> str:
-        """The document, as large as what was drawn and a margin."""
+        """The document, as large as the drawing and a margin."""
         width, height = self._right + margin, self._bottom + margin
         return "\n".join(
             [

@@ -1,40 +1,41 @@
-"""The table of ways between all places of a machine: one look at what is near and what is far.
+"""The table of bandwidths and distances between all nodes and GPUs of a machine.
 
-Promise: a measured figure is preferred to one on paper, and told apart from it.
+Measured figures are bold and replace nominal ones.
 """
 
 from __future__ import annotations
 
 from holdfast.topology.model import Link, Topology
+from holdfast.topology.render import words
 from holdfast.topology.render.canvas import Canvas, fit
 
 CELL_W, CELL_H, HEAD_W = 86, 34, 70
 INK, SOFT = "#1f2933", "#52606d"
 _SHADES = ("#fdece4", "#fdf6dc", "#e9f5e1", "#d3ecd4", "#b9dfc2")
 _STEPS_GB_S = (10, 30, 100, 300)
-MOST_PLACES = 16
+MOST_ENDPOINTS = 16
 
 
 def draw_matrix(canvas: Canvas, x: float, y: float, topology: Topology) -> float:
-    """Draw it where a machine has several places; returns the y below."""
-    places = [f"node:{n.id}" for n in topology.nodes] + [f"gpu:{g.id}" for g in topology.gpus]
-    places = places[:MOST_PLACES]
-    if len(places) < 2 or (len(places) == 2 and not topology.measurements):
+    """Draw the table if there are several nodes or GPUs; returns the y below it."""
+    endpoints = [f"node:{n.id}" for n in topology.nodes] + [f"gpu:{g.id}" for g in topology.gpus]
+    endpoints = endpoints[:MOST_ENDPOINTS]
+    if len(endpoints) < 2 or (len(endpoints) == 2 and not topology.measurements):
         return y
     title = "Ways from the row to the column: GB/s measured in bold, or on paper; distance"
     canvas.text(x, y + 12, title, size=12, fill=SOFT)
     y += 26
-    for number, place in enumerate(places):
-        name = place.replace(":", " ")
+    for number, endpoint in enumerate(endpoints):
+        name = words.endpoint(endpoint)
         left = x + HEAD_W + (number + 0.5) * CELL_W
         canvas.text(left, y + 14, name, size=12, bold=True, anchor="middle")
         canvas.text(x, y + 22 + (number + 0.65) * CELL_H, name, size=12, bold=True)
     y += 22
-    for row, source in enumerate(places):
-        for column, target in enumerate(places):
+    for row, source in enumerate(endpoints):
+        for column, target in enumerate(endpoints):
             left, top = x + HEAD_W + column * CELL_W, y + row * CELL_H
             _cell(canvas, left, top, source, target, topology)
-    return y + len(places) * CELL_H + 26
+    return y + len(endpoints) * CELL_H + 26
 
 
 def _cell(canvas: Canvas, x: float, y: float, source: str, target: str, topology: Topology) -> None:
@@ -43,7 +44,7 @@ def _cell(canvas: Canvas, x: float, y: float, source: str, target: str, topology
     paper = link.bandwidth_gb_s if link else None
     below = _below(topology, source, target, link)
     best = rate if rate is not None else paper
-    tip = f"from {source.replace(':', ' ')} to {target.replace(':', ' ')}"
+    tip = f"from {words.endpoint(source)} to {words.endpoint(target)}"
     canvas.box(x + 1, y + 1, CELL_W - 2, CELL_H - 2, fill=_shade(best), radius=4, title=tip)
     middle = x + CELL_W / 2
     if best is not None:
@@ -58,7 +59,7 @@ def _cell(canvas: Canvas, x: float, y: float, source: str, target: str, topology
 
 
 def _measured_gb_s(topology: Topology, source: str, target: str) -> float | None:
-    """The best rate that was timed from `source` to `target`."""
+    """The best measured bandwidth from `source` to `target`."""
     rates = [
         m.bandwidth_gb_s
         for m in topology.measurements

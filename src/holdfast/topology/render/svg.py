@@ -1,8 +1,6 @@
-"""A machine as a picture: nodes with memory bars, caches and cores, GPUs, links.
+"""A machine as an SVG picture: nodes with memory bars, caches and cores, GPUs, links.
 
-Covers: where everything goes. Leaves to others: shapes (canvas), phrases (words), the table of
-ways between places (matrix).
-Promise: one self-contained file; every text stays in its box.
+The file is self-contained, and every text stays in its box.
 """
 
 from __future__ import annotations
@@ -83,7 +81,7 @@ def _footer(canvas: Canvas, y: float, topology: Topology) -> None:
 def _rows(
     canvas: Canvas, y: float, cards: Sequence[tuple[Node, list[Gpu]]], topology: Topology
 ) -> float:
-    """Cards of nodes, each with its GPUs below, in rows of a few; returns where the next goes."""
+    """Draw nodes in rows, each with its GPUs below; returns the y of the next row."""
     for start in range(0, len(cards), COLUMNS):
         row = cards[start : start + COLUMNS]
         top = max(_node_height(node, topology) for node, _ in row)
@@ -103,15 +101,7 @@ def _rows(
 
 
 def _facts(node: Node) -> list[str]:
-    text = words.join(
-        [
-            words.node_memory(node),
-            f"CPUs {words.ranges(node.cpus)}" if node.cpus else None,
-            words.node_hugepages(node),
-            words.node_hmat(node),
-        ]
-    )
-    return wrap(text, CARD - 2 * PAD, 12)
+    return wrap(words.node_facts(node), CARD - 2 * PAD, 12)
 
 
 def _node_height(node: Node, topology: Topology) -> float:
@@ -139,7 +129,7 @@ def _node(
         bold=True,
         anchor="end",
     )
-    used = words.used(node.total_bytes, node.free_bytes)
+    used = words.used_fraction(node.total_bytes, node.free_bytes)
     fill, back = colours["fill"], colours["back"]
     canvas.bar(x + PAD, y + 38, CARD - 2 * PAD, used, fill=fill, back=back, data=here)
     line = y + 50
@@ -151,7 +141,7 @@ def _node(
 
 
 def _packages(node: Node, topology: Topology) -> str | None:
-    """The package a node is in, where there is a choice."""
+    """The package of a node, if the machine has several."""
     packages = {cpu.package for cpu in topology.cpus if cpu.id in node.cpus}
     known = sorted(p for p in packages if p is not None)
     return f"package {words.ranges(known)}" if known and len(topology.packages) > 1 else None
@@ -160,7 +150,7 @@ def _packages(node: Node, topology: Topology) -> str | None:
 def _between(
     canvas: Canvas, x: float, y: float, left: Node, right: Node, topology: Topology
 ) -> None:
-    """The way between two neighbouring cards, in the gap before `x`."""
+    """Draw the link between two neighbouring nodes, in the gap before `x`."""
     between = {"part": "between", "from": left.id, "to": right.id}
     canvas.line(x - GAP + 3, y + 44, x - 3, y + 44, stroke="#7b8794", data=between)
     distance = topology.distance(left.id, right.id)
@@ -174,7 +164,7 @@ _CELL, _STEP, _CACHE = 30, 34, 20
 
 
 def _levels(node: Node, topology: Topology) -> dict[int, list[Cache]]:
-    """The caches of a node's CPUs that several cores may share, by level, outermost first."""
+    """Caches of a node's CPUs above level 1, by level, outermost first."""
     mine = set(node.cpus)
     found = [c for c in topology.caches if c.level > 1 and mine & set(c.cpus)]
     levels = sorted({cache.level for cache in found}, reverse=True)
@@ -208,7 +198,7 @@ def _chip(canvas: Canvas, x: float, y: float, node: Node, topology: Topology) ->
 def _cache_band(
     canvas: Canvas, x: float, y: float, width: float, level: int, caches: list[Cache]
 ) -> None:
-    """One box for each cache while they are wide enough to read, else one for all of a level."""
+    """Draw a box for each of up to four caches, else one for the whole level."""
     colour = CACHES.get(level, CACHES[4])
     if len(caches) > 4:
         caches_text = words.caches(caches)
@@ -274,7 +264,7 @@ def _gpu(canvas: Canvas, x: float, y: float, gpu: Gpu, topology: Topology) -> No
     canvas.text(x + PAD, y + 25, title, size=15, bold=True)
     line = y + 32
     if gpu.memory_bytes:
-        used = words.used(gpu.memory_bytes, gpu.free_bytes)
+        used = words.used_fraction(gpu.memory_bytes, gpu.free_bytes)
         width = CARD - 2 * PAD
         fill, back = CARDS["fill"], CARDS["back"]
         canvas.bar(x + PAD, y + 36, width, used, fill=fill, back=back, data=here)
@@ -285,7 +275,7 @@ def _gpu(canvas: Canvas, x: float, y: float, gpu: Gpu, topology: Topology) -> No
 
 
 def _host_link(canvas: Canvas, x: float, y: float, gpu: Gpu, topology: Topology) -> None:
-    """From a node down to its GPU: measured where it was, on paper otherwise."""
+    """Draw the link from a node to its GPU, with measured or nominal bandwidth."""
     link = {"gpu": gpu.id, "part": "link"}
     canvas.line(x + 40, y + 3, x + 40, y + GAP - 3, stroke="#7b8794", width=3, data=link)
     host, card = f"node:{gpu.numa_node}", f"gpu:{gpu.id}"

@@ -1,7 +1,4 @@
-"""A machine as a tree for the terminal.
-
-Promise: plain text without colour codes from `tree`; colour only where rich finds a terminal.
-"""
+"""A machine as a tree for the terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ _BAR = 16
 
 
 def tree(topology: Topology, width: int = 110) -> str:
-    """The tree as text."""
+    """The tree as plain text without colours."""
     from rich.console import Console
 
     page = io.StringIO()
@@ -29,7 +26,7 @@ def tree(topology: Topology, width: int = 110) -> str:
 
 
 def rich_tree(topology: Topology) -> Tree:
-    """The tree as rich draws it."""
+    """The tree for rich, with colours."""
     from rich.tree import Tree
 
     top = Tree(_label((words.machine(topology), "bold")), guide_style="dim")
@@ -49,14 +46,14 @@ def rich_tree(topology: Topology) -> Tree:
 
 
 def _label(*parts: str | tuple[str, str]) -> Text:
-    """Pieces of text, some with a style; names of hardware are never taken for markup."""
+    """Text from parts, some with a style; names of hardware are not read as markup."""
     from rich.text import Text
 
     return Text.assemble(*parts)
 
 
 def _add_packages(top: Tree, topology: Topology) -> set[int]:
-    """Packages with the nodes whose CPUs are all theirs; returns those nodes."""
+    """Add packages with the nodes inside them; returns those nodes."""
     placed: set[int] = set()
     for package, cpus in topology.packages.items():
         mine = {cpu.id for cpu in cpus}
@@ -89,16 +86,8 @@ def _package_facts(topology: Topology, cpus: tuple[Cpu, ...]) -> str:
 
 
 def _add_node(parent: Tree, topology: Topology, node: Node) -> None:
-    about = words.join(
-        [
-            words.node_memory(node),
-            f"CPUs {words.ranges(node.cpus)}" if node.cpus else None,
-            words.node_hugepages(node),
-            words.node_hmat(node),
-        ]
-    )
-    bar = _bar(node.total_bytes, node.free_bytes)
-    branch = parent.add(_label((words.node_title(node), "bold green"), "  ", *bar, about))
+    bar, facts = _bar(node.total_bytes, node.free_bytes), words.node_facts(node)
+    branch = parent.add(_label((words.node_title(node), "bold green"), "  ", *bar, facts))
     for gpu in topology.gpus:
         if gpu.numa_node == node.id:
             _add_gpu(branch, gpu)
@@ -121,7 +110,7 @@ def _add_gpu(parent: Tree, gpu: Gpu) -> None:
 
 
 def _add_devices(top: Tree, topology: Topology) -> None:
-    """Devices that are no card of their own: the CPU as OpenCL and torch see it."""
+    """Add OpenCL and torch devices that are not one of the GPUs, such as the CPU."""
     joined = {gpu.opencl for gpu in topology.gpus} | {gpu.torch for gpu in topology.gpus}
     for device in topology.opencl:
         if device.id not in joined:
@@ -138,7 +127,7 @@ def _add_links(top: Tree, topology: Topology) -> None:
     if topology.links:
         branch = top.add(_label(("links", "bold")))
         for link in topology.links:
-            ends = f"{words.place(link.source)} – {words.place(link.target)}  "
+            ends = f"{words.endpoint(link.source)} – {words.endpoint(link.target)}  "
             branch.add(_label(ends, (words.link(link), "dim")))
 
 
@@ -147,13 +136,13 @@ def _add_measurements(top: Tree, topology: Topology) -> None:
         days = sorted({m.measured_at.partition("T")[0] for m in topology.measurements})
         branch = top.add(_label(("measured", "bold"), " ", (", ".join(days), "dim")))
         for m in topology.measurements:
-            ends = f"{words.place(m.source)} → {words.place(m.target)}  {m.mode}  "
-            branch.add(_label(ends, (words.measured(m), "bold"), "  ", (m.method, "dim")))
+            ends = f"{words.endpoint(m.source)} → {words.endpoint(m.target)}  {m.mode}  "
+            branch.add(_label(ends, (words.measurement(m), "bold"), "  ", (m.method, "dim")))
 
 
 def _bar(total: int | None, free: int | None) -> list[str | tuple[str, str]]:
-    """How full a memory is; nothing where it is not known."""
-    used = words.used(total, free)
+    """A bar of the used memory; empty if unknown."""
+    used = words.used_fraction(total, free)
     if used is None:
         return []
     full = min(round(used * _BAR), _BAR)

@@ -1,7 +1,4 @@
-"""Short phrases about the parts of a machine, shared by the tree and the SVG.
-
-Promise: an unknown fact leaves its words out rather than printing "None" or 0.
-"""
+"""Phrases about the parts of a machine, for the tree and the SVG. Unknown facts are left out."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from holdfast.topology.model import Cache, Gpu, Link, Measurement, Node, PcieLin
 
 
 def join(parts: Iterable[str | None], separator: str = " · ") -> str:
-    """The parts that are there."""
+    """Join the parts that are not empty."""
     return separator.join(part for part in parts if part)
 
 
@@ -33,12 +30,12 @@ def count(number: int, noun: str) -> str:
 
 
 def size(number: int | None) -> str | None:
-    """Bytes of memory."""
+    """Formatted bytes; None if unknown."""
     return format_bytes(number) if number is not None else None
 
 
-def used(total: int | None, free: int | None) -> float | None:
-    """The part of a memory that is in use."""
+def used_fraction(total: int | None, free: int | None) -> float | None:
+    """The used fraction of a memory, 0 to 1; None if unknown."""
     return 1 - free / total if total and free is not None else None
 
 
@@ -56,7 +53,7 @@ def machine(topology: Topology) -> str:
 
 
 def memory_remarks(topology: Topology) -> list[str]:
-    """What a person should know before trusting the sizes."""
+    """Limits and other facts that make the usable memory smaller than shown."""
     remarks = []
     if topology.memory_limit_bytes is not None and (
         topology.memory_bytes is None or topology.memory_limit_bytes < topology.memory_bytes
@@ -65,10 +62,10 @@ def memory_remarks(topology: Topology) -> list[str]:
         remarks.append(f"this process may use {limit} (control group)")
     if topology.usable_cpus is not None and len(topology.usable_cpus) < len(topology.cpus):
         remarks.append(f"this process may run on CPUs {ranges(topology.usable_cpus)} only")
-    arrived = sum(node.total_bytes or 0 for node in topology.nodes)
-    if topology.memory_bytes and arrived < 0.9 * topology.memory_bytes:
+    present = sum(node.total_bytes or 0 for node in topology.nodes)
+    if topology.memory_bytes and present < 0.9 * topology.memory_bytes:
         remarks.append(
-            f"{format_bytes(arrived)} of {format_bytes(topology.memory_bytes)} has arrived so far: "
+            f"{format_bytes(present)} of {format_bytes(topology.memory_bytes)} has arrived so far: "
             "memory is added on demand"
         )
     return remarks
@@ -81,17 +78,27 @@ def node_title(node: Node) -> str:
     return f"node {node.id}" + (f" ({kind})" if kind else "")
 
 
-def node_memory(node: Node) -> str:
+def node_facts(node: Node) -> str:
+    """Memory, CPUs, huge pages and the firmware's figures of a node."""
+    return join(
+        [
+            _memory(node.total_bytes, node.free_bytes) or "memory unknown",
+            f"CPUs {ranges(node.cpus)}" if node.cpus else None,
+            _hugepages(node),
+            _hmat(node),
+        ]
+    )
+
+
+def _memory(total: int | None, free: int | None) -> str | None:
     """ "12.1 of 16.0 GB free"."""
-    if node.total_bytes is None:
-        return "memory unknown"
-    if node.free_bytes is None:
-        return format_bytes(node.total_bytes)
-    return f"{format_bytes(node.free_bytes)} of {format_bytes(node.total_bytes)} free"
+    if total is None or free is None:
+        return size(total)
+    return f"{format_bytes(free)} of {format_bytes(total)} free"
 
 
-def node_hugepages(node: Node) -> str | None:
-    """Huge page pools that hold something."""
+def _hugepages(node: Node) -> str | None:
+    """Huge page pools with pages."""
     pools = (
         f"{pool.total} × {format_bytes(pool.page_bytes, binary=True)}"
         for pool in node.hugepages
@@ -100,8 +107,7 @@ def node_hugepages(node: Node) -> str | None:
     return join(["huge pages " + join(pools, ", ") if any(p.total for p in node.hugepages) else ""])
 
 
-def node_hmat(node: Node) -> str | None:
-    """The firmware's figures."""
+def _hmat(node: Node) -> str | None:
     if node.hmat is None:
         return None
     bandwidth = node.hmat.read_bandwidth_mb_s
@@ -129,7 +135,7 @@ def caches(found: Sequence[Cache]) -> str:
 
 
 def _cache_size(number: int) -> str:
-    """Caches come in odd sizes: 1.25 MiB is not 1.2 MiB."""
+    """With four digits: 1.25 MiB is a usual size."""
     unit, name = (2**20, "MiB") if number >= 2**20 else (2**10, "KiB")
     return f"{number / unit:.4g} {name}"
 
@@ -145,7 +151,7 @@ def pcie(link: PcieLink | None) -> str | None:
 
 
 def gpu_title(gpu: Gpu) -> str:
-    """The best name there is."""
+    """The GPU's vendor and name, or its PCI id."""
     known = gpu.name and gpu.vendor and gpu.vendor.lower() not in gpu.name.lower()
     name = f"{gpu.vendor} {gpu.name}" if known else gpu.name or gpu.vendor or "unknown"
     return name if gpu.name or not gpu.pci_id else f"{name} {gpu.pci_id}"
@@ -153,15 +159,11 @@ def gpu_title(gpu: Gpu) -> str:
 
 def gpu_memory(gpu: Gpu) -> str | None:
     """ "139 of 150 GB free"."""
-    if gpu.memory_bytes is None:
-        return None
-    if gpu.free_bytes is None:
-        return format_bytes(gpu.memory_bytes)
-    return f"{format_bytes(gpu.free_bytes)} of {format_bytes(gpu.memory_bytes)} free"
+    return _memory(gpu.memory_bytes, gpu.free_bytes)
 
 
 def link(found: Link) -> str:
-    """What a link is, on paper."""
+    """Kind, lanes and nominal speed of a link."""
     names = {"nvlink": "NVLink", "xgmi": "xGMI", "c2c": "NVLink-C2C", "pcie": "PCIe"}
     return join(
         [
@@ -176,7 +178,7 @@ def link(found: Link) -> str:
     )
 
 
-def measured(found: Measurement) -> str:
+def measurement(found: Measurement) -> str:
     """ "11.9 GB/s, 98 ns"."""
     return join(
         [
@@ -187,6 +189,6 @@ def measured(found: Measurement) -> str:
     )
 
 
-def place(name: str) -> str:
+def endpoint(name: str) -> str:
     """ "gpu 0" for "gpu:0"."""
     return name.replace(":", " ")

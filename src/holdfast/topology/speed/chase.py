@@ -1,8 +1,8 @@
-"""Follow a chain of pointers and time it: the stop-watch for memory latency.
+"""Follows a chain of pointers, to measure memory latency.
 
-An interpreter spends about as long between two accesses as a cache miss takes, so on x86-64 the
-loop is five machine instructions; elsewhere, or where the system forbids making memory
-executable, a Python loop does it and subtracts its own cost. Both give seconds for `count` steps.
+An interpreter takes about as long between two accesses as a cache miss, so on x86-64 the loop is
+five machine instructions. Elsewhere, or where the system forbids executable memory, it is a Python
+loop whose own cost is subtracted.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ def chase(region: Region, first: int, count: int) -> float:
 
 
 def chase_method() -> str:
-    """How `chase` works on this machine."""
-    return "pointer chase" if _native_loop() else "pointer chase in Python, its own cost taken off"
+    """The name of the method that `chase` uses on this machine."""
+    return "pointer chase" if _native_loop() else "pointer chase in Python, its own cost subtracted"
 
 
 def chase_in_python(region: Region, first: int, count: int) -> float:
-    """The same by the interpreter, less what it takes when the data is in the nearest cache."""
+    """The same in Python, minus the time of the loop on cached data."""
     base = region.address
     with region.buffer.cast("Q") as words:
         taken = _python_loop(words, base, first, count)
         own = words[(first - base) // 8]
-        words[(first - base) // 8] = first  # a chain of one, always in the cache
+        words[(first - base) // 8] = first  # a chain of one element, always in the cache
         try:
             overhead = _python_loop(words, base, first, count)
         finally:
@@ -48,14 +48,14 @@ def chase_in_python(region: Region, first: int, count: int) -> float:
     return max(taken - overhead, 0.0)
 
 
-def _python_loop(words: memoryview, base: int, place: int, count: int) -> float:
+def _python_loop(words: memoryview, base: int, address: int, count: int) -> float:
     start = time.perf_counter()
     for _ in range(count):
-        place = words[(place - base) >> 3]
+        address = words[(address - base) >> 3]
     return time.perf_counter() - start
 
 
 @functools.cache
 def _native_loop() -> Callable[[int, int], int] | None:
     """The machine-code loop, or None where it cannot run."""
-    return native.function(_X86_64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)
+    return native.make_function(_X86_64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)

@@ -1,8 +1,4 @@
-"""Bandwidth and latency of memory on one node, seen from the CPUs of another.
-
-Covers: reads and writes by one thread for each CPU; the time of one dependent access.
-Promise: memory and threads are really bound where the system can bind them; all is given back.
-"""
+"""Bandwidth and latency of memory on one node from the CPUs of another, one thread per CPU."""
 
 from __future__ import annotations
 
@@ -29,10 +25,10 @@ _CHAIN = 2**16
 
 
 def region_bytes(last_cache_bytes: int | None, free_bytes: int | None) -> int:
-    """Three times the last cache, so that memory is measured and not the cache, within reason.
+    """Bytes to measure with: three times the last cache, between 96 MiB and 1 GiB.
 
-    Takes at most a quarter of what is free; raises OutOfMemory where that is less than twice the
-    cache, because the figures would be the cache's.
+    Takes at most a quarter of the free memory; raises OutOfMemory if that is less than twice the
+    cache, because then the cache would be measured.
     """
     wanted = min(max(3 * (last_cache_bytes or 0), SMALLEST_BYTES), LARGEST_BYTES)
     least = wanted * 2 // 3
@@ -47,7 +43,7 @@ def region_bytes(last_cache_bytes: int | None, free_bytes: int | None) -> int:
 
 
 class HostMemory(contextlib.AbstractContextManager["HostMemory"]):
-    """A touched region on `node` (anywhere, where the system cannot bind), to be timed."""
+    """A touched region on `node`, or anywhere if not `bound`."""
 
     def __init__(self, node: int, length: int, *, bound: bool) -> None:
         self._region = numa.Region(length, huge=True)
@@ -63,12 +59,12 @@ class HostMemory(contextlib.AbstractContextManager["HostMemory"]):
         self._region.close()
 
     def read_gb_s(self, cpus: Sequence[int]) -> float:
-        """Rate at which `cpus` together read the region: a search for a byte that is not there."""
+        """Bandwidth of `cpus` together reading the region: memchr for a byte that is not there."""
         search = _memchr()
         return self._rate(cpus, lambda address, length: search(address, 0xFF, length))
 
     def write_gb_s(self, cpus: Sequence[int]) -> float:
-        """Rate at which `cpus` together fill the region."""
+        """Bandwidth of `cpus` together filling the region."""
         return self._rate(cpus, lambda address, length: ctypes.memset(address, 1, length))
 
     def _rate(self, cpus: Sequence[int], work: Callable[[int, int], object]) -> float:
@@ -78,23 +74,23 @@ class HostMemory(contextlib.AbstractContextManager["HostMemory"]):
         """GB/s of one pass over the region, a slice for each CPU."""
         piece = self._region.length // len(cpus) // LINE_BYTES * LINE_BYTES
         first = self._region.address
-        elapsed = _together(cpus, lambda number: work(first + number * piece, piece))
+        elapsed = _time_together(cpus, lambda number: work(first + number * piece, piece))
         return piece * len(cpus) / elapsed / 1e9
 
     def latency_ns(self, cpus: Sequence[int]) -> float:
-        """Time of one access that has to wait for the one before it, from the first of `cpus`."""
+        """Time of one dependent access from the first of `cpus`."""
         half = self._region.length // 2
         with _on(cpus[:1]):
             first = self._lay_chain(half)
             times = []
             for _ in range(_REPEATS):
-                # The other half pushes the chain out of the caches.
+                # Writing the other half evicts the chain from the caches.
                 ctypes.memset(self._region.address + half, 1, self._region.length - half)
                 times.append(chase(self._region, first, _CHAIN))
         return round(min(times) / _CHAIN * 1e9, 1)
 
     def _lay_chain(self, length: int) -> int:
-        """A ring of pointers over the first `length` bytes in random order; the first pointer."""
+        """Write a ring of pointers in random order into `length` bytes; returns its start."""
         stride = length // _CHAIN // LINE_BYTES * LINE_BYTES // 8
         order = list(range(_CHAIN))
         random.Random(1).shuffle(order)
@@ -105,11 +101,11 @@ class HostMemory(contextlib.AbstractContextManager["HostMemory"]):
         return base + order[0] * stride * 8
 
 
-def _together(cpus: Sequence[int], work: Callable[[int], object]) -> float:
-    """Seconds from the first start to the last end of `work(number)`, a thread on each CPU.
+def _time_together(cpus: Sequence[int], work: Callable[[int], object]) -> float:
+    """Seconds from the first start to the last end of `work(number)`, in a thread on each CPU.
 
-    Returns or raises only when no thread is at work any more, also after Ctrl-C: what they work on
-    may go then. `work` has to let go of the GIL.
+    Returns or raises only when all threads have ended, also after Ctrl-C, so that the memory can be
+    freed. `work` must release the GIL.
     """
     gate = threading.Barrier(len(cpus))
     spans: list[tuple[float, float]] = []
@@ -122,9 +118,9 @@ def _together(cpus: Sequence[int], work: Callable[[int], object]) -> float:
                 start = time.perf_counter()
                 work(number)
                 spans.append((start, time.perf_counter()))
-        except Exception as exc:  # noqa: BLE001  raised again below
+        except Exception as exc:  # noqa: BLE001  raised below
             failures.append(exc)
-            gate.abort()  # lets the others go
+            gate.abort()  # releases the others
 
     with Team() as team:
         try:
@@ -132,7 +128,7 @@ def _together(cpus: Sequence[int], work: Callable[[int], object]) -> float:
                 team.start(worker, number, cpu)
             team.wait()
         finally:
-            gate.abort()  # after Ctrl-C those at the gate give up; the team waits for the rest
+            gate.abort()  # after Ctrl-C, threads at the gate give up; the team waits for the rest
     if failures:
         raise failures[0]
     return max(end for _, end in spans) - min(start for start, _ in spans)

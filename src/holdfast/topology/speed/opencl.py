@@ -1,6 +1,6 @@
-"""Host to device and back through OpenCL: pinned and pageable memory, on GPUs torch cannot use.
+"""Copies between host and device through OpenCL, for GPUs that torch cannot use.
 
-Runs in a process of its own (see isolate).
+Runs in a child process (see isolate).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _REPEATS = 5
 def copies(device: str, node: int | None, cpus: list[int]) -> list[dict[str, Any]]:
     """GB/s for each mode and direction between a device ("opencl:0:0") and memory of `node`."""
     _, platform, number = device.split(":")
-    place = cl.get_platforms()[int(platform)].get_devices()[int(number)]
+    selected = cl.get_platforms()[int(platform)].get_devices()[int(number)]
     with contextlib.ExitStack() as stack:
         if node is not None:
             stack.enter_context(numa.running_on(cpus))
             stack.enter_context(numa.allocating_on([node]))
-        context = cl.Context([place])
+        context = cl.Context([selected])
         queue = cl.CommandQueue(context)
         there: Any = cl.Buffer(context, cl.mem_flags.READ_WRITE, COPY_BYTES)
         hosts: dict[str, Any] = {
@@ -48,7 +48,7 @@ def copies(device: str, node: int | None, cpus: list[int]) -> list[dict[str, Any
 
 
 def _pinned(context: Any, queue: Any) -> np.ndarray:
-    """Memory that the runtime allocates for itself on the host is pinned where it can be."""
+    """Host memory allocated by the runtime, which is pinned where possible."""
     flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
     buffer = cl.Buffer(context, flags, COPY_BYTES)
     access: Any = cl.map_flags.READ | cl.map_flags.WRITE

@@ -1,8 +1,4 @@
-"""Measurements kept on disk, one file for each machine.
-
-Promise: a file that cannot be read or belongs to other hardware counts as none; a write is whole
-or not at all.
-"""
+"""Measurements on disk, one file for each machine. Writes are atomic."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from holdfast.topology.model import Measurement, Topology
 
 
 def load(topology: Topology, config: Config) -> tuple[Measurement, ...]:
-    """What was measured on this machine before, or nothing."""
+    """Earlier measurements of this machine; none if the file cannot be read."""
     try:
         data = json.loads(_path(topology, config).read_text())
         return tuple(decode(Measurement, item) for item in data)
@@ -27,7 +23,7 @@ def load(topology: Topology, config: Config) -> tuple[Measurement, ...]:
 
 
 def save(topology: Topology, config: Config) -> Path | None:
-    """Keep the measurements of `topology`; None where the folder cannot be written."""
+    """Store the measurements of `topology`; None if the folder cannot be written."""
     path = _path(topology, config)
     text = json.dumps([encode(m) for m in topology.measurements], indent=1)
     try:
@@ -39,9 +35,9 @@ def save(topology: Topology, config: Config) -> Path | None:
 
 
 def _path(topology: Topology, config: Config) -> Path:
-    """Named by the machine and the parts that were measured, so other hardware is another file."""
+    """Named by a hash of machine and hardware, so that other hardware has another file."""
     parts = [topology.machine_id, topology.hostname, topology.cpu_model]
-    parts += [f"{n.id} {n.cpus}" for n in topology.nodes]  # sizes may grow while a machine runs
+    parts += [f"{n.id} {n.cpus}" for n in topology.nodes]  # memory may grow while it runs
     parts += [f"{g.pci_address} {g.pci_id}" for g in topology.gpus]
     name = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
     return config.cache_dir / "measurements" / f"{name}.json"

@@ -1,7 +1,6 @@
-"""Host to GPU and back through torch: pinned and pageable memory.
+"""Copies between host and GPU through torch, with pinned and pageable memory.
 
-Runs in a process of its own (see isolate), so the caller gets no device context.
-Promise: host memory lies on the node it is said to, where the system can bind it.
+Runs in a child process (see isolate), so that the caller gets no device context.
 """
 
 from __future__ import annotations

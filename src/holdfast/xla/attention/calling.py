@@ -1,11 +1,8 @@
 """Attention with the arguments and the meaning of torch's.
 
-Covers: from torch's arguments to an engine and back.
-Leaves to others: the choice (choosing), computing (splash, cudnn, plain), several devices
-(splitting).
-Promise: at inference the answer is that of torch.nn.functional.scaled_dot_product_attention:
-True keeps a key, a float mask is added, causal order starts at the first key, a query without keys
-gets zeros, the softmax is computed in float32 at least.
+At inference the result is that of torch.nn.functional.scaled_dot_product_attention: True keeps a
+key, a float mask is added, causal order starts at the first key, a query without keys gets zeros,
+the softmax is computed in float32 at least.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from holdfast.xla.attention.cudnn import cudnn
 from holdfast.xla.attention.plain import CPU_SCORE_BYTES, SCORE_BYTES, plain
 from holdfast.xla.attention.problem import Problem, problem
 from holdfast.xla.attention.splash import splash
-from holdfast.xla.attention.splitting import AnyMesh, ambient_mesh, over
+from holdfast.xla.attention.splitting import AnyMesh, ambient_mesh, run_split
 
 
 def attention(
@@ -51,7 +48,7 @@ def attention(
     asked = problem(
         query, key, value, mask, scale=scale, is_causal=is_causal, enable_gqa=enable_gqa
     )
-    here, capability = _place(mesh)
+    here, capability = _find_device(mesh)
     platform = platform or here
     mesh = ambient_mesh(mesh)
     chosen = _engine(engine, asked, platform, capability)
@@ -59,7 +56,7 @@ def attention(
         limit = score_bytes or (CPU_SCORE_BYTES if platform == "cpu" else SCORE_BYTES)
         return plain(asked, limit * (mesh.size if mesh else 1)).reshape(asked.shape)
     kernel = partial(splash, interpret=interpret) if chosen == "splash" else cudnn
-    out = kernel(asked) if mesh is None else over(mesh, asked, kernel)
+    out = kernel(asked) if mesh is None else run_split(mesh, asked, kernel)
     return out.reshape(asked.shape)
 
 
@@ -115,7 +112,7 @@ def _engine(
     return engine
 
 
-def _place(mesh: AnyMesh | None) -> tuple[str, tuple[int, int] | None]:
+def _find_device(mesh: AnyMesh | None) -> tuple[str, tuple[int, int] | None]:
     """Where it is computed: on the mesh, else where JAX does. And an NVIDIA card's capability."""
     device = mesh.devices.flat[0] if isinstance(mesh, Mesh) else jax.default_device.value
     if device is None or isinstance(device, str):

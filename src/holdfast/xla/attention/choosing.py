@@ -1,9 +1,4 @@
-"""Which engine computes an attention, and why.
-
-Covers: what each engine can do, and where it is worth it.
-Leaves to others: arrays (problem), computing (splash, cudnn, plain).
-Promise: pure; nothing here knows JAX, and the same question has the same answer everywhere.
-"""
+"""Which engine computes an attention, and why. Pure: nothing here imports JAX."""
 
 from __future__ import annotations
 
@@ -44,14 +39,14 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class EngineChoice:
     """An engine and the reason for it."""
 
     engine: Engine
     reason: str
 
 
-def choose(platform: str, form: Form, *, capability: tuple[int, int] | None = None) -> Choice:
+def choose(platform: str, form: Form, *, capability: tuple[int, int] | None = None) -> EngineChoice:
     """The engine for `platform`: tpu, cuda, cpu or any other that XLA has.
 
     `capability` is the compute capability of an NVIDIA card; unknown counts as before Hopper.
@@ -61,14 +56,14 @@ def choose(platform: str, form: Form, *, capability: tuple[int, int] | None = No
         "cuda": ("cudnn", CUDNN_SCORES),
     }
     if platform not in fused:
-        return Choice("xla", f"there is no fused attention for {platform}")
+        return EngineChoice("xla", f"there is no fused attention for {platform}")
     engine, least_scores = fused[platform]
     why_not = obstacle(engine, form, capability=capability)
     if why_not is not None:
-        return Choice("xla", f"{engine} cannot: {why_not}")
+        return EngineChoice("xla", f"{engine} cannot: {why_not}")
     if form.scores < least_scores:
-        return Choice("xla", f"{form.queries} x {form.keys} scores are few for {engine}")
-    return Choice(engine, f"{form.queries} x {form.keys} scores on {platform}")
+        return EngineChoice("xla", f"{form.queries} x {form.keys} scores are few for {engine}")
+    return EngineChoice(engine, f"{form.queries} x {form.keys} scores on {platform}")
 
 
 def obstacle(

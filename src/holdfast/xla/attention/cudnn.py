@@ -1,7 +1,6 @@
 """Attention by cuDNN on an NVIDIA card, through JAX.
 
-Covers: layout, padding of dims, masks. Leaves to others: splitting over devices (splitting).
-Promise: a masked key is never attended; a query without keys gets zeros.
+A masked key is never attended; a query without keys gets zeros.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ def cudnn(problem: Problem) -> jax.Array:
     lengths, bias = None, None
     keep = problem.key_mask
     if keep is not None:
-        key, value, lengths = _kept_first(key, value, keep)
+        key, value, lengths = _move_kept_first(key, value, keep)
     elif mask is not None:
         bias = _bias(mask, query)
     widest = max(query.shape[3], value.shape[3])
-    turned = (_turned(one, widest + -widest % _DIM_STEP) for one in (query, key, value))
+    turned = (_transpose(one, widest + -widest % _DIM_STEP) for one in (query, key, value))
     try:
         out = jax.nn.dot_product_attention(
             *turned,
@@ -45,13 +44,13 @@ def cudnn(problem: Problem) -> jax.Array:
     return out if mask is None else jnp.where(_has_keys(mask), out, 0)
 
 
-def _turned(array: jax.Array, dim: int) -> jax.Array:
+def _transpose(array: jax.Array, dim: int) -> jax.Array:
     """[batch, heads, length, dim] as [batch, length, heads, dim]."""
     padded = jnp.pad(array, ((0, 0), (0, 0), (0, 0), (0, dim - array.shape[3])))
     return jnp.swapaxes(padded, 1, 2)
 
 
-def _kept_first(
+def _move_kept_first(
     key: jax.Array, value: jax.Array, keep: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Keys to use before those to leave out, and how many: the order of keys means nothing.

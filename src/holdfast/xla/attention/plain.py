@@ -1,8 +1,7 @@
 """Attention in XLA's own operations: everywhere, every mask, every length.
 
-Covers: softmax in float32, rows without keys, queries in runs where the scores would be large.
-Leaves to others: splitting over devices (XLA does it).
-Promise: besides inputs and answer, about `score_bytes` are alive, or one row of scores.
+Queries are computed in chunks where the scores would be large: besides inputs and result about
+`score_bytes` are live, or one row of scores.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _ROUND = 8  # rows of a run: a multiple of what vector units take
 
 
 def plain(problem: Problem, score_bytes: int = SCORE_BYTES) -> jax.Array:
-    """[batch, heads, queries, value dim] in the type of the query."""
+    """[batch, heads, queries, value dim] in the dtype of the query."""
     batch, heads, queries, _ = problem.query.shape
     keys = problem.key.shape[2]
     if math.prod((batch, heads, queries, keys)) == 0:
@@ -31,7 +30,7 @@ def plain(problem: Problem, score_bytes: int = SCORE_BYTES) -> jax.Array:
     rows = rows_at_once(queries, batch * heads * keys * 4, score_bytes)
     if rows >= queries:
         return _rows(problem, problem.query, problem.mask, 0)
-    return _in_runs(problem, rows)
+    return _run_in_chunks(problem, rows)
 
 
 def rows_at_once(queries: int, row_bytes: int, score_bytes: int) -> int:
@@ -45,7 +44,7 @@ def rows_at_once(queries: int, row_bytes: int, score_bytes: int) -> int:
     return rounded if rounded <= most else rows
 
 
-def _in_runs(problem: Problem, rows: int) -> jax.Array:
+def _run_in_chunks(problem: Problem, rows: int) -> jax.Array:
     batch, heads, queries, _ = problem.query.shape
     runs = math.ceil(queries / rows)
     mask = problem.mask
@@ -71,12 +70,12 @@ def _cut(array: Any, runs: int, rows: int) -> jax.Array:
 def _rows(
     problem: Problem, query: jax.Array, mask: jax.Array | None, first: int | jax.Array
 ) -> jax.Array:
-    """Attention of some of the queries, of which `first` is the number of the first."""
+    """Attention of some of the queries, beginning at index `first`."""
     batch, heads, rows, dim = query.shape
     key_heads = problem.key.shape[1]
     grouped = query.reshape(batch, key_heads, heads // key_heads, rows, dim)
     scores = _product("bkgqd,bksd->bkgqs", grouped, problem.key) * problem.scale
-    scores = _masked(scores, mask)
+    scores = _apply_mask(scores, mask)
     if problem.is_causal:
         number = first + jnp.arange(rows)[:, None]
         scores = jnp.where(number >= jnp.arange(scores.shape[-1]), scores, -jnp.inf)
@@ -92,7 +91,7 @@ def _product(what: str, left: jax.Array, right: jax.Array) -> jax.Array:
     return jnp.einsum(what, left, right, preferred_element_type=wide, precision=exact)
 
 
-def _masked(scores: jax.Array, mask: jax.Array | None) -> jax.Array:
+def _apply_mask(scores: jax.Array, mask: jax.Array | None) -> jax.Array:
     if mask is None:
         return scores
     key_heads, group = scores.shape[1:3]

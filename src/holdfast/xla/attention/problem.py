@@ -1,8 +1,6 @@
 """The arguments of torch's attention, checked and brought into one form.
 
-Covers: leading dimensions, broadcasting, grouped heads, masks, the refusal of what does not fit.
-Leaves to others: the choice of an engine (choosing), computing.
-Promise: a `Problem` has four dimensions everywhere and every engine may rely on its comments.
+A `Problem` has four dimensions everywhere; every engine relies on its comments.
 """
 
 from __future__ import annotations
@@ -68,14 +66,14 @@ def problem(
     query, key, value = (jnp.asarray(one) for one in (query, key, value))
     _check(query, key, value)
     heads = query.shape[-3] if query.ndim > 2 else 1
-    key, value = _grouped(heads, key, value, enable_gqa)
+    key, value = _match_heads(heads, key, value, enable_gqa)
     batch = _batch(query, key, value)
     shape = (*batch, *((heads,) if _rank(query, key, value) > 2 else ()), query.shape[-2])
     scores = (*batch, heads, query.shape[-2], key.shape[-2])
     return Problem(
-        query=_flat(query, batch),
-        key=_flat(key, batch),
-        value=_flat(value, batch),
+        query=_flatten_batch(query, batch),
+        key=_flatten_batch(key, batch),
+        value=_flatten_batch(value, batch),
         mask=None if mask is None else _mask(jnp.asarray(mask), scores, query.dtype),
         scale=1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale),
         is_causal=is_causal,
@@ -111,7 +109,7 @@ def _check(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
         raise BadInput(f"attention over {shapes}", expected="as many keys as values")
 
 
-def _grouped(
+def _match_heads(
     heads: int, key: jax.Array, value: jax.Array, enable_gqa: bool
 ) -> tuple[jax.Array, jax.Array]:
     """Key and value with equal heads that divide those of the query."""
@@ -127,10 +125,10 @@ def _grouped(
         )
     if of_key == of_value:
         return key, value
-    return _repeated(key, heads), _repeated(value, heads)
+    return _repeat_heads(key, heads), _repeat_heads(value, heads)
 
 
-def _repeated(array: jax.Array, heads: int) -> jax.Array:
+def _repeat_heads(array: jax.Array, heads: int) -> jax.Array:
     array = array if array.ndim > 2 else array[None]
     return jnp.repeat(array, heads // array.shape[-3], axis=-3)
 
@@ -145,7 +143,7 @@ def _batch(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[int, ...
         ) from exc
 
 
-def _flat(array: jax.Array, batch: tuple[int, ...]) -> jax.Array:
+def _flatten_batch(array: jax.Array, batch: tuple[int, ...]) -> jax.Array:
     """[*batch or fewer, heads, length, dim] as four dimensions."""
     array = array if array.ndim > 2 else array[None]
     rest = array.shape[-3:]

@@ -1,8 +1,6 @@
-"""Attention by Splash, the TPU kernel that comes with JAX.
+"""Attention by Splash, the TPU kernel that comes with JAX (jax.experimental.pallas).
 
-Covers: block sizes, padding of lengths and dims, masks of keys.
-Leaves to others: the kernel (jax.experimental.pallas), splitting over devices (splitting).
-Promise: a padded or masked key is never attended; a query without keys gets zeros.
+A padded or masked key is never attended; a query without keys gets zeros.
 """
 
 from __future__ import annotations
@@ -36,9 +34,9 @@ def splash(problem: Problem, interpret: bool = False) -> jax.Array:
     # The kernel has no scale of its own. Mosaic has no float16.
     computed = jnp.bfloat16 if problem.query.dtype == jnp.bfloat16 else jnp.float32
     scaled = problem.query.astype(jnp.float32) * problem.scale
-    query = _padded(scaled.astype(computed), by_query)
-    key = _padded(problem.key.astype(computed), by_key)
-    value = _padded(problem.value.astype(computed), by_key)
+    query = _pad(scaled.astype(computed), by_query)
+    key = _pad(problem.key.astype(computed), by_key)
+    value = _pad(problem.value.astype(computed), by_key)
     shape = (query.shape[2], key.shape[2])
     kernel = _kernel(heads, shape, (by_query, by_key), problem.is_causal, interpret)
     # On a TPU a product of float32 would otherwise be computed in bfloat16.
@@ -61,7 +59,7 @@ def block(length: int, dim: int = LANES) -> int:
     return size
 
 
-def _padded(array: jax.Array, length_block: int) -> jax.Array:
+def _pad(array: jax.Array, length_block: int) -> jax.Array:
     lengths = -array.shape[2] % length_block
     return jnp.pad(array, ((0, 0), (0, 0), (0, lengths), (0, -array.shape[3] % LANES)))
 

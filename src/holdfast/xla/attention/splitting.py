@@ -1,8 +1,7 @@
-"""A fused kernel over several devices: XLA cannot cut it, so each device gets a problem of its own.
+"""A fused kernel over several devices: XLA cannot split it, so each device gets its own problem.
 
-Covers: which dimension is cut along which axis of a mesh. Leaves to others: the kernel.
-Promise: the answer is that of one device; heads go along "tp" (queries, where heads do not
-divide), the batch along the other axes, and what divides nothing is computed everywhere.
+Heads are split along "tp" (queries, where heads do not divide), the batch along the other axes, and
+what does not divide is computed everywhere. The result is that of one device.
 """
 
 from __future__ import annotations
@@ -60,13 +59,13 @@ def cut(mesh: AnyMesh, problem: Problem) -> Cut:
     )
 
 
-def over(mesh: AnyMesh, problem: Problem, kernel: Kernel) -> jax.Array:
+def run_split(mesh: AnyMesh, problem: Problem, kernel: Kernel) -> jax.Array:
     """The kernel's answer to the problem, computed in parts."""
     how = cut(mesh, problem)
     parts = dict(mesh.shape).get(HEADS_AXIS, 1)
-    problem = _divisible(problem, how, parts)
+    problem = _make_divisible(problem, how, parts)
     queries = problem.query.shape[2]
-    padded = _padded_queries(problem, -queries % parts if how.queries else 0)
+    padded = _pad_queries(problem, -queries % parts if how.queries else 0)
     key_heads = how.heads if problem.key.shape[1] > 1 else None
     keys = P(how.batch, key_heads, None, None)
     rows = P(how.batch, how.heads, how.queries, None)
@@ -82,7 +81,7 @@ def over(mesh: AnyMesh, problem: Problem, kernel: Kernel) -> jax.Array:
     return cut_up(padded.query, padded.key, padded.value, *masks)[:, :, :queries]
 
 
-def _divisible(problem: Problem, how: Cut, parts: int) -> Problem:
+def _make_divisible(problem: Problem, how: Cut, parts: int) -> Problem:
     """Key heads that can be cut like the heads: one, or so many that each part has its own."""
     key_heads, heads = problem.key.shape[1], problem.query.shape[1]
     if how.heads is None or key_heads == 1 or key_heads % parts == 0:
@@ -93,7 +92,7 @@ def _divisible(problem: Problem, how: Cut, parts: int) -> Problem:
     return replace(problem, key=key, value=value)
 
 
-def _padded_queries(problem: Problem, more: int) -> Problem:
+def _pad_queries(problem: Problem, more: int) -> Problem:
     if not more:
         return problem
     pad = ((0, 0), (0, 0), (0, more), (0, 0))

@@ -1,17 +1,19 @@
-"""torchax, made to work with the torch and the Holdfast that are here.
+"""Corrections that make torchax work with the installed torch and with Holdfast.
 
-    importing     it imports although torch has dropped overloads and the device has a name already
-    tensors       what its tensors and views do wrong
-    environment   an environment that computes known values at once, takes CPU tensors as constants
-    inplace       operations in place, also on views
-    writing       into a part of an array, in a form that XLA splits rightly
-    promotion     tensors without axes, which do not decide a format
-    rounding      operators that torch computes in float32 and rounds once
-    flex, vmap    flex_attention and torch.vmap with torchax's tensors
-    convolution   convolutions of several groups, which XLA splits wrongly
-    experts       experts chosen token by token, in fixed shapes
-Promise: torch does what it did for all tensors but torchax's. Each mend stands beside its reason,
-and tests/xla/test_compat holds a probe for each that fails once nobody needs it any longer.
+torch behaves as before for all tensors but torchax's. Each correction has its reason beside it, and
+tests/xla/test_compat has a probe for each that fails once it is no longer needed.
+
+    convolution     grouped convolutions, which XLA splits wrongly
+    environment     computes known values at once, takes CPU tensors as constants
+    experts         mixture of experts in fixed shapes
+    flex            flex_attention with torchax's tensors
+    importing       imports torchax although torch has dropped overloads it names
+    inplace         in-place operations, also on views
+    promotion       tensors without dimensions do not promote the dtype
+    rounding        operators that torch computes in float32 and rounds once
+    tensors         methods of torchax's tensors and views
+    vmap            torch.vmap with torchax's tensors
+    writing         writes into a part of an array, in a form that XLA splits correctly
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Convolutions of several groups, and with a bias.
+"""Grouped convolutions, and convolutions with a bias. All others are torchax's.
 
-Those that look at one place at a time XLA splits wrongly over devices: with the channels of the
-input in more parts than there are groups, the answer is another one altogether, or the compiler
-gives up (jax 0.10.2). As a product of matrices, one for each group, they come out right.
-Transposed ones of several groups torchax gives the weights of the wrong group.
-In 16 bits it rounds before and after adding the bias; torch's CPU rounds once, and through the
-layers of a VAE that shows (Magvit: 1.6 times torch's error, then 0.9). GPUs are left as they were:
+XLA splits grouped convolutions with a kernel of size 1 wrongly over devices: with the input's
+channels in more parts than there are groups, the result is wrong, or the compiler gives up (jax
+0.10.2). As a matrix product for each group they are right.
+torchax gives transposed convolutions of several groups the weights of the wrong group.
+In 16 bits torchax rounds before and after adding the bias; torch's CPU rounds once, and through the
+layers of a VAE that shows (Magvit: 1.6 times torch's error, then 0.9). GPUs are left unchanged:
 whether they have a fast convolution from 16 to 32 bits has not been measured.
-All others are torchax's.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ def convolution(
     if is_pointwise and not any(padding) and input.ndim == weight.ndim:
         return _by_group(input, weight, bias, stride, groups)
     if bias is not None and not transposed and input.ndim == weight.ndim and _rounds(input):
-        return _rounded_once(input, weight, bias, stride, padding, dilation, groups)
+        return _convolve_in_float32(input, weight, bias, stride, padding, dilation, groups)
     if transposed and groups > 1:
         by_group = weight.reshape(groups, -1, *weight.shape[1:])
         weight = jnp.moveaxis(by_group, 0, 1).reshape(weight.shape)
     others = (bias, stride, padding, dilation, transposed, output_padding, groups)
-    return _torchaxs()(input, weight, *others)
+    return _torchax_convolution()(input, weight, *others)
 
 
-def _torchaxs() -> Any:
+def _torchax_convolution() -> Any:
     from torchax.ops import ops_registry
 
     return ops_registry.all_aten_ops[torch.ops.aten.convolution].func
@@ -64,7 +63,7 @@ def _rounds(input: Any) -> bool:
     return input.dtype.itemsize == 2 and jax.default_backend() not in ("gpu", "cuda", "rocm")
 
 
-def _rounded_once(
+def _convolve_in_float32(
     input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
     axes = weight.ndim - 2

@@ -1,9 +1,7 @@
 """The environment in which a module is traced.
 
-Covers: values that are known while tracing, CPU tensors among torchax's own, names of devices,
-operators that torchax lacks or does wrongly.
-Leaves to others: overrides of a port (ops), attention itself (attention), pausing (env).
-Promise: each environment has its own table of operators; nothing of another one changes.
+Handles values that are known while tracing, CPU tensors among torchax's own, device names, and
+operators that torchax lacks or gets wrong. Each environment has its own table of operators.
 """
 
 from __future__ import annotations
@@ -22,9 +20,9 @@ from holdfast.xla.arrays import to_torch
 from holdfast.xla.compat.convolution import convolution
 from holdfast.xla.compat.importing import torchax
 from holdfast.xla.compat.inplace import missing
-from holdfast.xla.compat.promotion import promoted_as_in_torch
-from holdfast.xla.compat.rounding import rounded_once
-from holdfast.xla.compat.tensors import any_traced, is_ours, is_traced, whole_numbers
+from holdfast.xla.compat.promotion import promote_as_in_torch
+from holdfast.xla.compat.rounding import round_once
+from holdfast.xla.compat.tensors import any_traced, is_ours, is_traced, resolve_slice_bounds
 
 torchax()
 
@@ -34,7 +32,7 @@ from torchax.ops import jtorch, ops_registry  # noqa: E402
 Tensor = _tensor.Tensor
 
 _DEVICES = frozenset({"jax", "privateuseone", "meta"})
-# They answer differently each time, which a value computed while tracing would not.
+# Not evaluated at trace time: each run must draw anew.
 _RANDOM = (torch.Tag.nondeterministic_seeded,)
 
 
@@ -49,34 +47,34 @@ class Environment(_tensor.Environment):
         super().__init__()
         self._names = _DEVICES | {torch._C._get_privateuse1_backend_name()}
         self._ops |= missing()
-        self._ops |= rounded_once(self._ops)
-        self._ops |= promoted_as_in_torch(self._ops)
-        self._decomps |= rounded_once(self._decomps)
+        self._ops |= round_once(self._ops)
+        self._ops |= promote_as_in_torch(self._ops)
+        self._decomps |= round_once(self._decomps)
         self._ops |= ops.builtin()
-        self._ops |= _mended(attending)
+        self._ops |= _corrected_ops(attending)
         self._ops |= overrides or {}
 
     def dispatch(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Compute at once what depends on nothing that is traced."""
         kwargs = kwargs or {}
-        args, kwargs = self._together(args, kwargs)
+        args, kwargs = self._make_constants(args, kwargs)
         if _is_random(func) or any_traced((args, kwargs)):
             return super().dispatch(func, types, args, kwargs)
         with jax.ensure_compile_time_eval():
             return super().dispatch(func, types, args, kwargs)
 
     def _get_op_or_decomp(self, func: Any) -> Any:
-        """Also what torch puts together from others, which it leaves to us in inference mode."""
+        """Fall back to torch's own decomposition, which torch skips in inference mode."""
         try:
             return super()._get_op_or_decomp(func)
         except _tensor.OperatorNotFound:
-            found = ops.decomposed(func)
+            found = ops.decompose(func)
             if found is None:
                 raise
             return found
 
-    def _together(self, args: Any, kwargs: Any) -> Any:
-        """Tensors of the CPU become constants where they meet torchax's own."""
+    def _make_constants(self, args: Any, kwargs: Any) -> Any:
+        """Convert CPU tensors to constants where they are mixed with torchax's."""
         leaves = [one for one in tree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         ours = sum(map(is_ours, leaves))
         if ours in (0, len(leaves)):
@@ -84,14 +82,14 @@ class Environment(_tensor.Environment):
         return tree.tree_map_only(torch.Tensor, self.constant, (args, kwargs))
 
     def constant(self, value: torch.Tensor) -> Any:
-        """A tensor of the CPU as one of torchax; its own stay."""
+        """Convert a CPU tensor to torchax's; others are returned unchanged."""
         if is_ours(value):
             return value
         with jax.ensure_compile_time_eval():
             return _tensor.Tensor(self.t2j_copy(value), self)
 
     def j2t_copy(self, args: Any) -> Any:
-        """A copy indeed: torchax gives JAX's own memory, which nobody may write into."""
+        """Copy: torchax returns JAX's own memory, which must not be written."""
         with modes.no_dispatch(), torch._C.DisableTorchFunction():
             return tree.tree_map_only(jax.Array, to_torch, args)
 
@@ -122,8 +120,8 @@ _RANDOM_FUNCTIONS = frozenset(
 )
 
 
-def _mended(attending: Mapping[str, Any]) -> Mapping[Any, Any]:
-    """Operators that torchax does wrongly."""
+def _corrected_ops(attending: Mapping[str, Any]) -> Mapping[Any, Any]:
+    """Operators that torchax gets wrong."""
     attend = functools.partial(attention.scaled_dot_product_attention, **attending)
     own = {
         torch.Tensor.__getitem__: (_getitem, False, True),
@@ -139,7 +137,7 @@ def _mended(attending: Mapping[str, Any]) -> Mapping[Any, Any]:
 
 def _getitem(self: Any, indexes: Any) -> Any:
     """Slices may be bounded by tensors; a view may be asked with tensors."""
-    indexes = whole_numbers(indexes)
+    indexes = resolve_slice_bounds(indexes)
     has_tensors = any(isinstance(one, torch.Tensor) for one in tree.tree_leaves(indexes))
     if has_tensors and hasattr(self, "view_info"):
         self = self.torch()

@@ -1,9 +1,9 @@
-"""Experts that are chosen token by token, in a form that XLA can compile.
+"""Mixture of experts, in a form that XLA can compile.
 
-diffusers' HiDream sorts the tokens by expert and cuts at places that depend on the numbers. A
-program of XLA has fixed shapes: here every expert computes every token, and its answer counts as
-much as the gate says. Twice the work of two experts out of four; the same sum.
-This is the one rewriting of a class: all else runs as it is written.
+diffusers' HiDream sorts the tokens by expert and splits at data-dependent indices. An XLA program
+has fixed shapes: here every expert computes every token, weighted by its gate. That is twice the
+work for two experts out of four, and the same sum.
+This is the only class that is rewritten: all others run as they are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """flex_attention on torchax's tensors.
 
-torch's own refuses every device but a few before any dispatcher is asked. Tensors of torchax take a
-detour to plain attention with the mask written out; all others go where they went.
+torch's own refuses most devices before it dispatches. torchax's tensors go to plain attention with
+the mask written out; all others are unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def detour() -> None:
 
     original = module.flex_attention
     if not hasattr(original, "before_holdfast"):
-        module.flex_attention = _detoured(original)
+        module.flex_attention = _wrap(original)
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def everywhere() -> Iterator[None]:
         module.flex_attention = before
 
 
-def _detoured(original: Any) -> Any:
+def _wrap(original: Any) -> Any:
     @functools.wraps(original)
     def flex_attention(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         if not is_ours(query):
@@ -68,13 +68,13 @@ def _plain(
             expected="a block mask at most",
             hint="another attention processor for this model",
         )
-    mask = None if block_mask is None else _written_out(block_mask, query, key)
+    mask = None if block_mask is None else _make_dense_mask(block_mask, query, key)
     return functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, scale=scale, enable_gqa=enable_gqa
     )
 
 
-def _written_out(block_mask: Any, query: Any, key: Any) -> Any:
+def _make_dense_mask(block_mask: Any, query: Any, key: Any) -> Any:
     """Every query against every key; axes that the mask does not look at have the length 1."""
     batch, heads, queries = query.shape[:3]
     counts = (batch, heads, queries, key.shape[2])
@@ -84,13 +84,13 @@ def _written_out(block_mask: Any, query: Any, key: Any) -> Any:
     ]
     kept = block_mask.mask_mod(*places)
     # In blocks that are listed as full nobody asks mask_mod, and what is listed nowhere is skipped.
-    kept = kept & _listed(block_mask, "kv", counts)
+    kept = kept & _find_listed(block_mask, "kv", counts)
     if block_mask.full_kv_num_blocks is None:
         return kept
-    return kept | _listed(block_mask, "full_kv", counts)
+    return kept | _find_listed(block_mask, "full_kv", counts)
 
 
-def _listed(block_mask: Any, kind: str, counts: tuple[int, ...]) -> Any:
+def _find_listed(block_mask: Any, kind: str, counts: tuple[int, ...]) -> Any:
     """Whether a query and a key are in a block of this list."""
     number = getattr(block_mask, f"{kind}_num_blocks")
     indices = getattr(block_mask, f"{kind}_indices")

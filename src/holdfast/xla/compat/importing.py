@@ -1,7 +1,6 @@
-"""Import torchax where a plain import fails.
+"""Import torchax where a plain import fails: torch 2.13 lacks overloads that it names.
 
-Covers: overloads that torch 2.13 no longer has, the name of the device, the mends.
-Promise: torch is as it was once the import is over; a failed import leaves nothing half done.
+torch is unchanged once the import is over; a failed import leaves nothing half done.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ class Dropped:
 
 
 def torchax() -> Any:
-    """The module, with the mends. Raises MissingDependency."""
+    """Import torchax with the corrections. Raises MissingDependency."""
     with _lock:
-        return _imported()
+        return _import()
 
 
 def device_name() -> str:
@@ -44,10 +43,10 @@ def device_name() -> str:
 
 
 @functools.cache
-def _imported() -> Any:
+def _import() -> Any:
     before = set(sys.modules)
     try:
-        with tolerant():
+        with tolerate_missing():
             made = importlib.import_module("torchax")
             for name in _FILES:
                 importlib.import_module(f"torchax.{name}")
@@ -67,8 +66,8 @@ def _imported() -> Any:
 
 
 @contextlib.contextmanager
-def tolerant() -> Iterator[list[Dropped]]:
-    """Overloads that are missing are stood for; a device that has a name keeps it."""
+def tolerate_missing() -> Iterator[list[Dropped]]:
+    """Inside, missing overloads get placeholders, and a renamed device keeps its name."""
     missing: list[Dropped] = []
     packet: Any = torch._ops.OpOverloadPacket
     utils: Any = torch.utils
@@ -78,7 +77,7 @@ def tolerant() -> Iterator[list[Dropped]]:
         torch._register_device_module,
     )
 
-    def found(self: Any, key: str) -> Any:
+    def find_or_stub(self: Any, key: str) -> Any:
         try:
             return find(self, key)
         except AttributeError:
@@ -87,15 +86,15 @@ def tolerant() -> Iterator[list[Dropped]]:
             missing.append(Dropped(f"{self}.{key}"))
             return missing[-1]
 
-    def renamed(name: str) -> None:
+    def rename_if_free(name: str) -> None:
         if torch._C._get_privateuse1_backend_name() in (_UNNAMED, name):
             rename(name)
 
-    def registered(name: str, module: Any) -> None:
+    def register_if_free(name: str, module: Any) -> None:
         if torch._C._get_privateuse1_backend_name() == name and not hasattr(torch, name):
             register(name, module)
 
-    _set(packet, renamed, registered, found)
+    _set(packet, rename_if_free, register_if_free, find_or_stub)
     try:
         yield missing
     finally:

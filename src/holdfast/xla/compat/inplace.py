@@ -1,8 +1,8 @@
-"""Operations in place that torchax does not know, or loses when they are done to a view.
+"""In-place operations that torchax lacks, or loses on views.
 
-Its way: compute the result, then write it into the tensor or the view. It lists fifty by hand;
-others (addcmul_, cumsum_, round_) are decomposed, and what they write into a view is silently lost.
-All of them have the same form, so that they can be listed by their schemas.
+torchax computes the result, then writes it into the tensor or the view. It lists fifty by hand;
+others (addcmul_, cumsum_, round_) are decomposed, and their writes into a view are silently lost.
+All have the same form, so they are listed here by their schemas.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Numbers that are tensors without axes do not decide a format.
+"""Tensors without dimensions do not promote the dtype.
 
-For torch, bfloat16 with axes times a float32 without is bfloat16: a time step, a sigma of a table.
-For JAX it is float32, and the next layer meets a format that it has no weights in.
-Promise: computed with the number as it is, and rounded once.
+For torch, a bfloat16 tensor times a float32 tensor without dimensions is bfloat16: a time step, a
+sigma of a table. For JAX it is float32, and the next layer has no weights of that dtype. Computed
+with the scalar as it is, and rounded once.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _NAMES = frozenset(
 )
 
 
-def promoted_as_in_torch(table: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """Those of a table of torchax's operators that need it."""
+def promote_as_in_torch(table: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Wrap the operators of torchax's table whose result dtype differs from torch's."""
     return {
-        key: replace(entry, func=_minding_axes(entry.func))
+        key: replace(entry, func=_keep_torch_dtype(entry.func))
         for key, entry in table.items()
         if entry.is_jax_function and _name(key) in _NAMES
     }
@@ -36,7 +36,7 @@ def _name(key: Any) -> str:
     return packet.__name__ if isinstance(packet, torch._ops.OpOverloadPacket) else ""
 
 
-def _minding_axes(function: Callable[..., Any]) -> Callable[..., Any]:
+def _keep_torch_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def minding(*args: Any, **kwargs: Any) -> Any:
         answer = function(*args, **kwargs)

@@ -1,8 +1,8 @@
-"""Operators that torch computes in float32 and rounds once, whatever format they are given.
+"""Operators that torch computes in float32 and rounds once, whatever the dtype.
 
 torchax computes them in bfloat16 step by step: the error of a sigmoid is 1.7 times torch's, that of
-a cumulative sum 2.4 times, that of a bicubic resize 27 times. Norms are in `ops`.
-Promise: formats of answers stay; what is float32 or wider is left alone.
+a cumulative sum 2.4 times, that of a bicubic resize 27 times. Norms are in `ops`. Result dtypes
+stay; float32 and wider is left alone.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _TORCHS = (torch.bfloat16, torch.float16)
 _JAXS = (jnp.bfloat16, jnp.float16)
 
 
-def rounded_once(table: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """Those of a table of torchax's operators that need it, widened."""
+def round_once(table: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Wrap the operators of torchax's table that must compute in float32."""
     return {
-        key: replace(entry, func=_widened(entry.func))
+        key: replace(entry, func=_widen(entry.func))
         for key, entry in table.items()
         if key is torch.nn.functional.interpolate or _name(key) in _NAMES
     }
@@ -42,7 +42,7 @@ def _name(key: Any) -> str:
     return packet.__name__ if isinstance(packet, torch._ops.OpOverloadPacket) else ""
 
 
-def _widened(function: Callable[..., Any]) -> Callable[..., Any]:
+def _widen(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wide(*args: Any, **kwargs: Any) -> Any:
         given = [one for one in tree.tree_leaves((args, kwargs)) if _is_narrow(one)]
@@ -50,7 +50,7 @@ def _widened(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
         narrow = given[0].dtype
         args, kwargs = tree.tree_map(_float32, (args, kwargs))
-        return tree.tree_map(lambda one: _back(one, narrow), function(*args, **kwargs))
+        return tree.tree_map(lambda one: _narrow(one, narrow), function(*args, **kwargs))
 
     return wide
 
@@ -67,7 +67,7 @@ def _float32(value: Any) -> Any:
     return value.astype(jnp.float32) if isinstance(value, jax.Array) else value.to(torch.float32)
 
 
-def _back(value: Any, narrow: Any) -> Any:
+def _narrow(value: Any, narrow: Any) -> Any:
     if isinstance(value, jax.Array) and value.dtype == jnp.float32:
         return value.astype(narrow)
     if isinstance(value, torch.Tensor) and value.dtype == torch.float32:

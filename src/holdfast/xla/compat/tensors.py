@@ -1,7 +1,7 @@
-"""What torchax's tensors and views do wrong, set right.
+"""Corrected methods of torchax's tensors and views.
 
-Covers: the name of their device, values that are known while tracing, `type_as`, assignment.
-Promise: `ORIGINALS` keeps what stood there before, for the probes of the tests.
+Device names, values that are known while tracing, `type_as`, assignment. `ORIGINALS` keeps the
+replaced methods, for the probes of the tests.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from jax.core import Tracer
 from torch.utils import _pytree as tree
 
-from holdfast.xla.compat.writing import written
+from holdfast.xla.compat.writing import write_slice
 
 ORIGINALS: dict[str, Any] = {}
 
@@ -39,16 +39,16 @@ def mend() -> None:
     _put(View, "tolist", lambda self: self.jax().tolist())
     _put(Tensor, "__setitem__", _assign(Tensor.__setitem__))
     _put(View, "__setitem__", _assign_through)
-    _put(NarrowInfo, "update_tensor", lambda self, new, old: written(old, self.slices, new))
+    _put(NarrowInfo, "update_tensor", lambda self, new, old: write_slice(old, self.slices, new))
     # JAX warned of every float64 and int64 that it makes 32 bits wide, as in rotary tables.
     ORIGINALS["mappings.t2j_dtype"] = mappings.t2j_dtype
-    mappings.t2j_dtype = _as_wide_as_jax_has(mappings.t2j_dtype)
+    mappings.t2j_dtype = _canonicalize(mappings.t2j_dtype)
     # These compute without asking the environment, which would know that they can be computed now.
     for cls, name in (
         *((Tensor, name) for name in ("flatten", "__setitem__", "tolist", "detach")),
         *((View, name) for name in ("jax", "__setitem__", "tolist")),
     ):
-        setattr(cls, name, computed_now(getattr(cls, name)))
+        setattr(cls, name, compute_now(getattr(cls, name)))
 
 
 def _put(cls: Any, name: str, value: Any) -> None:
@@ -56,7 +56,7 @@ def _put(cls: Any, name: str, value: Any) -> None:
     setattr(cls, name, value)
 
 
-def _as_wide_as_jax_has(original: Callable[[torch.dtype], Any]) -> Callable[[torch.dtype], Any]:
+def _canonicalize(original: Callable[[torch.dtype], Any]) -> Callable[[torch.dtype], Any]:
     def t2j_dtype(dtype: torch.dtype) -> Any:
         return jax.dtypes.canonicalize_dtype(original(dtype))
 
@@ -82,8 +82,8 @@ def any_traced(values: Any) -> bool:
     return any(is_traced(one) for one in tree.tree_leaves(values))
 
 
-def computed_now(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compute while tracing what can be: shapes may depend on it."""
+def compute_now(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Evaluate at trace time where no input is traced: shapes may depend on the result."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -95,16 +95,16 @@ def computed_now(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def whole_numbers(key: Any) -> Any:
-    """An index whose slices have numbers where the caller had tensors."""
+def resolve_slice_bounds(key: Any) -> Any:
+    """Convert tensors that bound slices of an index to integers."""
     if isinstance(key, tuple):
-        return tuple(whole_numbers(one) for one in key)
+        return tuple(resolve_slice_bounds(one) for one in key)
     if isinstance(key, slice):
-        return slice(*(_number(one) for one in (key.start, key.stop, key.step)))
+        return slice(*(_to_int(one) for one in (key.start, key.stop, key.step)))
     return key
 
 
-def _number(value: Any) -> Any:
+def _to_int(value: Any) -> Any:
     return int(value) if isinstance(value, torch.Tensor) else value
 
 
@@ -112,24 +112,24 @@ def _assign(original: Callable[..., None]) -> Callable[..., None]:
     """torch drops leading axes of length 1 from what is assigned, and takes tensors of the CPU."""
 
     def setitem(self: Any, key: Any, value: Any) -> None:
-        inside, found = _arrays(self._env, (whole_numbers(key), value))
+        inside, found = _arrays(self._env, (resolve_slice_bounds(key), value))
         if _picks_by_mask(inside):
             original(self, *self._env.j2t_iso((inside, found)))
         else:
-            self._elem = written(self._elem, inside, found)
+            self._elem = write_slice(self._elem, inside, found)
 
     return setitem
 
 
 def _assign_through(self: Any, key: Any, value: Any) -> None:
-    """The same for a view, which also took a mask for a position."""
+    """Assign through a view, where torchax took a mask for an index."""
     whole = self.torch()
     whole[key] = value
     self.update(whole)
 
 
 def _arrays(env: Any, values: Any) -> Any:
-    """JAX arrays in the place of tensors."""
+    """Convert tensors to JAX arrays."""
     constant = getattr(env, "constant", lambda one: one)
     return env.t2j_iso(tree.tree_map_only(torch.Tensor, constant, values))
 

@@ -1,7 +1,7 @@
 """torch.vmap on torchax's tensors.
 
-torch wraps what it is given into tensors of its own, which torchax does not know. Its tensors take
-a detour to jax.vmap; all others go where they went.
+torch wraps its inputs into tensors of its own, which torchax does not know. torchax's tensors go to
+jax.vmap; all others are unchanged.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def detour() -> None:
     """Put it in front of torch's function, once."""
     original = torch.vmap
     if not hasattr(original, "before_holdfast"):
-        torch.vmap = torch.func.vmap = _detoured(original)
+        torch.vmap = torch.func.vmap = _wrap(original)
 
 
-def _detoured(original: Any) -> Any:
+def _wrap(original: Any) -> Any:
     @functools.wraps(original)
     def vmap(func: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, **others: Any) -> Any:
         torchs = original(func, in_dims, out_dims, **others)
@@ -34,7 +34,7 @@ def _detoured(original: Any) -> Any:
             ours = [one for one in tree.tree_leaves((args, kwargs)) if is_ours(one)]
             if not ours:
                 return torchs(*args, **kwargs)
-            return _by_jax(ours[0]._env, func, in_dims, out_dims, args, kwargs)
+            return _map_in_jax(ours[0]._env, func, in_dims, out_dims, args, kwargs)
 
         return mapped
 
@@ -42,7 +42,7 @@ def _detoured(original: Any) -> Any:
     return vmap
 
 
-def _by_jax(
+def _map_in_jax(
     environment: Any, func: Any, in_dims: Any, out_dims: Any, args: Any, kwargs: Any
 ) -> Any:
     """As torch does it: what stands in `kwargs` is mapped over its first axis."""

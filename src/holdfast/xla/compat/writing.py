@@ -1,9 +1,9 @@
-"""Writing into a part of an array, as a new array.
+"""Write into a part of an array, as a new array.
 
 `array.at[key].set(value)` becomes a scatter, and `dynamic_update_slice` is no better: where a part
 of the tokens is rotated and written back, and the heads are split over more devices than there are
-heads, XLA gave wrong numbers (jax 0.10.2: scores of CogVideoX are off by their own size). Put
-together from the parts before, in and after the slice, it comes out right.
+heads, XLA gave wrong results (jax 0.10.2: scores of CogVideoX are off by their own size).
+Concatenated from the parts before, in and after the slice, the result is right.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def written(array: jax.Array, key: Any, value: Any) -> jax.Array:
+def write_slice(array: jax.Array, key: Any, value: Any) -> jax.Array:
     """The array with `value` at `key`. Leading axes of length 1 of the value are dropped."""
     value = jnp.asarray(value, array.dtype)
     parts = _slices(array.shape, key)

@@ -1,11 +1,8 @@
 """The loop around a denoising step.
 
-Covers: compiling the step once, donating its state, telling after each step that it is done.
-Leaves to others: what a step does (step), progress bars and interrupts (stages): both are in what
-`step_done` does.
-Promise: latents of the caller stay alive. With `step_done`, each step is finished before it is
-called, so that times are true, and what it raises ends the loop with nothing left running. Without
-it, nothing is waited for.
+The step is compiled once and its state donated; latents of the caller stay alive. With `step_done`
+each step is finished before the callback, so that times are true, and an exception that it raises
+ends the loop with nothing left running. Without it nothing is waited for.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from holdfast.xla.sampling.step import Conditioning, Step
-from holdfast.xla.sampling.table import State, Table
+from holdfast.xla.sampling.table import SamplerState, Table
 
 StepDone = Callable[[int], None]
 
@@ -27,7 +24,7 @@ class Sampler:
 
     def __init__(self, step: Step) -> None:
         self._step = step
-        self._compiled: dict[Any, Callable[..., State]] = {}
+        self._compiled: dict[Any, Callable[..., SamplerState]] = {}
 
     def run(
         self,
@@ -44,41 +41,41 @@ class Sampler:
     def advance(
         self,
         weights: Any,
-        state: State,
+        state: SamplerState,
         table: Table,
         conditioning: Conditioning,
         step_done: StepDone | None = None,
         *,
         begin: int = 0,
         end: int | None = None,
-    ) -> State:
+    ) -> SamplerState:
         """Some of the steps. `state` is used up. For two models, one after the other:
 
         switch = table.index_below(boundary)
         state = sampler.advance(strong, table.start(noise), table, conditioning, end=switch)
         state = sampler.advance(weak, state, table, conditioning, begin=switch)
         """
-        state = _beside(weights, state)
+        state = _put_on_mesh(weights, state)
         step = self._ready(state)
         for i in range(len(table))[begin:end]:
             state = step(weights, state, table.row(i), conditioning)
             if step_done is not None:
                 jax.block_until_ready(state)
-                _tell(step_done, i + 1, state[0])
+                _notify(step_done, i + 1, state[0])
         return state
 
-    def _ready(self, state: State) -> Callable[..., State]:
+    def _ready(self, state: SamplerState) -> Callable[..., SamplerState]:
         if isinstance(self._step, jax.stages.Wrapped | jax.stages.Compiled):
             return self._step
         places = jax.tree.map(lambda array: array.sharding, state)
         key = tuple(jax.tree.leaves(places))
         if key not in self._compiled:
-            self._compiled[key] = _compiled(self._step, places)
+            self._compiled[key] = _compile(self._step, places)
         return self._compiled[key]
 
 
-def _tell(step_done: StepDone, done: int, latents: jax.Array) -> None:
-    """First the latents, to who has an ear for them; they are used up by the next step."""
+def _notify(step_done: StepDone, done: int, latents: jax.Array) -> None:
+    """Send latents to a listener that accepts them, then the count; the next step donates them."""
     listen = getattr(step_done, "latents", None)
     if listen is not None:
         listen(lambda: latents)
@@ -97,7 +94,7 @@ def run(
     return Sampler(step).run(weights, latents, table, conditioning, step_done)
 
 
-def _beside(weights: Any, state: State) -> State:
+def _put_on_mesh(weights: Any, state: SamplerState) -> SamplerState:
     """On the mesh of the weights, whole on each device, if it is not on a mesh yet."""
     places = (getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(weights))
     mesh = next((p.mesh for p in places if isinstance(p, NamedSharding)), None)
@@ -106,7 +103,7 @@ def _beside(weights: Any, state: State) -> State:
     return jax.device_put(state, NamedSharding(mesh, PartitionSpec()))
 
 
-def _compiled(step: Step, places: State) -> Callable[..., State]:
+def _compile(step: Step, places: SamplerState) -> Callable[..., SamplerState]:
     """On a mesh the state leaves as it came: else the second step would be compiled anew."""
     on_mesh = all(isinstance(p, NamedSharding) for p in jax.tree.leaves(places))
     if on_mesh:

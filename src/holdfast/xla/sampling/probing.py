@@ -1,9 +1,8 @@
 """From a diffusers scheduler to its table, by watching the scheduler work.
 
-Covers: `table_of`, refusing schedulers that no table can stand for.
-Leaves to others: what is done with the table (table, step, loop).
-Promise: the scheduler that is given, and torch's random numbers, are left as they were. No class is
-known by name here. What comes back was compared with the scheduler itself on random numbers.
+The scheduler and torch's generators are left as they were. No class is known by name. The table is
+compared with the scheduler itself on random elements, and a scheduler that no table can represent
+is refused.
 
 How: what a scheduler remembers between two steps are tensors of the latents' shape somewhere among
 its attributes. Before each step they are overwritten with unit vectors, as are the latents and the
@@ -29,10 +28,10 @@ from holdfast.xla.sampling.table import Table
 _REMEMBERED = 30  # tensors at most; a scheduler that keeps every output is none for a loop
 _WIDTH = _REMEMBERED + 2  # unit vectors: latents, what is remembered, output
 _TOLERANCE = 1e-5
-_SIZES = (1.0, 1e3)  # of the random numbers: a clip shows in large ones, an offset in small ones
+_SIZES = (1.0, 1e3)  # of the random elements: a clip shows in large ones, an offset in small ones
 _DEPTH = 3  # a scheduler's lists, and a scheduler inside a scheduler with its lists
 _NONLINEAR = ("thresholding", "clip_sample", "clip_denoised")
-_NOT_LINEAR, _NOT_FINITE = "is not linear", "gives numbers that are not finite"
+_NOT_LINEAR, _NOT_FINITE = "is not linear", "gives values that are not finite"
 _THEIRS = (  # what a scheduler may raise on inputs it was not made for
     *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError),
     *(RuntimeError, TypeError, ValueError),
@@ -53,7 +52,7 @@ def table_of(scheduler: Any, steps: int | None, **set_timesteps_options: Any) ->
         torch.random.fork_rng(devices=[]),
         torch.device("cpu"),
     ):
-        ready = _ready(scheduler, steps, set_timesteps_options)
+        ready = _prepare(scheduler, steps, set_timesteps_options)
         runs = [_random_run(ready, size, seed) for seed, size in enumerate(_SIZES)]
         _refuse_noise(ready, runs[0], _random_run(ready, _SIZES[0], len(_SIZES)))
         table = _table(ready, _Probe(ready).all_steps())
@@ -63,7 +62,7 @@ def table_of(scheduler: Any, steps: int | None, **set_timesteps_options: Any) ->
     return table
 
 
-def _ready(scheduler: Any, steps: int | None, options: dict[str, Any]) -> Any:
+def _prepare(scheduler: Any, steps: int | None, options: dict[str, Any]) -> Any:
     """A copy with its timesteps set."""
     ready = copy.deepcopy(scheduler)
     count = () if steps is None else (steps,)
@@ -96,7 +95,7 @@ class _Run:
 
 
 def _refuse_noise(ready: Any, first: _Run, second: _Run) -> None:
-    """What differs between two runs on the same numbers was drawn by the scheduler."""
+    """Raise Unsupported if two runs on the same inputs differ: the scheduler drew noise."""
     for i, (one, other) in enumerate(zip(first.results, second.results, strict=True)):
         if not torch.isfinite(one).all():
             raise _unsupported(ready, f"call {i} {_NOT_FINITE}")
@@ -165,11 +164,11 @@ class _Probe:
 
     def _one(self, i: int) -> _Step:
         scaled, result = _call(self._scheduler, i, _unit(0), _unit(_WIDTH - 1))
-        return _Step(_numbers(scaled), _numbers(result), self._overwrite_memory(i))
+        return _Step(_to_numpy(scaled), _to_numpy(result), self._overwrite_memory(i))
 
     def _overwrite_memory(self, i: int) -> list[np.ndarray]:
         """Tensors that hold the same share a vector; one that holds nothing gets none."""
-        held = [(tensor, _numbers(tensor)) for tensor in _tensors(self._scheduler, _DEPTH)]
+        held = [(tensor, _to_numpy(tensor)) for tensor in _tensors(self._scheduler, _DEPTH)]
         rows: list[np.ndarray] = []
         for tensor, row in held:
             place = next((p for p, known in enumerate(rows) if np.array_equal(known, row)), None)
@@ -189,7 +188,7 @@ def _unit(place: int) -> torch.Tensor:
     return vector
 
 
-def _numbers(tensor: torch.Tensor) -> np.ndarray:
+def _to_numpy(tensor: torch.Tensor) -> np.ndarray:
     return tensor.double().flatten().numpy().copy()
 
 
@@ -232,8 +231,8 @@ def _table(ready: Any, steps: list[_Step]) -> Table:
 
 
 def _matrices(steps: list[_Step]) -> np.ndarray:
-    """What is never looked at again is left out, and the rest moved together."""
-    needed = _needed(steps)
+    """Drop memory that is never read again and pack the rest."""
+    needed = _find_needed(steps)
     size = max(len(places) for places in needed)
     found = np.zeros((len(steps), 1 + size, size + 2))
     for i, step in enumerate(steps):
@@ -246,8 +245,8 @@ def _matrices(steps: list[_Step]) -> np.ndarray:
     return found
 
 
-def _needed(steps: list[_Step]) -> list[list[int]]:
-    """For each call, and after the last, the places of memory that latents still come from."""
+def _find_needed(steps: list[_Step]) -> list[list[int]]:
+    """For each call, and after the last, the indices of memory that later latents depend on."""
     needed: list[list[int]] = [[]]
     for step in reversed(steps):
         rows = [step.latents, *(step.remembered[place] for place in needed[0])]
@@ -260,10 +259,10 @@ def _compare(ready: Any, table: Table, run: _Run) -> None:
     """Linear, and nothing left out: the table says what the scheduler did."""
     state = np.zeros((1 + table.history_size, run.samples[0].numel()))
     for i, matrix in enumerate(table.matrices):
-        sample, output = _numbers(run.samples[i]), _numbers(run.outputs[i])
+        sample, output = _to_numpy(run.samples[i]), _to_numpy(run.outputs[i])
         state = matrix @ np.stack([sample, *state[1:], output])
-        agrees = _near(state[0], _numbers(run.results[i]))
-        if not agrees or not _near(table.scale[i] * sample, _numbers(run.scaled[i])):
+        agrees = _near(state[0], _to_numpy(run.results[i]))
+        if not agrees or not _near(table.scale[i] * sample, _to_numpy(run.scaled[i])):
             raise _unsupported(ready, f"call {i} {_NOT_LINEAR}")
 
 

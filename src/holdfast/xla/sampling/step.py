@@ -1,9 +1,7 @@
 """One denoising step as a pure function: model, guidance and scheduler together.
 
-Covers: `make_step`, `guided`, `Conditioning`.
-Leaves to others: the model as a function (calls), the scheduler's numbers (table), the loop (loop).
-Promise: what `make_step` gives only computes; it may be jitted, exported and have its state
-donated. Timesteps, guidance and conditioning are arguments: other values do not compile anew.
+It may be jitted, exported and have its state donated. Timesteps, guidance and conditioning are
+arguments: other values do not recompile.
 """
 
 from __future__ import annotations
@@ -16,17 +14,17 @@ import jax.numpy as jnp
 from jax import export
 
 from holdfast.base.errors import BadInput
-from holdfast.xla.sampling.table import Row, State, Table
+from holdfast.xla.sampling.table import SamplerState, Table, TableRow
 
 Model: TypeAlias = Callable[[Any, dict[str, Any]], jax.Array]
-Step: TypeAlias = Callable[[Any, State, Any, "Conditioning"], State]
+Step: TypeAlias = Callable[[Any, SamplerState, Any, "Conditioning"], SamplerState]
 Moment: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 class Conditioning(NamedTuple):
-    """What the model is told besides latents and time. A pytree.
+    """Inputs of the model besides latents and time. A pytree.
 
-    `uncond` holds only what differs from `cond`. `guidance` goes before that of `make_step`.
+    `uncond` holds only what differs from `cond`. `guidance` overrides that of `make_step`.
     """
 
     cond: Mapping[str, Any]
@@ -37,7 +35,7 @@ class Conditioning(NamedTuple):
 export.register_namedtuple_serialization(Conditioning, serialized_name="holdfast.xla.Conditioning")
 
 
-def guided(outputs: Sequence[jax.Array], guidance: Any) -> jax.Array:
+def apply_guidance(outputs: Sequence[jax.Array], guidance: Any) -> jax.Array:
     """Classifier-free guidance in float32: outputs are [cond], or [cond, uncond]."""
     cond, *rest = (output.astype(jnp.float32) for output in outputs)
     if not rest:
@@ -47,7 +45,7 @@ def guided(outputs: Sequence[jax.Array], guidance: Any) -> jax.Array:
 
 
 def per_sample(moment: jax.Array, latents: jax.Array) -> jax.Array:
-    """The same moment for each sample of the batch: what most models are told."""
+    """The same timestep for each sample of the batch, as most models take it."""
     return jnp.full(latents.shape[:1], moment, jnp.float32)
 
 
@@ -63,7 +61,7 @@ def make_step(
     dtype: Any = None,
     moment: Moment = per_sample,
 ) -> Step:
-    """`step(weights, state, at, conditioning) -> state`, with `at` an index or a `Row`.
+    """`step(weights, state, at, conditioning) -> state`, with `at` an index or a `TableRow`.
 
     A step that is only ever given rows can do without a table, and serves all tables whose history
     is of the same size. With `batched`, cond and uncond are one call of the model with twice the
@@ -71,7 +69,9 @@ def make_step(
     are. `moment` makes the model's time from a number and the latents.
     """
 
-    def step(weights: Any, state: State, at: Any, conditioning: Conditioning) -> State:
+    def step(
+        weights: Any, state: SamplerState, at: Any, conditioning: Conditioning
+    ) -> SamplerState:
         latents, history = state
         row = _row(table, at)
         scaled = latents.astype(jnp.float32) * row.scale
@@ -80,15 +80,17 @@ def make_step(
             time_name: moment(jnp.asarray(row.timestep) * time_scale, latents),
         }
         calls = _inputs(inputs, conditioning)
-        outputs = (_together if batched and len(calls) > 1 else _in_turn)(model, weights, calls)
+        outputs = (_call_batched if batched and len(calls) > 1 else _call_separately)(
+            model, weights, calls
+        )
         scale = _scale(conditioning, guidance) if len(outputs) > 1 else None
-        return row.step(latents, history, guided(outputs, scale))
+        return row.step(latents, history, apply_guidance(outputs, scale))
 
     return step
 
 
-def _row(table: Table | None, at: Any) -> Row:
-    if isinstance(at, Row):
+def _row(table: Table | None, at: Any) -> TableRow:
+    if isinstance(at, TableRow):
         return at
     if table is None:
         raise BadInput(
@@ -115,12 +117,12 @@ def _scale(conditioning: Conditioning, guidance: float | None) -> Any:
     return scale
 
 
-def _in_turn(model: Model, weights: Any, calls: list[dict[str, Any]]) -> list[jax.Array]:
+def _call_separately(model: Model, weights: Any, calls: list[dict[str, Any]]) -> list[jax.Array]:
     return [model(weights, inputs) for inputs in calls]
 
 
-def _together(model: Model, weights: Any, calls: list[dict[str, Any]]) -> list[jax.Array]:
-    """One call: what has the latents' batch in front is laid behind its other half."""
+def _call_batched(model: Model, weights: Any, calls: list[dict[str, Any]]) -> list[jax.Array]:
+    """One call with cond and uncond concatenated along the batch."""
     cond, uncond = calls
     both = sorted(cond.keys() | uncond.keys())
     batch = next(iter(cond.values())).shape[0]
@@ -136,14 +138,14 @@ def _join(name: str, cond: Any, uncond: Any, batch: int) -> Any:
             return jnp.concatenate([one, other])
         if shared:
             return one
-        raise _cannot_join(name, f"{list(jnp.shape(one))} and {list(jnp.shape(other))}", batch)
+        raise _join_error(name, f"{list(jnp.shape(one))} and {list(jnp.shape(other))}", batch)
 
     if jax.tree.structure(cond) != jax.tree.structure(uncond):
-        raise _cannot_join(name, "present in one of them only", batch)
+        raise _join_error(name, "present in one of them only", batch)
     return jax.tree.map(join, cond, uncond)
 
 
-def _cannot_join(name: str, found: str, batch: int) -> BadInput:
+def _join_error(name: str, found: str, batch: int) -> BadInput:
     return BadInput(
         f"cond and uncond cannot be one call: '{name}' is {found}",
         expected=f"equal shapes with the batch of {batch} in front",

@@ -1,12 +1,10 @@
-"""A scheduler as numbers, and one step of it in JAX.
+"""A scheduler as coefficients, and one step of it in JAX.
 
-Covers: `Table`, `Row`, the state that a step takes and gives.
-Leaves to others: finding the numbers (probing), the model and its guidance (step), the loop (loop).
-Promise: a step is arithmetic on arrays of the latents' shape, in float32; nothing is looked up in
-Python, so the index may be traced. A `Row` is a pytree: given as an argument, the same compiled
-step serves every number of steps.
+A step is arithmetic on arrays of the latents' shape, in float32; nothing is looked up in Python, so
+the index may be traced. A `TableRow` is a pytree: as an argument, it lets one compiled step
+serve any number of steps.
 
-Words: the *history* is what a scheduler remembers between two calls of the model, as arrays of the
+The *history* is what a scheduler remembers between two calls of the model, as arrays of the
 latents' shape: earlier outputs, earlier latents, or mixtures of both. Each row of the table has a
 matrix that takes [latents, history..., output] to [latents, history...].
 """
@@ -24,24 +22,24 @@ from jax import export
 from holdfast.base.errors import BadInput
 
 History: TypeAlias = tuple[jax.Array, ...]
-State: TypeAlias = tuple[jax.Array, History]
+SamplerState: TypeAlias = tuple[jax.Array, History]
 
 
-class Row(NamedTuple):
-    """One call of the model: the moment it is told, its input's factor, what follows from it."""
+class TableRow(NamedTuple):
+    """One call of the model: its timestep, the factor of its input, the update matrix."""
 
     timestep: Any
     scale: Any
     matrix: Any  # [1 + history, 1 + history + 1]
 
-    def step(self, latents: jax.Array, history: History, output: jax.Array) -> State:
-        """The next latents, in the type of these; the history stays in float32."""
-        self._refuse(latents, history, output)
+    def step(self, latents: jax.Array, history: History, output: jax.Array) -> SamplerState:
+        """The next latents, in the same dtype; the history stays in float32."""
+        self._check_shapes(latents, history, output)
         terms = [array.astype(jnp.float32) for array in (latents, *history, output)]
         mixed = [_mix(self.matrix[to], terms) for to in range(1 + len(history))]
         return mixed[0].astype(latents.dtype), tuple(mixed[1:])
 
-    def _refuse(self, latents: jax.Array, history: History, output: jax.Array) -> None:
+    def _check_shapes(self, latents: jax.Array, history: History, output: jax.Array) -> None:
         if output.shape != latents.shape:
             raise BadInput(
                 f"the model's output is {list(output.shape)}, its latents are "
@@ -58,7 +56,7 @@ class Row(NamedTuple):
 
 
 # Without it, a program that takes a row could not be written down (see cache).
-export.register_namedtuple_serialization(Row, serialized_name="holdfast.xla.Row")
+export.register_namedtuple_serialization(TableRow, serialized_name="holdfast.xla.Row")
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,19 +78,19 @@ class Table:
         """How many arrays of the latents' shape the scheduler remembers."""
         return self.matrices.shape[1] - 1
 
-    def row(self, i: Any) -> Row:
-        """The numbers of call `i`, which may be traced. All of them are float32."""
+    def row(self, i: Any) -> TableRow:
+        """The coefficients of call `i`, which may be traced, in float32."""
         arrays = (self.timesteps, self.scale, self.matrices)
         if isinstance(i, jax.Array):
-            return Row(*(jnp.take(jnp.asarray(a, jnp.float32), i, axis=0) for a in arrays))
-        return Row(*(np.asarray(a[i], np.float32) for a in arrays))
+            return TableRow(*(jnp.take(jnp.asarray(a, jnp.float32), i, axis=0) for a in arrays))
+        return TableRow(*(np.asarray(a[i], np.float32) for a in arrays))
 
-    def start(self, latents: jax.Array) -> State:
+    def start(self, latents: jax.Array) -> SamplerState:
         """A state of its own, to be donated: the latents of the caller stay alive."""
         zeros = (jnp.zeros_like(latents, jnp.float32) for _ in range(self.history_size))
         return jnp.copy(latents), tuple(zeros)
 
-    def step(self, i: Any, latents: jax.Array, history: History, output: jax.Array) -> State:
+    def step(self, i: Any, latents: jax.Array, history: History, output: jax.Array) -> SamplerState:
         """From the model's output in call `i` to the latents and the history of the next."""
         return self.row(i).step(latents, history, output)
 

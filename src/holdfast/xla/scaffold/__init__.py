@@ -1,4 +1,11 @@
-"""A new port as a folder for ComfyUI: what `holdfast port new` writes."""
+"""A new port as a folder for ComfyUI: what `holdfast port new` writes.
+
+classes         find the class that a port is of
+names           names of the folder, node classes and category
+rendering       fill in the templates
+templates       the files of a pack
+writing         write them, whole or not at all
+"""
 
 from __future__ import annotations
 

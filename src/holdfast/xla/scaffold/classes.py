@@ -1,9 +1,6 @@
-"""Which class of which library a port is of.
+"""Find the class that a port is of, by `ClassName`, `library:ClassName` or the name of the port.
 
-Covers: `ClassName` and `library:ClassName`, close names for one that is not there, a guess from the
-name of the port, what a class draws when nothing else is said.
-Leaves to others: making a model of it (`tiny`).
-Promise: a class is looked for by its name; no model is made.
+Suggests close names for one that does not exist. No model is made.
 """
 
 from __future__ import annotations
@@ -16,17 +13,17 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from holdfast.base.errors import BadInput, HoldfastError, MissingDependency, NotFound
-from holdfast.base.interrupts import undisturbed
+from holdfast.base.interrupts import run_uninterrupted
 
 LIBRARIES = ("diffusers", "transformers")
-USUAL = "diffusers:FluxTransformer2DModel"
+DEFAULT_CLASS = "diffusers:FluxTransformer2DModel"
 _GIVEN = re.compile(r"(?:([A-Za-z_]\w*(?:\.\w+)*):)?([A-Za-z_]\w*)")
 _ALIASES = {"sdxl": "diffusers:UNet2DConditionModel", "sd3": "diffusers:SD3Transformer2DModel"}
 
 
 @dataclass(frozen=True, slots=True)
-class Usual:
-    """What a model of a class draws when nobody says otherwise."""
+class ModelDefaults:
+    """Default generation settings of a model class."""
 
     model_id: str
     height: int = 1024
@@ -38,9 +35,9 @@ class Usual:
 
 
 _KNOWN = {
-    "FluxTransformer2DModel": Usual("black-forest-labs/FLUX.1-dev", steps=28, guidance=3.5),
-    "UNet2DConditionModel": Usual("stabilityai/stable-diffusion-xl-base-1.0", guidance=5.0),
-    "WanTransformer3DModel": Usual(
+    "FluxTransformer2DModel": ModelDefaults("black-forest-labs/FLUX.1-dev", steps=28, guidance=3.5),
+    "UNet2DConditionModel": ModelDefaults("stabilityai/stable-diffusion-xl-base-1.0", guidance=5.0),
+    "WanTransformer3DModel": ModelDefaults(
         "Wan-AI/Wan2.1-T2V-14B-Diffusers", 480, 832, guidance=5.0, num_frames=81
     ),
 }
@@ -56,7 +53,7 @@ def resolve(name: str) -> str:
         raise BadInput(
             f"cannot read the class {name!r}",
             expected="ClassName or library:ClassName",
-            hint=USUAL,
+            hint=DEFAULT_CLASS,
         )
     library, cls = given.groups()
     libraries = LIBRARIES if library is None else (library,)
@@ -66,7 +63,7 @@ def resolve(name: str) -> str:
     raise NotFound(
         f"{' and '.join(libraries)} {'have' if len(libraries) > 1 else 'has'} no class {cls}",
         expected="the name of a class, as its library spells it",
-        hint=", ".join(_close(cls, libraries)) or USUAL,
+        hint=", ".join(_close(cls, libraries)) or DEFAULT_CLASS,
     )
 
 
@@ -89,14 +86,14 @@ def draws_videos(name: str) -> bool:
     return "3D" in name and "Image" not in name
 
 
-def usual(name: str, model: str) -> Usual:
-    """What to draw with a class at first."""
+def defaults_for(name: str, model: str) -> ModelDefaults:
+    """The default settings for a class."""
     known = _KNOWN.get(name.partition(":")[2])
     if known is not None:
         return known
     if draws_videos(name):
-        return Usual(f"path/to/{model}", 480, 832, num_frames=81)
-    return Usual(f"path/to/{model}")
+        return ModelDefaults(f"path/to/{model}", 480, 832, num_frames=81)
+    return ModelDefaults(f"path/to/{model}")
 
 
 def _stem(cls: str) -> str:
@@ -118,7 +115,7 @@ def _close(cls: str, libraries: tuple[str, ...]) -> list[str]:
 
 def _module(library: str) -> ModuleType:
     try:
-        return undisturbed(lambda: importlib.import_module(library))
+        return run_uninterrupted(lambda: importlib.import_module(library))
     except HoldfastError:
         raise
     except ImportError as exc:

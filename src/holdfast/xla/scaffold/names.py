@@ -1,7 +1,6 @@
-"""What the parts of a new port are called.
+"""Names of the parts of a new port: folder, node classes and category.
 
-Covers: which names will do; folder, node classes and category made of one.
-Promise: importing this needs the standard library alone.
+Importing this needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def name_parts(name: str) -> Names:
         raise BadInput(
             f"cannot name a port {_short(name)!r}",
             expected=f"a letter, then letters, digits, - and _; at most {LONGEST} of them",
-            hint=_mended(model),
+            hint=_suggest_name(model),
         )
     words = (word for word in re.split("[-_]+", model) if word)
     return Names(model, "".join(word[0].upper() + word[1:] for word in words))
@@ -57,7 +56,7 @@ def _short(name: str) -> str:
     return name if len(name) <= LONGEST else f"{name[:LONGEST]}…"
 
 
-def _mended(model: str) -> str:
+def _suggest_name(model: str) -> str:
     """The nearest name that would do, such as Wan2-1 for "Wan2.1"."""
     fixed = re.sub("[^A-Za-z0-9_]+", "-", model).strip("-_")[:LONGEST].strip("-_")
     if not fixed:

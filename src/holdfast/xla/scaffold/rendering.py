@@ -1,9 +1,8 @@
-"""The files of a pack, made from the templates beside this file.
+"""The files of a pack, made from the templates beside this file. Nothing is written.
 
-A template is the file itself with words such as `$$model` to fill in. A line that ends with
-`#video` or `#picture` is for one kind of model alone; `#known` is for classes that Holdfast has a
-port of, `#new` for all others.
-Promise: nothing is written; a word that is not known is an error, not an empty place.
+A template is the file itself with placeholders such as `$$model`. A line that ends with `#video` or
+`#picture` is for one kind of model alone; `#known` is for classes that Holdfast has a port of,
+`#new` for all others. An unknown placeholder is an error.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import importlib.resources
 import re
 
 from holdfast.xla.port import PORTS
-from holdfast.xla.scaffold.classes import draws_videos, usual
+from holdfast.xla.scaffold.classes import defaults_for, draws_videos
 from holdfast.xla.scaffold.names import Names
 
 FILES = (
@@ -26,10 +25,10 @@ def render(names: Names, cls: str) -> dict[str, str]:
     """The text of every file of the pack, by its name."""
     base = port_of(cls, names.model)
     kinds = {"video" if draws_videos(cls) else "picture", "known" if base else "new"}
-    words = _words(names, cls) | {"base": base or ""}
+    words = _placeholders(names, cls) | {"base": base or ""}
     folder = importlib.resources.files("holdfast.xla.scaffold") / "templates"
     texts = {file: (folder / f"{file}.template").read_text(encoding="utf-8") for file in FILES}
-    return {file: _filled(_only(kinds, text), words) for file, text in texts.items()}
+    return {file: _fill(_select_lines(kinds, text), words) for file, text in texts.items()}
 
 
 def port_of(cls: str, model: str) -> str | None:
@@ -39,7 +38,7 @@ def port_of(cls: str, model: str) -> str | None:
     return next((name for name in fits if word.startswith(name)), fits[0] if fits else None)
 
 
-def _filled(text: str, words: dict[str, str]) -> str:
+def _fill(text: str, words: dict[str, str]) -> str:
     """Longer words first: `$$model_id` is not the model and "_id"."""
     for word in sorted(words, key=len, reverse=True):
         text = text.replace(f"$${word}", words[word])
@@ -48,7 +47,7 @@ def _filled(text: str, words: dict[str, str]) -> str:
     return text
 
 
-def _only(kinds: set[str], text: str) -> str:
+def _select_lines(kinds: set[str], text: str) -> str:
     lines = []
     for line in text.splitlines():
         marked = _KIND.search(line)
@@ -59,8 +58,8 @@ def _only(kinds: set[str], text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _words(names: Names, cls: str) -> dict[str, str]:
-    first = usual(cls, names.model)
+def _placeholders(names: Names, cls: str) -> dict[str, str]:
+    first = defaults_for(cls, names.model)
     return {
         "model": names.model,
         "Name": names.prefix,

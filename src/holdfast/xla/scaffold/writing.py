@@ -1,9 +1,7 @@
 """Write a new port into a folder, whole or not at all.
 
-Covers: where it goes, what is there already, the folder's own swap.
-Leaves to others: names (`names`), the class (`classes`), the text of the files (`rendering`).
-Promise: an error or Ctrl-C leaves no half of a pack; no file that is not the scaffold's is touched,
-and without `force` none at all.
+An error or Ctrl-C leaves no half of a pack. Files that are not the scaffold's are never touched,
+and without `force` no existing file is.
 """
 
 from __future__ import annotations
@@ -14,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.base.errors import BadInput
-from holdfast.base.files import expanded, resolved
+from holdfast.base.files import expand_path, resolve_path
 from holdfast.base.threads import Team
-from holdfast.xla.scaffold.classes import USUAL, guess, resolve
+from holdfast.xla.scaffold.classes import DEFAULT_CLASS, guess, resolve
 from holdfast.xla.scaffold.names import name_parts
 from holdfast.xla.scaffold.rendering import render
 
@@ -44,23 +42,23 @@ def new(name: str, cls: str | None = None, out: Path | None = None, force: bool 
     Raises BadInput, NotFound for a class that is not there, MissingDependency.
     """
     names = name_parts(name)
-    target = _place(Path.cwd() if out is None else expanded(out), names.folder, force)
+    target = _resolve_target(Path.cwd() if out is None else expand_path(out), names.folder, force)
     if cls is not None:
         found, chosen = resolve(cls), "given"
     else:
-        found, chosen = (fits, "guessed") if (fits := guess(name)) else (USUAL, "none fits")
+        found, chosen = (fits, "guessed") if (fits := guess(name)) else (DEFAULT_CLASS, "none fits")
     files = render(names, found)
     _write(target, files)
     return Pack(target, tuple(files), found, chosen, names.nodes)
 
 
-def _place(out: Path, folder: str, force: bool) -> Path:
+def _resolve_target(out: Path, folder: str, force: bool) -> Path:
     if not out.is_dir():
         raise BadInput(
             f"cannot write into {str(out)!r}: there is no such folder",
             expected="a folder that exists, such as ComfyUI/custom_nodes",
         )
-    target = resolved(out) / folder
+    target = resolve_path(out) / folder
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise BadInput(
             f"cannot write {str(target)!r}: there is something of that name that is no folder",

@@ -1,15 +1,13 @@
-"""Making a tiny model, and what it is called with.
+"""Make a tiny model and its inputs.
 
-Covers: finding the class, random weights that hide nothing, inputs.
-Promise: the same seed gives the same weights and inputs, and torch's own generator is left alone.
+The same seed gives the same weights and inputs; torch's global generator is left as it was.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,18 +15,14 @@ from typing import Any
 import torch
 
 from holdfast.base.errors import BadInput, MissingDependency, NotFound
-from holdfast.xla.tiny.spec import Draws, Full, Random, Tiny, Values, Whole
+from holdfast.xla.tiny.spec import Full, Generator, Integers, Normal, Tiny, Values, tiny_models
 
-_FILES = (
-    *("audio", "autoencoders", "encoders", "images_from_hunyuan", "images_to_hidream", "unets"),
-    *("videos_from_kandinsky6", "videos_to_kandinsky5"),
-)
-_SPREAD = 0.05  # of what is added to weights that are all alike
+_SPREAD = 0.05  # standard deviation of what is added to constant weights
 
 
 @dataclass(frozen=True)
 class Made:
-    """A module with random weights, in float32, ready to be evaluated."""
+    """A float32 module with random weights, in eval mode."""
 
     name: str
     module: Any
@@ -36,12 +30,12 @@ class Made:
     seed: int
 
     def inputs(self) -> dict[str, Any]:
-        """New tensors each time, because some models write into what they are given.
+        """New tensors on each call, because some models write into their inputs.
 
-        Where it can be said, the answer is asked for as a tuple.
+        Sets `return_dict=False` where the method has that argument.
         """
-        with _seeded(self.seed):
-            made = {key: _tensors(value) for key, value in self.tiny.inputs.items()}
+        with _seed_torch(self.seed):
+            made = {key: _make_tensors(value) for key, value in self.tiny.inputs.items()}
         if "return_dict" in inspect.signature(self._method).parameters:
             made["return_dict"] = False
         return made
@@ -54,17 +48,8 @@ class Made:
         return getattr(self.module, self.tiny.method)
 
 
-@functools.cache
-def tiny_models() -> Mapping[str, Tiny]:
-    """All of them, by `library:ClassName`."""
-    found: dict[str, Tiny] = {}
-    for name in _FILES:
-        found |= importlib.import_module(f"holdfast.xla.tiny.{name}").TINY
-    return found
-
-
 def make(name: str, seed: int = 0) -> Made:
-    """A tiny model of a class. Raises NotFound for a class that has no entry here."""
+    """Make the tiny model of a class. Raises NotFound for a class without an entry."""
     tiny = tiny_models().get(name)
     if tiny is None:
         raise NotFound(
@@ -73,7 +58,7 @@ def make(name: str, seed: int = 0) -> Made:
             hint="an entry in holdfast/xla/tiny: its configuration and what to call it with",
         )
     cls = class_of(name)
-    with _seeded(seed), _unset_is_nan():
+    with _seed_torch(seed), _fill_unset_with_nan():
         config = getattr(cls, "config_class", None)
         module = cls(**tiny.config) if config is None else cls(config(**tiny.config))
         _fill(module)
@@ -81,7 +66,7 @@ def make(name: str, seed: int = 0) -> Made:
 
 
 def class_of(name: str) -> Any:
-    """The class behind `library:ClassName`. Raises BadInput, NotFound, MissingDependency."""
+    """Import `library:ClassName`. Raises BadInput, NotFound, MissingDependency."""
     library, _, cls = name.partition(":")
     if not library or not cls:
         raise BadInput(
@@ -104,7 +89,7 @@ def class_of(name: str) -> Any:
 
 
 def _fill(module: Any) -> None:
-    """Leave no weight unset, and none all zeros or ones: they would hide what is before them."""
+    """Leave no weight unset or constant: zeros or ones would hide errors in earlier layers."""
     for weight in module.parameters():
         if not weight.is_floating_point() or not weight.numel():
             continue
@@ -115,35 +100,35 @@ def _fill(module: Any) -> None:
             data.add_(torch.randn(data.shape), alpha=_SPREAD)
 
 
-def _tensors(value: Any) -> Any:
+def _make_tensors(value: Any) -> Any:
     match value:
-        case Random(shape):
+        case Normal(shape):
             return torch.randn(shape)
-        case Whole(shape, below):
+        case Integers(shape, below):
             return torch.randint(below, shape)
         case Full(shape, constant):
             return torch.full(shape, constant)
-        case Values(numbers):
-            return torch.tensor(numbers)
-        case Draws(seed):
+        case Values(values):
+            return torch.tensor(values)
+        case Generator(seed):
             return torch.Generator().manual_seed(seed)
         case dict():
-            return {key: _tensors(one) for key, one in value.items()}
+            return {key: _make_tensors(one) for key, one in value.items()}
         case list() | tuple():
-            return type(value)(_tensors(one) for one in value)
+            return type(value)(_make_tensors(one) for one in value)
     return value
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def _seed_torch(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
 @contextmanager
-def _unset_is_nan() -> Iterator[None]:
-    """Some classes leave weights as `torch.empty` made them; torch can show which."""
+def _fill_unset_with_nan() -> Iterator[None]:
+    """Make `torch.empty` fill with NaN: some classes leave weights uninitialized."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:

@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 from holdfast.base.errors import Unsupported
-from holdfast.memory import compiled, svm
+from holdfast.memory import svm
+from holdfast.memory.core import native_build
 
 SOURCE = Path(__file__).with_name("library.c")
 HEADER = Path(svm.__file__).with_name("retryix.h")
@@ -60,7 +61,7 @@ VARIANTS: dict[str, list[str]] = {
 def no_compiler() -> str | None:
     """Why no library can be compiled here; None where it can."""
     try:
-        compiled.compiler()
+        native_build.compiler()
     except Unsupported as exc:
         return exc.what
     return None
@@ -68,7 +69,7 @@ def no_compiler() -> str | None:
 
 def build(path: Path, definitions: list[str]) -> Path:
     """The library, compiled into that file."""
-    command = [compiled.compiler(), "-shared", "-fPIC", "-Wall", "-Wno-unused-function"]
+    command = [native_build.compiler(), "-shared", "-fPIC", "-Wall", "-Wno-unused-function"]
     command += [f"-D{definition}" for definition in definitions]
     command += [f"-I{HEADER.parent}", "-o", str(path), str(SOURCE)]
     done = subprocess.run(command, capture_output=True, text=True)

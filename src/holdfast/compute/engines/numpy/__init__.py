@@ -1,10 +1,23 @@
-"""The NumPy engine: every op of the table on the CPU, with no compiler and no driver.
+"""The NumPy engine: every op of the table on the CPU; needs no compiler and no driver.
 
-Covers: arrays from Holdfast's pool, and the kernels in the files beside this one.
-Promise: the data of every result of 16 KB or more lies in the pool of the CPU where the compiled
-core is there; NumPy's own arrays elsewhere in the program are left alone.
+With the compiled memory core, results of 16 KB or more lie in the CPU's pool. NumPy's arrays
+elsewhere in the program are not affected.
+
+    kernels       registry of the kernels (the `@kernel` decorator), working dtypes
+    threads       number of threads, threads that share a kernel's work, BLAS's threads
+    c_kernels     compiles and loads the C loops of `native/`
+    scipy         imports SciPy's modules on first use
+    random        ops that draw random numbers
+    elementwise   arithmetic, comparisons, activations, special functions, quantization
+    reduce        sums, norms, softmax, running sums, sorting, counting
+    index         indexing, gather and scatter, embeddings
+    layout        factories, views, copies, cat and stack, padding, patches
+    matrix        matrix products, linear algebra, FFT, distances
+    layers        convolution, attention, pooling, normalization, losses, recurrent layers
+    native        C sources of the loops
 """
 
+# ruff: noqa: F401 (importing a module registers what is in it)
 from __future__ import annotations
 
 import contextlib
@@ -18,59 +31,66 @@ from typing import Any
 import numpy
 
 from holdfast.base.errors import HoldfastError
-from holdfast.compute.engines.numpy import (  # noqa: F401
+from holdfast.compute.engines.numpy import random
+from holdfast.compute.engines.numpy.elementwise import (
     activation,
-    assemble,
-    attention,
-    batchnorm,
     comparison,
     complex_numbers,
-    convolution,
-    copies,
-    counting,
-    ctc,
-    cumulate,
-    distance,
-    dropout,
-    embedding,
-    factor,
-    factory,
-    fft,
     gates,
-    indexing,
-    linalg,
-    loss,
-    loss_classes,
-    matrix,
-    max_pooling,
-    norm,
-    normalize,
-    padding,
-    patches,
     pointwise,
     polynomials,
-    pooling,
     quantize,
-    random,
-    recurrent,
-    reduce,
-    resample,
-    sampling,
-    scattering,
-    softmax,
-    sorting,
     special,
-    spectral,
+)
+from holdfast.compute.engines.numpy.index import embedding, indexing, scatter
+from holdfast.compute.engines.numpy.kernels import KERNELS
+from holdfast.compute.engines.numpy.layers import (
+    attention,
+    batchnorm,
+    convolution,
+    ctc,
+    dropout,
+    grid_sample,
+    loss,
+    loss_classes,
+    max_pooling,
+    normalize,
+    pooling,
+    recurrent,
+    resample,
+)
+from holdfast.compute.engines.numpy.layout import (
+    assemble,
+    factory,
+    padding,
+    patches,
+    view_copies,
     views,
 )
-from holdfast.compute.engines.numpy.kernels import KERNELS
-from holdfast.memory import numpy_handler, stacks
-from holdfast.memory.manager import memory_manager
-from holdfast.memory.memory_pool import debugged, watched
+from holdfast.compute.engines.numpy.matrix import (
+    distance,
+    factor,
+    fft,
+    linalg,
+    products,
+    spectral,
+)
+from holdfast.compute.engines.numpy.reduce import (
+    counting,
+    cumulate,
+    norm,
+    reduce,
+    softmax,
+    sorting,
+)
+from holdfast.memory.core import stacks
+from holdfast.memory.hooks import numpy_handler
+from holdfast.memory.pools.manager import memory_manager
+from holdfast.memory.pools.memory_pool import is_debugged, is_watched
 
-stacks.leave_out(Path(__file__).parents[2])  # whoever asked for a result has made it
+stacks.leave_out(Path(__file__).parents[2])  # an allocation's stack ends at the caller of compute
 _ndarray = numpy.ndarray
-_POOLED = 16384  # bytes from which NumPy's handler takes arrays from the pool
+_POOLED = 16384  # bytes; NumPy's handler takes arrays of this size or more from the pool
 
 
 class NumpyEngine:
@@ -96,7 +116,7 @@ class NumpyEngine:
             return array
         if array.dtype.kind == "c" and dtype.kind != "c" and dtype.kind != "b":
             array = array.real
-        # A repeated dimension would come out as the innermost one, and set the order of results.
+        # With "K", a broadcast dimension (stride 0) would become the innermost one.
         order = "C" if 0 in array.strides else "K"
         return self.call(array.astype, (dtype, order), {})
 
@@ -105,24 +125,24 @@ class NumpyEngine:
 
     def call(self, kernel: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         try:
-            out = _surroundings.context.run(kernel, *args, **kwargs)
+            out = _local.context.run(kernel, *args, **kwargs)
         except RuntimeError as exc:
             if not str(exc).startswith("cannot enter context"):
                 raise
-            out = kernel(*args, **kwargs)  # a signal handler computes while a kernel runs
+            out = kernel(*args, **kwargs)  # a signal handler that runs inside a kernel
         except MemoryError:
             _make_room()
-            out = _surroundings.context.run(kernel, *args, **kwargs)
+            out = _local.context.run(kernel, *args, **kwargs)
         if type(out) is not _ndarray:
             out = _as_arrays(out)
-        return _seen(out) if watched() else out
+        return _move_to_blocks(out) if is_watched() else out
 
     def quick(self, kernel: Callable[..., Any], *args: Any) -> Any:
         """`call` for a kernel that returns one array; the result may be a NumPy scalar."""
-        if watched():
+        if is_watched():
             return self.call(kernel, args, {})
         try:
-            return _surroundings.context.run(kernel, *args)
+            return _local.context.run(kernel, *args)
         except RuntimeError as exc:
             if not str(exc).startswith("cannot enter context"):
                 raise
@@ -130,15 +150,16 @@ class NumpyEngine:
 
 
 def _make_room() -> None:
-    """Give back what nobody uses: Python's garbage, and what the pool keeps for later."""
+    """Free unreachable objects and the pool's cache."""
     gc.collect()
     memory_manager.pool("cpu").empty_cache()
 
 
-class _Surroundings(threading.local):
-    """What kernels run in: arrays come from the pool, and infinities are no reason to warn.
+class _KernelContext(threading.local):
+    """The context kernels run in: arrays come from the pool, floating-point errors do not warn.
 
-    Both are context variables of NumPy; entering a context costs a tenth of setting them.
+    Both settings are NumPy's context variables. Entering a context that has them costs a tenth of
+    setting them for each call.
     """
 
     def __init__(self) -> None:
@@ -153,19 +174,19 @@ def _prepare() -> None:
         numpy_handler.set_handler(numpy_handler.handler_of(memory_manager.pool("cpu")))
 
 
-_surroundings = _Surroundings()
+_local = _KernelContext()
 
 
-def _seen(out: Any) -> Any:
-    """Results while memory is watched: small ones, which malloc serves, get blocks of their own.
+def _move_to_blocks(out: Any) -> Any:
+    """Copy results into pool blocks of their own, so that recordings see small ones too.
 
-    While it is debugged all do: the leak finder knows blocks, and not what NumPy asks the core for.
+    Under the memory debugger large results are copied as well: its leak finder knows blocks only.
     """
     if isinstance(out, tuple | list):
-        return type(out)(_seen(one) for one in out)
+        return type(out)(_move_to_blocks(one) for one in out)
     if type(out) is not _ndarray or out.base is not None or not out.nbytes:
         return out
-    if out.nbytes >= _POOLED and not debugged():
+    if out.nbytes >= _POOLED and not is_debugged():
         return out
     block = memory_manager.pool("cpu").allocate(out.nbytes)
     made = block.array("uint8").view(out.dtype).reshape(out.shape)

@@ -1,8 +1,7 @@
-"""Where the NumPy engine's kernels are put together.
+"""The registry of the NumPy engine's kernels, and casts to the dtypes they compute in.
 
-Covers: the engine's kernels by op, and the formats that are computed in.
-Promise: a kernel gets arrays (never NumPy scalars) and may return NumPy scalars; the engine makes
-arrays of them.
+A kernel gets arrays, never NumPy scalars. It may return NumPy scalars: the engine makes arrays
+of them.
 """
 
 from __future__ import annotations
@@ -11,29 +10,26 @@ from typing import Any
 
 import numpy
 
-from holdfast.compute import dtype as formats
-from holdfast.compute.engines.registering import Kernels
+from holdfast.compute import dtype as dtypes
+from holdfast.compute.engines.kernel_registry import Kernels
 
 KERNELS = Kernels("NumPy")
 kernel, register = KERNELS.kernel, KERNELS.register
 
 
-# ---- formats
-
-
-def widened(array: Any) -> Any:
-    """In the format that is computed in: float32 for the narrow floats."""
-    return array.astype(formats.FLOAT32) if array.dtype in formats.NARROW else array
+def widen(array: Any) -> Any:
+    """Cast floats narrower than float32 to float32; others are returned as they are."""
+    return array.astype(dtypes.FLOAT32) if array.dtype in dtypes.NARROW else array
 
 
 def cast(array: Any, kind: Any) -> Any:
-    """In another format, a number as an array too; complex numbers give their real parts."""
+    """Cast to dtype `kind`; always an array. Complex to real keeps the real part."""
     array = numpy.asarray(array)
     if array.dtype.kind == "c" and kind.kind not in "cb":
         array = array.real
     return array.astype(kind, copy=False)
 
 
-def floating(array: Any) -> Any:
-    """As floating-point numbers that are computed in: whole numbers become float32."""
-    return array.astype(formats.working(formats.with_fractions(array.dtype)), copy=False)
+def to_floating(array: Any) -> Any:
+    """Cast integers, booleans and floats narrower than float32 to float32; others stay."""
+    return array.astype(dtypes.working(dtypes.with_fractions(array.dtype)), copy=False)

@@ -1,7 +1,7 @@
 """Kernels that draw random numbers.
 
-Promise: a kernel draws as many bits, in the same order, as torch does on a CPU. Numbers go into an
-array in the order of its memory: one that lies transposed is filled along its columns.
+They draw as many bits, in the same order, as torch does on a CPU. An array is filled in memory
+order: a transposed one along its columns.
 """
 
 from __future__ import annotations
@@ -10,52 +10,60 @@ from typing import Any
 
 import numpy
 
-from holdfast.compute import dtype as formats
-from holdfast.compute.engines.numpy.kernels import kernel, widened
-from holdfast.compute.ops import shapes
+from holdfast.compute import dtype as dtypes
+from holdfast.compute.engines.numpy.kernels import kernel, widen
+from holdfast.compute.ops.layout import shapes
 from holdfast.compute.random import BLOCK, Generator, current
 
-_F32 = formats.FLOAT32
-_WIDE = 1 << 28  # from this range on a whole number is made of 64 bits
+_F32 = dtypes.FLOAT32
+_WIDE = 1 << 28  # ranges of this size or more are drawn from 64 bits
 
 
-def _placed(like: Any, numbers: Any) -> Any:
-    """A fresh array in the shape, format and memory order of `like`."""
+def _fill_like(like: Any, values: Any) -> Any:
+    """A new array in the shape, dtype and memory order of `like`, filled with `values`."""
     made = numpy.empty_like(like, subok=False)
     flat = made.ravel(order="K")
-    flat[...] = numbers
+    flat[...] = values
     return made
 
 
-def _parts(like: Any) -> Any:
-    """Complex numbers as pairs of real ones, which are drawn one by one."""
-    return numpy.empty((*like.shape, 2), formats.real_of(like.dtype))
+def _empty(size: Any, dtype: Any, default: Any = _F32) -> Any:
+    return numpy.empty(shapes.sizes(size), dtypes.dtype_or(dtype, default))
+
+
+def _empty_like(like: Any, dtype: Any) -> Any:
+    return numpy.empty_like(like, dtypes.dtype_or(dtype, like.dtype))
+
+
+def _empty_pairs(like: Any) -> Any:
+    """An array for the real and imaginary parts of `like`, which are drawn one by one."""
+    return numpy.empty((*like.shape, 2), dtypes.real_of(like.dtype))
 
 
 # ---- uniform
 
 
-def _uniform(like: Any, low: float, high: float) -> Any:
+def _draw_uniform(like: Any, low: float, high: float) -> Any:
     if high < low:
         raise ValueError(f"no numbers lie between {low} and {high}")
-    if formats.is_complex(like.dtype):
-        return _uniform(_parts(like), low, high).view(like.dtype)[..., 0]
-    if not formats.is_floating(like.dtype):
-        raise TypeError(f"{like.dtype} holds no uniform numbers")
-    generator, wide = current(), like.dtype == formats.FLOAT64
+    if dtypes.is_complex(like.dtype):
+        return _draw_uniform(_empty_pairs(like), low, high).view(like.dtype)[..., 0]
+    if not dtypes.is_floating(like.dtype):
+        raise TypeError(f"uniform samples need a floating-point or complex dtype, not {like.dtype}")
+    generator, wide = current(), like.dtype == dtypes.FLOAT64
     drawn = generator.uniform64(like.size) if wide else generator.uniform32(like.size)
     if (low, high) != (0, 1):
-        drawn = _scaled(drawn, low, high)
+        drawn = _scale_to_range(drawn, low, high)
     if wide or (like.dtype == _F32 and (low, high) == (0, 1)):
-        return _placed(like, drawn)
+        return _fill_like(like, drawn)
     rounded = drawn.astype(like.dtype)
     top = like.dtype.type(high)
-    rounded[rounded == top] = like.dtype.type(low)  # the upper end itself is never an answer
-    return _placed(like, rounded)
+    rounded[rounded == top] = like.dtype.type(low)  # the upper end is excluded
+    return _fill_like(like, rounded)
 
 
-def _scaled(drawn: Any, low: float, high: float) -> Any:
-    """Multiplied and added with one rounding: in more bits than the numbers have."""
+def _scale_to_range(drawn: Any, low: float, high: float) -> Any:
+    """drawn * (high - low) + low, computed in a wider dtype and rounded once."""
     kind = drawn.dtype.type
     more = numpy.float64 if kind is numpy.float32 else numpy.longdouble
     span = more(kind(high) - kind(low))
@@ -64,40 +72,40 @@ def _scaled(drawn: Any, low: float, high: float) -> Any:
 
 @kernel("uniform")
 def uniform(self: Any, *limits: float, **named: float) -> Any:
-    low, high = _limits(limits, named, {"from": 0.0, "to": 1.0})
-    return _uniform(self, low, high)
+    low, high = _read_limits(limits, named, {"from": 0.0, "to": 1.0})
+    return _draw_uniform(self, low, high)
 
 
-def _limits(given: Any, named: Any, defaults: dict[str, Any]) -> list[Any]:
-    """Arguments one of which is called `from`, which is no name in Python."""
+def _read_limits(given: Any, named: Any, defaults: dict[str, Any]) -> list[Any]:
+    """Read arguments one of which is called `from`, which Python does not allow as a name."""
     found = {**defaults, **dict(zip(defaults, given, strict=False)), **named}
     return [found[name] for name in defaults]
 
 
 @kernel("rand")
 def rand(size: Any, dtype: Any = None) -> Any:
-    return _uniform(numpy.empty(shapes.sizes(size), formats.asked(dtype, _F32)), 0, 1)
+    return _draw_uniform(_empty(size, dtype), 0, 1)
 
 
 @kernel("rand_like")
 def rand_like(self: Any, dtype: Any = None) -> Any:
-    return _uniform(numpy.empty_like(self, formats.asked(dtype, self.dtype)), 0, 1)
+    return _draw_uniform(_empty_like(self, dtype), 0, 1)
 
 
 # ---- normal
 
 
-def _normal(like: Any, mean: float, std: float) -> Any:
+def _draw_normal(like: Any, mean: float, std: float) -> Any:
     if std < 0:
         raise ValueError(f"a standard deviation is 0 or more, not {std}")
-    if formats.is_complex(like.dtype):
-        made = _normal(_parts(like), 0, std * 2**-0.5).view(like.dtype)[..., 0]
+    if dtypes.is_complex(like.dtype):
+        made = _draw_normal(_empty_pairs(like), 0, std * 2**-0.5).view(like.dtype)[..., 0]
         return made + like.dtype.type(mean)
-    if not formats.is_floating(like.dtype):
-        raise TypeError(f"{like.dtype} holds no normal numbers")
+    if not dtypes.is_floating(like.dtype):
+        raise TypeError(f"normal samples need a floating-point or complex dtype, not {like.dtype}")
     if like.size < BLOCK or not like.flags.c_contiguous:
-        return _placed(like, (current().normals(like.size) * std + mean).astype(like.dtype))
-    kind = formats.working(like.dtype)
+        return _fill_like(like, (current().normals(like.size) * std + mean).astype(like.dtype))
+    kind = dtypes.working(like.dtype)
     drawn = current().normal_blocks(like.size, kind, like.dtype == kind)
     drawn *= kind.type(std)
     drawn += kind.type(mean)
@@ -106,100 +114,100 @@ def _normal(like: Any, mean: float, std: float) -> Any:
 
 @kernel("normal_functional")
 def normal(self: Any, mean: float = 0.0, std: float = 1.0) -> Any:
-    return _normal(self, mean, std)
+    return _draw_normal(self, mean, std)
 
 
 @kernel("randn")
 def randn(size: Any, dtype: Any = None) -> Any:
-    return _normal(numpy.empty(shapes.sizes(size), formats.asked(dtype, _F32)), 0, 1)
+    return _draw_normal(_empty(size, dtype), 0, 1)
 
 
 @kernel("randn_like")
 def randn_like(self: Any, dtype: Any = None) -> Any:
-    return _normal(numpy.empty_like(self, formats.asked(dtype, self.dtype)), 0, 1)
+    return _draw_normal(_empty_like(self, dtype), 0, 1)
 
 
 @kernel("normal.float_float")
-def normal_numbers(mean: float, std: float, size: Any, dtype: Any = None) -> Any:
-    return _normal(numpy.empty(shapes.sizes(size), formats.asked(dtype, _F32)), mean, std)
+def normal_scalars(mean: float, std: float, size: Any, dtype: Any = None) -> Any:
+    return _draw_normal(_empty(size, dtype), mean, std)
 
 
 @kernel("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor")
 def normal_tensors(mean: Any, std: Any = 1.0) -> Any:
     given = [one for one in (mean, std) if hasattr(one, "shape")]
-    kind = formats.result_type(*given)
+    kind = dtypes.result_type(*given)
     if numpy.any(numpy.asarray(std) < 0):
-        raise ValueError("a standard deviation is 0 or more")
+        raise ValueError("standard deviations must be 0 or more")
     shape = numpy.broadcast_shapes(*(one.shape for one in given))
-    work = formats.working(kind)
-    drawn = _normal(numpy.empty(shape, kind), 0, 1).astype(work, copy=False)
-    scaled = (drawn * _in(std, work)).astype(kind).astype(work, copy=False)
-    return (scaled + _in(mean, work)).astype(kind, copy=False)
+    work = dtypes.working(kind)
+    drawn = _draw_normal(numpy.empty(shape, kind), 0, 1).astype(work, copy=False)
+    scaled = (drawn * _to_dtype(std, work)).astype(kind).astype(work, copy=False)
+    return (scaled + _to_dtype(mean, work)).astype(kind, copy=False)
 
 
-def _in(value: Any, kind: Any) -> Any:
+def _to_dtype(value: Any, kind: Any) -> Any:
     return value.astype(kind, copy=False) if hasattr(value, "shape") else kind.type(value)
 
 
 @kernel("log_normal")
 def log_normal(self: Any, mean: float = 1.0, std: float = 2.0) -> Any:
     if std <= 0:
-        raise ValueError(f"a standard deviation is more than 0, not {std}")
-    return _placed(self, numpy.exp(current().normals(self.size) * std + mean).astype(self.dtype))
+        raise ValueError(f"a standard deviation must be more than 0, not {std}")
+    return _fill_like(self, numpy.exp(current().normals(self.size) * std + mean).astype(self.dtype))
 
 
-# ---- whole numbers
+# ---- integers
 
 
-def _whole(count: int, low: int, high: int) -> Any:
-    """From `low` up to, but without, `high`; as int64."""
+def _draw_integers(count: int, low: int, high: int) -> Any:
+    """Integers in [low, high), as int64."""
     span = high - low
     if span <= 0:
-        raise ValueError(f"no whole numbers lie from {low} up to {high}")
+        raise ValueError(f"there are no integers in [{low}, {high})")
     generator = current()
     if span >= _WIDE:
-        words = generator.bits64(count)
-        drawn = words if span == 1 << 64 else words % numpy.uint64(span)
+        bits = generator.bits64(count)
+        drawn = bits if span == 1 << 64 else bits % numpy.uint64(span)
     else:
         drawn = (generator.bits32(count) % numpy.uint32(span)).astype(numpy.uint64)
-    # Sums of 64 bits wrap around, which is what takes numbers below zero.
+    # The unsigned sum wraps around, which gives negative integers.
     return (drawn + numpy.uint64(low % (1 << 64))).view(numpy.int64)
 
 
-def _random(like: Any, low: int, high: int | None) -> Any:
+def _draw_into(like: Any, low: int, high: int | None) -> Any:
     if high is None:
-        high = _most(like.dtype) + 1
-    drawn = _whole(like.size, low, high)
-    return _placed(like, drawn.astype(like.dtype))
+        high = _largest_integer(like.dtype) + 1
+    drawn = _draw_integers(like.size, low, high)
+    return _fill_like(like, drawn.astype(like.dtype))
 
 
-def _most(kind: Any) -> int:
-    """The largest whole number up to which a format holds all of them."""
-    if kind == formats.BOOL:
+def _largest_integer(kind: Any) -> int:
+    """The largest integer up to which a dtype holds every integer."""
+    if kind == dtypes.BOOL:
         return 1
-    if formats.category(kind) == formats.INTEGER:
+    if dtypes.category(kind) == dtypes.INTEGER:
         return int(numpy.iinfo(kind).max)
     return 1 << {"float16": 11, "bfloat16": 8, "float32": 24}.get(kind.name, 53)
 
 
 @kernel("randint")
 def randint(high: int, size: Any, dtype: Any = "int64") -> Any:
-    return _random(numpy.empty(shapes.sizes(size), formats.asked(dtype, formats.INT64)), 0, high)
+    return _draw_into(_empty(size, dtype, dtypes.INT64), 0, high)
 
 
 @kernel("randint.low")
 def randint_low(low: int, high: int, size: Any, dtype: Any = "int64") -> Any:
-    return _random(numpy.empty(shapes.sizes(size), formats.asked(dtype, formats.INT64)), low, high)
+    return _draw_into(_empty(size, dtype, dtypes.INT64), low, high)
 
 
 @kernel("randint_like")
 def randint_like(self: Any, high: int, dtype: Any = None) -> Any:
-    return _random(numpy.empty_like(self, formats.asked(dtype, self.dtype)), 0, high)
+    return _draw_into(_empty_like(self, dtype), 0, high)
 
 
 @kernel("randint_like.low_dtype")
 def randint_like_low(self: Any, low: int, high: int, dtype: Any = None) -> Any:
-    return _random(numpy.empty_like(self, formats.asked(dtype, self.dtype)), low, high)
+    return _draw_into(_empty_like(self, dtype), low, high)
 
 
 @kernel("randint_like.Tensor")
@@ -209,48 +217,48 @@ def randint_like_tensor(self: Any, high: Any, dtype: Any = None) -> Any:
 
 @kernel("random")
 def random_all(self: Any) -> Any:
-    """All whole numbers, from 0 on, that the format of `self` holds."""
-    span, generator = _most(self.dtype) + 1, current()
+    """Integers from 0 to the largest that the dtype of `self` holds exactly."""
+    span, generator = _largest_integer(self.dtype) + 1, current()
     if self.dtype.itemsize == 8:
         drawn = generator.bits64(self.size) % numpy.uint64(span)
     else:
         drawn = generator.bits32(self.size) % numpy.uint64(span)
-    return _placed(self, drawn.astype(self.dtype))
+    return _fill_like(self, drawn.astype(self.dtype))
 
 
 @kernel("random.to")
 def random_to(self: Any, to: int) -> Any:
-    return _random(self, 0, to)
+    return _draw_into(self, 0, to)
 
 
 @kernel("random.from")
 def random_from(self: Any, *limits: Any, **named: Any) -> Any:
-    low, high = _limits(limits, named, {"from": 0, "to": None})
-    return _random(self, low, high)
+    low, high = _read_limits(limits, named, {"from": 0, "to": None})
+    return _draw_into(self, low, high)
 
 
 @kernel("randperm")
 def randperm(n: int, dtype: Any = "int64") -> Any:
-    """Each number changes places with one that comes later, or stays."""
+    """Swap each element with itself or a later one (Fisher-Yates)."""
     if n < 0:
-        raise ValueError(f"{n} numbers cannot be ordered")
+        raise ValueError(f"n must be 0 or more, not {n}")
     order = list(range(n))
-    places = numpy.arange(max(n - 1, 0))
-    others = (current().bits32(places.size) % (n - places) + places).tolist()
-    # Each exchange depends on those before it: there is nothing to vectorise.
-    for place, other in enumerate(others):
-        order[place], order[other] = order[other], order[place]
-    return numpy.array(order, formats.asked(dtype, formats.INT64))
+    indices = numpy.arange(max(n - 1, 0))
+    others = (current().bits32(indices.size) % (n - indices) + indices).tolist()
+    # Each swap depends on those before it, so this cannot be vectorised.
+    for index, other in enumerate(others):
+        order[index], order[other] = order[other], order[index]
+    return numpy.array(order, dtypes.dtype_or(dtype, dtypes.INT64))
 
 
-# ---- chances
+# ---- other distributions
 
 
 @kernel("bernoulli.p")
 def bernoulli_p(self: Any, p: float = 0.5) -> Any:
     if not 0 <= p <= 1:
-        raise ValueError(f"a chance lies between 0 and 1, not at {p}")
-    return _placed(self, (current().uniform64(self.size) < p).astype(self.dtype))
+        raise ValueError(f"a probability must be between 0 and 1, not {p}")
+    return _fill_like(self, (current().uniform64(self.size) < p).astype(self.dtype))
 
 
 @kernel("bernoulli")
@@ -260,17 +268,17 @@ def bernoulli(self: Any) -> Any:
 
 @kernel("bernoulli.Tensor")
 def bernoulli_tensor(self: Any, p: Any) -> Any:
-    chances = widened(p)
+    chances = widen(p)
     if chances.size and not (chances.min() >= 0 and chances.max() <= 1):
-        raise ValueError("chances lie between 0 and 1")
-    count, wide = self.size, p.dtype == formats.FLOAT64
+        raise ValueError("probabilities must be between 0 and 1")
+    count, wide = self.size, p.dtype == dtypes.FLOAT64
     drawn = current().uniform64(count) if wide else current().uniform32(count)
     hits = drawn.reshape(self.shape) < numpy.broadcast_to(chances, self.shape)
     return hits.astype(self.dtype)
 
 
-def exponentials(generator: Generator, count: int) -> Any:
-    """Exponential numbers of rate 1, as float64; never 0."""
+def draw_exponentials(generator: Generator, count: int) -> Any:
+    """Samples of the exponential distribution of rate 1, as float64; never 0."""
     made = -numpy.log1p(-generator.uniform64(count))
     return numpy.maximum(made, 2.0**-53, out=made)
 
@@ -278,35 +286,35 @@ def exponentials(generator: Generator, count: int) -> Any:
 @kernel("exponential")
 def exponential(self: Any, lambd: float = 1.0) -> Any:
     if not lambd > 0:
-        raise ValueError(f"a rate is more than 0, not {lambd}")
-    return _placed(self, (exponentials(current(), self.size) / lambd).astype(self.dtype))
+        raise ValueError(f"lambd must be more than 0, not {lambd}")
+    return _fill_like(self, (draw_exponentials(current(), self.size) / lambd).astype(self.dtype))
 
 
 @kernel("cauchy")
 def cauchy(self: Any, median: float = 0.0, sigma: float = 1.0) -> Any:
     if not sigma > 0:
-        raise ValueError(f"sigma is more than 0, not {sigma}")
+        raise ValueError(f"sigma must be more than 0, not {sigma}")
     angle = numpy.pi * (current().uniform64(self.size) - 0.5)
-    return _placed(self, (median + sigma * numpy.tan(angle)).astype(self.dtype))
+    return _fill_like(self, (median + sigma * numpy.tan(angle)).astype(self.dtype))
 
 
 @kernel("geometric")
 def geometric(self: Any, p: float) -> Any:
     if not 0 < p < 1:
-        raise ValueError(f"a chance lies between 0 and 1, not at {p}")
+        raise ValueError(f"a probability must be between 0 and 1, not {p}")
     drawn = current().uniform64(self.size)
     with numpy.errstate(divide="ignore"):
         made = numpy.ceil(numpy.log(drawn) / numpy.log1p(-p))
-    return _placed(self, made.astype(self.dtype))
+    return _fill_like(self, made.astype(self.dtype))
 
 
 @kernel("multinomial")
 def multinomial(self: Any, num_samples: int, replacement: bool = False) -> Any:
-    weights = widened(self)
+    weights = widen(self)
     _check_weights(weights, num_samples, replacement)
     if not replacement or num_samples == 1:
-        # Weights divided by exponential numbers: the largest quotients are a draw without repeats.
-        times = exponentials(current(), self.size).astype(weights.dtype).reshape(self.shape)
+        # The largest weight / exponential sample are a draw without replacement.
+        times = draw_exponentials(current(), self.size).astype(weights.dtype).reshape(self.shape)
         race = weights / times
         return numpy.argsort(-race, axis=-1, kind="stable")[..., :num_samples].astype(numpy.int64)
     chances = numpy.cumsum(weights, -1)
@@ -319,13 +327,13 @@ def multinomial(self: Any, num_samples: int, replacement: bool = False) -> Any:
 
 
 def _check_weights(weights: Any, count: int, replacement: bool) -> None:
-    if weights.ndim not in (1, 2) or not formats.is_floating(weights.dtype):
-        raise ValueError("weights are floating-point numbers in one or two dimensions")
+    if weights.ndim not in (1, 2) or not dtypes.is_floating(weights.dtype):
+        raise ValueError("weights must be floating-point, with one or two dimensions")
     if count <= 0 or (not replacement and count > weights.shape[-1]):
-        raise ValueError(f"{count} cannot be drawn from {weights.shape[-1]}")
+        raise ValueError(f"cannot draw {count} samples from {weights.shape[-1]}")
     if not weights.size:
         return
     if not numpy.isfinite(weights).all() or weights.min() < 0:
-        raise ValueError("weights are 0 or more, and finite")
+        raise ValueError("weights must be 0 or more, and finite")
     if not weights.sum(-1).all():
-        raise ValueError("some weights are more than 0")
+        raise ValueError("the weights of a row must not all be 0")

@@ -1,4 +1,4 @@
-"""SciPy, for the kernels that need it: imported by the first that is called."""
+"""SciPy, imported on first use by the kernels that need it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.base.errors import MissingDependency
 
 
 @functools.cache
-def part(name: str) -> Any:
+def submodule(name: str) -> Any:
     """The module `scipy.<name>`. Raises MissingDependency."""
     try:
         return importlib.import_module(f"scipy.{name}")

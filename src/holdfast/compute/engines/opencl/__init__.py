@@ -1,48 +1,41 @@
 """The OpenCL engine: GPUs of any vendor, and CPUs through PoCL, without CUDA.
 
-Covers: the engine, its arrays and its kernels, a file for each family.
-Leaves to others: ops and their shapes (`ops`), devices and memory pools (holdfast.memory).
-Promise: importing this starts no device.
+Importing it registers all kernels and starts no device.
+
+    engine          `OpenCLEngine`: arrays, transfers, calls of kernels, fallback to the host
+    runtime         memory, programs, launches, kernel parameters
+    elementwise     pointwise ops: C expressions, and the kernels generated from them
+    layout          creating, viewing, copying and joining arrays
+    index           gather, scatter, masks, embeddings
+    reduce          reductions, scans, softmax, sorting
+    matrix          matrix products, int8, tuning of their parameters
+    conv            convolution, pooling, resampling
+    layers          attention, normalization, losses
+    random          random numbers, from the host or the device
+    kernels         OpenCL C sources (.cl)
 """
 
+# ruff: noqa: F401 (importing a module registers what is in it)
 from __future__ import annotations
 
-from holdfast.compute.engines.opencl import (  # noqa: F401
+from holdfast.compute.engines.opencl import random
+from holdfast.compute.engines.opencl.conv import convolution, pooling, resample
+from holdfast.compute.engines.opencl.elementwise import (
     activation,
     arithmetic,
-    assemble,
-    attention,
-    batchnorm,
     comparison,
     complex_numbers,
-    convolution,
-    copies,
-    cumulate,
-    distance,
-    embedding,
     expressions,
-    factory,
-    indexing,
-    loss,
-    matrix,
-    moments,
-    norm,
-    normalize,
-    padding,
     pointwise,
-    pooling,
-    quantize,
-    random,
-    reduce,
-    resample,
-    scattering,
-    softmax,
-    sorting,
     special,
-    views,
 )
-from holdfast.compute.engines.opencl.array import Array
 from holdfast.compute.engines.opencl.engine import OpenCLEngine, engine_at
+from holdfast.compute.engines.opencl.index import embedding, indexing, scatter
+from holdfast.compute.engines.opencl.layers import attention, batchnorm, loss, normalize
+from holdfast.compute.engines.opencl.layout import assemble, factory, padding, view_copies, views
+from holdfast.compute.engines.opencl.matrix import distance, products, quantize
+from holdfast.compute.engines.opencl.reduce import cumulate, moments, norm, reduce, softmax, sorting
+from holdfast.compute.engines.opencl.runtime.array import Array
 
 __all__ = ["Array", "OpenCLEngine", "engine"]
 

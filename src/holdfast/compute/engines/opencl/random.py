@@ -1,66 +1,64 @@
-"""Kernels that draw random numbers.
+"""Random number kernels.
 
-Covers: torch's numbers for torch's seeds, which the host draws and sends; numbers of the device's
-own where HOLDFAST_OPENCL_RANDOM=device asks for them.
-Leaves to others: the generator and its state (holdfast.compute.random), the kernel (random.cl).
-Promise: with the host's numbers a seed gives the same picture on every engine. The device's are
-others, the same ones for a seed on every device; few numbers, and distributions the device does not
-make, come from the host even then.
+By default the host draws torch's numbers for torch's seeds and uploads them, so that a seed gives
+the same image on every engine. With HOLDFAST_OPENCL_RANDOM=device, large uniform, normal and
+Bernoulli arrays are drawn on the device: other numbers, equal on all devices for a seed.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+import math
+from typing import Any
 
 import numpy
 
 from holdfast.base.config import Config
 from holdfast.base.errors import BadInput
-from holdfast.compute import dtype as formats
+from holdfast.compute import dtype as dtypes
 from holdfast.compute.engine import ENGINES, each
 from holdfast.compute.engines.numpy import random as host
 from holdfast.compute.engines.numpy.kernels import KERNELS as HOST
-from holdfast.compute.engines.opencl.array import Array, c_strides
-from holdfast.compute.engines.opencl.kernels import kernel, register, storage
-from holdfast.compute.engines.opencl.pointwise import native_dropout_backward
-from holdfast.compute.engines.opencl.views import filled, fresh
-from holdfast.compute.ops import shapes
+from holdfast.compute.engines.opencl.elementwise.pointwise import native_dropout_backward
+from holdfast.compute.engines.opencl.layout.views import make_copy, make_full
+from holdfast.compute.engines.opencl.runtime.array import Array, c_strides
+from holdfast.compute.engines.opencl.runtime.engine_protocol import CLEngine
+from holdfast.compute.engines.opencl.runtime.kernel_table import kernel, register, storage
+from holdfast.compute.ops.layout import shapes
 from holdfast.compute.random import current
 
-if TYPE_CHECKING:
-    from holdfast.compute.engines.opencl.engine import OpenCLEngine
-
-LARGE = 1 << 14  # numbers from which the device draws its own, where it may
-_F32 = formats.FLOAT32
+LARGE = 1 << 14  # elements from which the device draws, if it may
+_F32 = dtypes.FLOAT32
 _UNIFORM, _NORMAL, _CHANCE = range(3)
-_SPARE = 64  # counters for each work-item on CPUs, at least
+_SPARE = 64  # counters per work-item on CPUs, at least
 
-# ---- the host's numbers
+# ---- drawn on the host
 
 
-def _like(array: Array) -> Any:
-    """An array of the host that lies as one of the device does; its numbers do not matter."""
+def _host_like(array: Array) -> Any:
+    """A host array with the layout of a device array; its content does not matter."""
     if not array.is_dense or array.is_contiguous:
         return numpy.empty(array.shape, array.dtype)
     words = numpy.empty(array.nbytes, numpy.uint8)
     return numpy.ndarray(array.shape, array.dtype, words, 0, array.strides)
 
 
-def _drawn(engine: OpenCLEngine, name: str, args: Any, kwargs: Any, reads: tuple[int, ...]) -> Any:
-    """What the host draws for an op; of arguments in `reads` the numbers matter."""
+def _draw_on_host(
+    engine: CLEngine, name: str, args: Any, kwargs: Any, reads: tuple[int, ...]
+) -> Any:
+    """Draw an op's numbers on the host; only the content of the arguments in `reads` matters."""
     given = []
     for place, value in enumerate(args):
         if type(value) is Array:
-            value = engine.download(value) if place in reads else _like(value)
+            value = engine.download(value) if place in reads else _host_like(value)
         given.append(value)
     named = {key: each(value, engine.download) for key, value in kwargs.items()}
     return each(ENGINES["numpy"].call(HOST[name], given, named), engine.upload)
 
 
-def _by_host(name: str, reads: tuple[int, ...] = ()) -> Any:
-    def draw(engine: OpenCLEngine, *args: Any, **kwargs: Any) -> Any:
-        return _drawn(engine, name, args, kwargs, reads)
+def _make_host_kernel(name: str, reads: tuple[int, ...] = ()) -> Any:
+    def draw(engine: CLEngine, *args: Any, **kwargs: Any) -> Any:
+        return _draw_on_host(engine, name, args, kwargs, reads)
 
     return draw
 
@@ -70,14 +68,14 @@ for _name in (
     *("randint", "randint.low", "randint_like", "randint_like.low_dtype", "randperm"),
     *("random", "random.to", "random.from"),
 ):
-    register(_name, _by_host(_name))
+    register(_name, _make_host_kernel(_name))
 for _name in ("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", "multinomial"):
-    register(_name, _by_host(_name, (0, 1)))
-register("randint_like.Tensor", _by_host("randint_like.Tensor", (1,)))
-register("bernoulli", _by_host("bernoulli", (0,)))
-register("bernoulli.Tensor", _by_host("bernoulli.Tensor", (1,)))
+    register(_name, _make_host_kernel(_name, (0, 1)))
+register("randint_like.Tensor", _make_host_kernel("randint_like.Tensor", (1,)))
+register("bernoulli", _make_host_kernel("bernoulli", (0,)))
+register("bernoulli.Tensor", _make_host_kernel("bernoulli.Tensor", (1,)))
 
-# ---- the device's numbers
+# ---- drawn on the device
 
 
 @functools.cache
@@ -88,12 +86,12 @@ def _by_device() -> bool:
     return wanted == "device"
 
 
-def _may(engine: OpenCLEngine, size: int, kind: numpy.dtype[Any]) -> bool:
-    return size >= LARGE and _by_device() and kind.kind != "c" and kind != formats.FLOAT64
+def _draws_on_device(engine: CLEngine, size: int, kind: numpy.dtype[Any]) -> bool:
+    return size >= LARGE and _by_device() and kind.kind != "c" and kind != dtypes.FLOAT64
 
 
-def _draw(engine: OpenCLEngine, made: Array, what: int, one: float, other: float) -> Array:
-    """Fill fresh memory with numbers of the device; the key is drawn from the generator."""
+def _draw_on_device(engine: CLEngine, made: Array, what: int, one: float, other: float) -> Array:
+    """Fill new memory with random numbers of the device; the key comes from the generator."""
     seed = int(current().bits64(1).view(numpy.int64)[0])
     counters = -(-made.size // 4)
     most = engine.units * 8 if engine.mapping == "cpu" else engine.units * 4096
@@ -104,87 +102,81 @@ def _draw(engine: OpenCLEngine, made: Array, what: int, one: float, other: float
     return made
 
 
-# ---- ops that either may draw
+# ---- ops drawn on either
 
 
-def _uniform(
-    engine: OpenCLEngine, name: str, args: Any, kwargs: Any, made: Any, limits: Any
+def _draw(
+    engine: CLEngine, name: str, args: Any, made: Any, kind: int, one: float, other: float
 ) -> Any:
-    shape, kind = made
-    if not _may(engine, int(numpy.prod(shape)), kind) or not formats.is_floating(kind):
-        return _drawn(engine, name, args, kwargs, ())
-    if limits[1] < limits[0]:
-        raise ValueError(f"no numbers lie between {limits[0]} and {limits[1]}")
-    return _draw(engine, engine.alloc(shape, kind), _UNIFORM, *limits)
-
-
-def _normal(engine: OpenCLEngine, name: str, args: Any, kwargs: Any, made: Any, limits: Any) -> Any:
-    shape, kind = made
-    if not _may(engine, int(numpy.prod(shape)), kind) or not formats.is_floating(kind):
-        return _drawn(engine, name, args, kwargs, ())
-    if limits[1] < 0:
-        raise ValueError(f"a standard deviation is 0 or more, not {limits[1]}")
-    return _draw(engine, engine.alloc(shape, kind), _NORMAL, *limits)
+    """Draw on the device if it may, else on the host; `made` is the shape and the dtype."""
+    shape, dtype = made
+    if not _draws_on_device(engine, math.prod(shape), dtype) or not dtypes.is_floating(dtype):
+        return _draw_on_host(engine, name, args, {}, ())
+    if kind == _UNIFORM and other < one:
+        raise ValueError(f"no numbers lie between {one} and {other}")
+    if kind == _NORMAL and other < 0:
+        raise ValueError(f"a standard deviation is 0 or more, not {other}")
+    return _draw_on_device(engine, engine.alloc(shape, dtype), kind, one, other)
 
 
 @kernel("rand")
-def rand(engine: OpenCLEngine, size: Any, dtype: Any = None) -> Array:
-    made = shapes.sizes(size), formats.asked(dtype, _F32)
-    return _uniform(engine, "rand", (size, dtype), {}, made, (0.0, 1.0))
+def rand(engine: CLEngine, size: Any, dtype: Any = None) -> Array:
+    made = shapes.sizes(size), dtypes.dtype_or(dtype, _F32)
+    return _draw(engine, "rand", (size, dtype), made, _UNIFORM, 0.0, 1.0)
 
 
 @kernel("rand_like")
-def rand_like(engine: OpenCLEngine, self: Array, dtype: Any = None) -> Array:
-    made = self.shape, formats.asked(dtype, self.dtype)
-    return _uniform(engine, "rand_like", (self, dtype), {}, made, (0.0, 1.0))
+def rand_like(engine: CLEngine, self: Array, dtype: Any = None) -> Array:
+    made = self.shape, dtypes.dtype_or(dtype, self.dtype)
+    return _draw(engine, "rand_like", (self, dtype), made, _UNIFORM, 0.0, 1.0)
 
 
 @kernel("uniform")
-def uniform(engine: OpenCLEngine, self: Array, *limits: float, **named: float) -> Array:
+def uniform(engine: CLEngine, self: Array, *limits: float, **named: float) -> Array:
     placed = dict(zip(("from", "to"), limits, strict=False))
     low, high = {"from": 0.0, "to": 1.0, **placed, **named}.values()
     made = self.shape, self.dtype
-    return _uniform(engine, "uniform", (self, low, high), {}, made, (low, high))
+    return _draw(engine, "uniform", (self, low, high), made, _UNIFORM, low, high)
 
 
 @kernel("randn")
-def randn(engine: OpenCLEngine, size: Any, dtype: Any = None) -> Array:
-    made = shapes.sizes(size), formats.asked(dtype, _F32)
-    return _normal(engine, "randn", (size, dtype), {}, made, (0.0, 1.0))
+def randn(engine: CLEngine, size: Any, dtype: Any = None) -> Array:
+    made = shapes.sizes(size), dtypes.dtype_or(dtype, _F32)
+    return _draw(engine, "randn", (size, dtype), made, _NORMAL, 0.0, 1.0)
 
 
 @kernel("randn_like")
-def randn_like(engine: OpenCLEngine, self: Array, dtype: Any = None) -> Array:
-    made = self.shape, formats.asked(dtype, self.dtype)
-    return _normal(engine, "randn_like", (self, dtype), {}, made, (0.0, 1.0))
+def randn_like(engine: CLEngine, self: Array, dtype: Any = None) -> Array:
+    made = self.shape, dtypes.dtype_or(dtype, self.dtype)
+    return _draw(engine, "randn_like", (self, dtype), made, _NORMAL, 0.0, 1.0)
 
 
 @kernel("normal_functional")
-def normal(engine: OpenCLEngine, self: Array, mean: float = 0.0, std: float = 1.0) -> Array:
+def normal(engine: CLEngine, self: Array, mean: float = 0.0, std: float = 1.0) -> Array:
     made = self.shape, self.dtype
-    return _normal(engine, "normal_functional", (self, mean, std), {}, made, (mean, std))
+    return _draw(engine, "normal_functional", (self, mean, std), made, _NORMAL, mean, std)
 
 
 @kernel("bernoulli.p")
-def bernoulli_p(engine: OpenCLEngine, self: Array, p: float = 0.5) -> Array:
-    if not _may(engine, self.size, self.dtype):
-        return _drawn(engine, "bernoulli.p", (self, p), {}, ())
+def bernoulli_p(engine: CLEngine, self: Array, p: float = 0.5) -> Array:
+    if not _draws_on_device(engine, self.size, self.dtype):
+        return _draw_on_host(engine, "bernoulli.p", (self, p), {}, ())
     if not 0 <= p <= 1:
-        raise ValueError(f"a chance lies between 0 and 1, not at {p}")
-    return _draw(engine, engine.alloc(self.shape, self.dtype), _CHANCE, p, 0.0)
+        raise ValueError(f"a probability must be between 0 and 1, not {p}")
+    return _draw_on_device(engine, engine.alloc(self.shape, self.dtype), _CHANCE, p, 0.0)
 
 
 @kernel("native_dropout")
-def native_dropout(engine: OpenCLEngine, input: Array, p: float, train: Any) -> tuple[Array, Array]:
+def native_dropout(engine: CLEngine, input: Array, p: float, train: Any) -> tuple[Array, Array]:
     if train is False or not input.size:
-        return fresh(engine, input), filled(engine, input.shape, formats.BOOL, True)
+        return make_copy(engine, input), make_full(engine, input.shape, dtypes.BOOL, True)
     if p == 1:
-        nothing = filled(engine, input.shape, input.dtype)
-        return nothing, filled(engine, input.shape, formats.BOOL)
+        nothing = make_full(engine, input.shape, input.dtype)
+        return nothing, make_full(engine, input.shape, dtypes.BOOL)
     strides = input.strides if input.is_dense else c_strides(input.shape, input.itemsize)
     steps = tuple(s // input.itemsize for s in strides)
-    if _may(engine, input.size, formats.BOOL):
-        kept = _draw(engine, engine.alloc(input.shape, formats.BOOL), _CHANCE, 1 - p, 0.0)
+    if _draws_on_device(engine, input.size, dtypes.BOOL):
+        kept = _draw_on_device(engine, engine.alloc(input.shape, dtypes.BOOL), _CHANCE, 1 - p, 0.0)
     else:
         like = numpy.ndarray(input.shape, bool, numpy.empty(input.size, bool), 0, steps)
         kept = engine.upload(ENGINES["numpy"].call(host.bernoulli_p, (like, 1 - p), {}))

@@ -1,7 +1,5 @@
-// What a reader can do to a process: free, unload, stop.
-//
-// Covers: the question before, the request, what came of it in words.  Promise: nothing is done
-// without a yes; a refusal is shown with what was expected and what to try.
+// Actions on a process: free, unload, stop.
+// Each asks first; an error shows what was expected and what to try.
 
 import { Refused, ofProcess, post } from './api.js'
 import { confirmed } from './dialogs.js'

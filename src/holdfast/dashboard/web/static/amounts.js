@@ -1,6 +1,4 @@
-// Numbers as people read them, with their units.
-//
-// Promise: what is unknown (null) is "–", never 0.
+// Format numbers with their units. Unknown (null) is "–", never 0.
 
 const NAMES = ['B', 'KB', 'MB', 'GB', 'TB', 'PB']
 

@@ -1,7 +1,4 @@
-// Asking the server.
-//
-// Covers: addresses, bodies, errors in their three parts.  Leaves to others: the stream (watching).
-// Promise: an answer, or a Refused with words to show; nothing else is thrown.
+// Requests to the server. Resolves with the answer or throws Refused, never anything else.
 
 const PATIENCE_MS = 125000 // the server gives up before that, and says so
 

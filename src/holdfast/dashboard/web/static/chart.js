@@ -1,7 +1,4 @@
-// Memory over time, drawn in layers on a canvas.
-//
-// Covers: areas, axes, the scale.  Leaves to others: the points, which part of the time is shown
-// (span), the pointer (views/memory).  Promise: only reads the timeline.
+// Memory over time as stacked areas on a canvas. Only reads the timeline.
 
 import { bytes, clock } from './amounts.js'
 import { themed } from './colours.js'

@@ -1,6 +1,5 @@
-// Windows over the page: a question before something is done, and whatever else is to be seen large.
-//
-// Promise: Escape and a click beside it close a window; the focus goes back to where it was.
+// Modal windows: a confirmation, or something shown large.
+// Escape or a click outside closes them; the focus returns to where it was.
 
 import { button, make } from './elements.js'
 

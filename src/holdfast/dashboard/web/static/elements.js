@@ -1,8 +1,6 @@
-// Small parts that the views are built of.
-//
-// Covers: elements, lists that follow values, bars, tables.
-// Promise: texts are set as text, never as markup; an element is touched only where it changes, so
-// that a reader's selection, the focus and a dragged slider stay.
+// Helpers to build the views: elements, lists, bars, tables.
+// Texts are set as text, never as markup. Only changed elements are touched, so that a selection, the
+// focus and a dragged slider stay.
 
 /** An element: `attributes` are set as attributes, children are elements or texts. */
 export function make(tag, attributes = {}, ...children) {

@@ -1,7 +1,5 @@
 // The head of the page: name, state of the stream, tabs, language, theme, pause.
-//
-// Leaves to others: the views.  Promise: tabs work with the arrow keys, as tabs of a system do; a
-// screen reader hears a new state once.
+// Tabs work with the arrow keys; a screen reader announces a new state once.
 
 import { clock } from './amounts.js'
 import { button, hide, make, put, write } from './elements.js'

@@ -1,8 +1,5 @@
-// The page: its head, its views, and what is shared by them.
-//
-// Covers: the stream into moments, one drawing for each frame of the screen, tabs in the address,
-// language, theme, pause.  Leaves to others: each view.
-// Promise: nothing is drawn that is not seen; a snapshot costs the same after an hour.
+// The page: head, views, and the state they share.
+// Only the visible view is drawn, once per frame; a snapshot costs the same after an hour.
 
 import { get } from './api.js'
 import { make } from './elements.js'

@@ -1,7 +1,5 @@
-// What was when: timelines by process, model, pool and device, and what links carry.
-//
-// Covers: turning snapshots and the server's history into points, rates out of counters.
-// Leaves to others: bounds (points), drawing (chart).  Promise: bounded, however long it goes on.
+// Timelines by process, model, pool and device, and link rates, from snapshots and the server's
+// history. Memory is bounded.
 
 import { Timeline } from './points.js'
 

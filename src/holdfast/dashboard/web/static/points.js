@@ -1,8 +1,5 @@
-// What memory was over time, within bounds.
-//
-// Covers: columns of numbers by name, thinning of what is old.  Leaves to others: drawing (chart).
-// Promise: never more than `capacity` points and MOST_SERIES columns, however long it goes on; of two
-// points that become one, the higher stays, so that a peak is never lost.
+// Memory over time as columns of numbers, at most `capacity` points and MOST_SERIES columns.
+// Merging two points keeps the maximum, so that no peak gets lost.
 
 import { COLOURS } from './colours.js'
 

@@ -1,7 +1,5 @@
-// Which part of the time is shown.
-//
-// Covers: following the present, zooming about a time, moving, choosing.  Leaves to others: keys and
-// pointers.  Promise: never shorter than SHORTEST_S, and never beyond what is known.
+// The visible part of the time: follow, zoom, move, select.
+// Never shorter than SHORTEST_S and never beyond the known time.
 
 const SHORTEST_S = 2
 const LEAST_S = 10

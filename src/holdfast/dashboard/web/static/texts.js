@@ -1,6 +1,4 @@
-// The page's words.
-//
-// Covers: which language, English where a text is missing.  Promise: `say` always gives a text.
+// The page's texts by language. `say` falls back to English.
 
 import { ENGLISH } from './texts/en.js'
 import { SIMPLIFIED } from './texts/zh-CN.js'

@@ -1,8 +1,5 @@
-// The stream of snapshots, for as long as somebody looks.
-//
-// Covers: connecting, a server that goes away and comes back as another process, a refused token, a
-// tab that nobody sees.  Leaves to others: what is made of the snapshots.
-// Promise: one stream at most; `state` is always one of STATES.
+// The stream of snapshots: connects, reconnects to a restarted server, pauses in a hidden tab.
+// At most one stream; `state` is always one of STATES.
 
 import { Refused, get } from './api.js'
 

@@ -7,7 +7,7 @@ const STOPS = ["#3563e0", "#1591cf", "#12a394", "#55a839", "#c9a015", "#e3742f",
 const GAP = 10, RULER = 24, RIGHT = 10;
 const KINDS = ["copy", "decode", "stay", "stall", "pass", "mark"];
 
-// ---- words
+// ---- texts
 
 function size(count) {
   const units = ["B", "KB", "MB", "GB", "TB"];
@@ -255,7 +255,7 @@ class Chart {
   }
   first(found) { return Math.max(0, above(found.a, this.a) - 1); }
   passes() {
-    const g = this.g, P = this.D.pass, W = this.D.words, [y, tall] = this.place.pass;
+    const g = this.g, P = this.D.pass, W = this.D.texts, [y, tall] = this.place.pass;
     g.textAlign = "left";
     g.font = "12px " + this.font;
     for (let i = this.first(P); i < P.n && P.a[i] <= this.b; i += 1) {
@@ -400,7 +400,7 @@ class Chart {
     return y >= this.place.stay[0] && y <= this.place.stay[0] + this.place.stay[1] ? this.inMap(at, reach, y) : null;
   }
   inLane(name, at, reach, top, tall) {
-    const D = this.D, W = D.words;
+    const D = this.D, W = D.texts;
     if (name === "compute") {
       const i = this.find(D.stall, at, reach);
       if (i >= 0) { return this.stalled(i); }
@@ -427,7 +427,7 @@ class Chart {
   }
   stalled(i) {
     const S = this.D.stall, [top, tall] = this.place.compute;
-    return { lines: ["stood still for " + time(S.b[i] - S.a[i]), "waiting for " + this.D.words[S.name[i]], this.D.words[S.reason[i]]],
+    return { lines: ["stalled for " + time(S.b[i] - S.a[i]), "waiting for " + this.D.texts[S.name[i]], this.D.texts[S.reason[i]]],
       box: [S.a[i], S.b[i], top, tall] };
   }
   rowLines(row) {
@@ -505,7 +505,7 @@ class Chart {
     this.spot = { box };
     this.drawOver();
     this.tell(lines, at.left + this.x((S.a[i] + S.b[i]) / 2), at.top + this.place.compute[0] + 20);
-    this.root.querySelector(".hf-said").textContent = lines.join(", ");
+    this.root.querySelector(".hf-status").textContent = lines.join(", ");
   }
   listen() {
     const canvas = this.canvas;

@@ -1,13 +1,12 @@
 /* Attention for CPU-like devices: softmax(q @ k^T * scale + mask) @ v, no matrix of scores in memory.
  * Called by attention.py.
  *
- * Covers: any length, any size of head, causal, added masks, key heads that several query heads share,
+ * Supports any length, any size of head, causal, added masks, key heads that several query heads share,
  * any strides, the log-sum-exp of each row (for the backward pass).
- * Leaves to others: the backward pass, dropout, masks of bytes (add 0 or -inf).
- * Promise: reads nothing outside the arrays; a row that sees no key gives zeros and a log-sum-exp of
+ * Reads nothing outside the arrays; a row that sees no key gives zeros and a log-sum-exp of
  * -inf. A work-item does MR queries against all keys they see.
  *
- * Comes behind panels_cpu.cl. Defines (all but DEPTH and WIDTH have defaults)
+ * Appended to panels_cpu.cl. Defines (all but DEPTH and WIDTH have defaults)
  *   WORD, VEC   as panels_cpu.cl says. lse is in REAL.
  *   DEPTH       size of a head of q and k. WIDTH: of v and out, as a multiple of NR = NV * VEC, rounded up.
  *   MR, NV      register tile, as in gemm_cpu.cl: 12, 2 with AVX-512; 6, 2 with AVX2.
@@ -75,14 +74,14 @@ inline void scores_of(const REAL *q, __global const REAL *k, RV (*scores)[NV]) {
     UNROLL for (int r = 0; r < MR; r++) UNROLL for (int v = 0; v < NV; v++) scores[r][v] = s[r][v];
 }
 
-/* Weights of a step, from its scores: exponentials less the highest score so far. Returns what the
- * earlier sums have to be multiplied with. */
+/* Weights of a step, from its scores: exponentials less the highest score so far. Returns the
+ * factor for the earlier sums. */
 inline REAL weights_of(REAL *row, int count, REAL *top, REAL *sum) {
     RV high = (RV)LOWEST;
     for (int j = 0; j < count; j += VEC) high = higher(high, *(LOOSE *)(row + j));
     REAL now = highest_of(high), before = *top;
     now = before >= now || before != before ? before : now;
-    REAL off = now == LOWEST ? (REAL)0 : now; /* nothing seen yet: -inf less -inf is no number */
+    REAL off = now == LOWEST ? (REAL)0 : now; /* nothing seen yet: -inf less -inf is NaN */
     RV added = 0;
     for (int j = 0; j < count; j += VEC) {
         RV e = exp_of(*(LOOSE *)(row + j) - off);
@@ -115,7 +114,7 @@ inline void add_values(const REAL *weights, __global const REAL *v, int count, c
         UNROLL for (int w = 0; w < NV; w++) *(LOOSE *)(out + r * WIDTH + w * VEC) = s[r][w];
 }
 
-/* Scores that are not to be seen become -inf: keys from `end` on. */
+/* Masked scores become -inf: keys from `end` on. */
 inline void hide(REAL *row, long first, int count, long end) {
     for (int j = max(0L, min((long)count, end - first)); j < count; j++) row[j] = LOWEST;
 }
@@ -154,7 +153,7 @@ __kernel void attention(__global uchar *q_, ulong q_at, __global uchar *k_, ulon
     for (int i = 0; i < MR * WIDTH; i++) sums[i] = 0;
     long seen = keys;
 #ifdef CAUSAL
-    seen = min(keys, i0 + many + shift); /* what the last of these queries sees */
+    seen = min(keys, i0 + many + shift); /* keys that the last of these queries sees */
 #endif
     for (long first = 0; first < seen; first += BKV) {
         int count = min((long)BKV, padded - first);

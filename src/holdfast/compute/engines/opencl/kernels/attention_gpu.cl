@@ -1,13 +1,12 @@
 // Attention for GPU-like devices: softmax(q @ k^T * scale + mask) @ v without the score matrix in memory.
 // Called by attention.py.
 //
-// Covers: any length, D up to what local memory holds (256 with BQ 32), causal, masks, grouped key heads, strides,
+// Supports any length, D up to what local memory holds (256 with BQ 32), causal, masks, grouped key heads, strides,
 //   the log-sum-exp of each row (for the backward pass).
-// Leaves to others: the backward pass, dropout, choosing the defines, CPU-like devices.
-// Promise: reads nothing outside the arrays; a row whose keys are all masked gives zeros and a log-sum-exp of -inf.
+// Reads nothing outside the arrays; a row whose keys are all masked gives zeros and a log-sum-exp of -inf.
 //
 // Launch: local (THREADS,), global (THREADS * ceil(sq / BQ) * batches * heads,), THREADS = TX * BQ / RQ.
-// Element strides: b batch, h head, s position; elements of a head lie side by side.
+// Element strides: b batch, h head, s position; elements of a head are contiguous.
 // lse: [batches][heads][sq] of ACC, natural logarithm. mask strides may be 0.
 // Defines (all but D have defaults):
 //   D              size of a head
@@ -17,9 +16,9 @@
 //   VQ             4: q, k, v are read four at a time. The host must have checked: D, strides and offsets are multiples
 //                  of 4 elements.  1: one at a time.  VO: the same for o
 //   CAUSAL         1: query i sees keys up to i + causal_shift
-//   MASK           0 none, 1 added to the scores (in the storage format), 2 bytes: 0 hides the key
+//   MASK           0 none, 1 added to the scores (in the storage dtype), 2 bytes: 0 hides the key
 //   HAS_LSE        whether lse is written (else any handle does)
-//   WORD           the format, as fours_gpu.cl says, which comes before this file
+//   WORD           the dtype, as fours_gpu.cl says, which precedes this file
 // Local memory in ACC: DEEP * BQ + max(2 KC (BKV + 4), 2 VC (DP + BQ), BQ (TX + 1)); DEEP, DP: D rounded up to KC, 4 TX.
 
 #ifndef BQ
@@ -172,7 +171,7 @@ inline void keep_q(__local ACC *tile, const __global T *q, long q_s, long left, 
     }                                                                                   \
   }
 
-// Join one number per row over the work-items of the row; all of them get the result.
+// Reduce one value per row over the work-items of the row; all of them get the result.
 #define OVER_ROW(v, JOIN)                                                                            \
   barrier(CLK_LOCAL_MEM_FENCE);                                                                      \
   _Pragma("unroll") for (int i = 0; i < RQ; i++) shared[ROW_OF(i) * (TX + 1) + tx] = v[i];           \

@@ -1,10 +1,8 @@
 /* Steps of attention on rows of scores that are in memory: for the gradient, and heads of unusual sizes.
  * Called by attention.py.
  *
- * Covers: weights from scores, with masks and the causal triangle; the gradient of the scores.
- * Leaves to others: products of matrices (gemm_*.cl), attention in one kernel (attention_*.cl).
  *
- * Defines: ACC float or double; MASK the format of a mask, HAS_MASK where there is one; ON_GPU the mapping.
+ * Defines: ACC float or double; MASK the dtype of a mask, HAS_MASK where there is one; ON_GPU the mapping.
  *   attention_weights(scores, mask, lse, rows, seen, start, heads, causal, mask b, mask h, mask s, mask k, lse step)
  *     scores [batches * heads][rows][seen], contiguous, in place; row r of a head is query start + r; its
  *     log-sum-exp goes to lse[head * lse step + query]. A row that sees nothing becomes zeros, its

@@ -1,11 +1,11 @@
-/* Convolution for CPU-like devices: an implicit product of matrices, weights @ patches of the image.
+/* Convolution for CPU-like devices: an implicit matrix product, weights @ patches of the image.
  *
- * Covers: 1 to 3 dimensions, strides, padding, dilation, groups, images with any strides (channels last
- * too), a bias. Called by implicit.py. Leaves to others: few channels in a group (depthwise), transposed ones.
- * Promise: patches are packed for NR outputs at a time, into a slice of `scratch` that stays in the
+ * Supports 1 to 3 dimensions, strides, padding, dilation, groups, images with any strides (channels last
+ * too), a bias. Called by conv_implicit.py.
+ * Patches are packed for NR outputs at a time, into a slice of `scratch` that stays in the
  * cache; the matrix of all patches is never there.
  *
- * Comes behind panels_cpu.cl and gemm_cpu.cl, with their defines; HAS_C says that there is a bias.
+ * Appended to panels_cpu.cl and gemm_cpu.cl, with their defines; HAS_C says that there is a bias.
  * Triples are along depth, height, width; for fewer dimensions the first ones are 1 (padding: 0).
  * Launches have local size 1.
  *   1. pack_both of gemm_cpu.cl makes panels of the weights: A is [groups][O][K], O outputs of a group and
@@ -13,14 +13,14 @@
  *      inner = 1, a outer = O * K. The panels may be kept as long as the weights do not change.
  *   2. conv_pad(x, padded, channels (all), x image stride, x channel stride, x strides (triple),
  *               sizes (triple), padding in front (triple), padded sizes (triple))
- *      global (channels, images). padded: images * channels * padded places + NR REALs, contiguous;
- *      what is padded is written too, the NR at the end are not. A padded size is size + both paddings.
+ *      global (channels, images). padded: images * channels * padded elements + NR REALs, contiguous;
+ *      the padding is written too, the NR at the end are not. A padded size is size + both paddings.
  *   3. conv_packed(padded, weights, out, scratch, [bias,] items, groups, channels, O, padded sizes,
  *                  out sizes, kernel, steps, dilation (triples))
  *      items: images * groups * ceil(P / NR), P = out depth * height * width. channels, O: of a group.
- *      out: contiguous [image][groups * O][P]. bias: groups * O numbers.
+ *      out: contiguous [image][groups * O][P]. bias: groups * O elements.
  *      scratch: work-items * (K + 1) * NR REALs, beginning at a multiple of 64 bytes.
- *      global (min(items, 8 * cores),): a work-item takes every so many-th item.
+ *      global (min(items, 8 * cores),): work-items take items in turn.
  */
 #define THREE(name) long name##0, long name##1, long name##2
 
@@ -45,7 +45,7 @@ __kernel void conv_pad(__global uchar *x_, ulong x_at, __global uchar *padded_, 
         }
 }
 
-/* Outputs that lie side by side in a row of out: `many` from lane `lane` on, `at` in a padded channel. */
+/* Outputs that are contiguous in a row of out: `many` from lane `lane` on, `at` in a padded channel. */
 typedef struct {
     int lane, many;
     long at;

@@ -1,34 +1,33 @@
-/* Convolutions number by number, and the columns that turn them into products of matrices.
- * Called by columns.py.
+/* Direct convolution, and the columns that turn them into matrix products.
+ * Called by conv_im2col.py.
  *
- * Covers: one to three dimensions (missing ones have size 1), strides, padding, dilation, groups, any
- *   format and any strides; forward, and with SPREAD its transpose, which is the gradient of its input.
- * Leaves to others: products of columns (gemm_*.cl), tiles for GPUs (conv_gpu.cl).
+ * Supports one to three dimensions (missing ones have size 1), strides, padding, dilation, groups, any
+ *   dtype and any strides; forward, and with SPREAD its transpose, which is the gradient of its input.
  *
- * Defines: X, W, O formats of the arrays (numbers.cl), ACC type of sums, ON_GPU the mapping; SPREAD; HAS_BIAS;
- *   FROM_COLUMNS: x has the products of each place of the window already, as
- *   [n][group][result channel][place of the window][place of x], and they are added up.
+ * Defines: X, W, O dtypes of the arrays (numbers.cl), ACC type of sums, ON_GPU the mapping; SPREAD; HAS_BIAS;
+ *   FROM_COLUMNS: x holds the products for each element of the window, as
+ *   [n][group][output channel][window element][x element], and they are summed.
  *
  *   conv_direct(x, w, bias, o, Conv, items)
  *     CPU: global (ceil(result[2] / WIDTH), result[0] * result[1], items), items = n * groups * to
- *     GPU: local (64,), global (places of the result rounded up to 64 * items,); some drivers count no
- *     further than 65535 groups in the other dimensions
+ *     GPU: local (64,), global (elements of the result rounded up to 64 * items,); some drivers allow no
+ *     more than 65535 groups in the other dimensions
  *   conv_columns(x, o, Conv, start, count, batch step, group step, row step, outside)
- *     o[n][g][channel, place of the window][place of the result start .. start + count] = x there
+ *     o[n][g][channel, window element][output start .. start + count] = x there
  *     CPU: global (from * window, groups, n)
  *     GPU: local (64,), global (count rounded up to 64 * from * window * n * groups,)
- *   conv_weight(x, w, o, Conv, n): x is what windows go over, w what came of them (strides o_n, o_c, o);
+ *   conv_weight(x, w, o, Conv, n): x is the input, w the gradient of the output (strides o_n, o_c, o);
  *     o [groups * to][from][window], contiguous
  *     CPU: global (window, from, groups * to); GPU: local (64, 1, 1), global (64 * window, from, groups * to)
  */
 typedef struct {
-    long groups, from, to; /* channels of a group: that are summed over, and of results */
+    long groups, from, to; /* channels of a group: input (summed over) and output */
     long size[3], window[3], result[3], stride[3], padding[3], dilation[3];
-    long x_n, x_c, x[3], w_g, w_to, w_from, w[3], o_n, o_c, o[3]; /* steps, in numbers */
+    long x_n, x_c, x[3], w_g, w_to, w_from, w[3], o_n, o_c, o[3]; /* steps, in elements */
 } Conv;
 #define WIDTH 64
 
-/* Where result `r` finds its number for place `k` of the window; -1 where there is none. */
+/* The input index of output `r` for window element `k`; -1 if there is none. */
 inline long source(long r, long k, long size, long stride, long padding, long dilation) {
 #ifdef SPREAD
     const long t = r + padding - k * dilation;
@@ -40,11 +39,11 @@ inline long source(long r, long k, long size, long stride, long padding, long di
 }
 #define SOURCE(r, k, d) source(r, k, s.size[d], s.stride[d], s.padding[d], s.dilation[d])
 
-/* a / b rounded up, and 0 where it is less; the usual b is 1, and divisions are slow. */
+/* a / b rounded up, at least 0; b is mostly 1, and divisions are slow. */
 inline long up(long a, long b) { return a <= 0 ? 0 : b == 1 ? a : (a + b - 1) / b; }
 
-/* Of `wide` results of a line from `first` on, those that have a number for place k: with SPREAD the
- * numbers `low` to `high` of x, each at `at` + number * stride; else the results `low` to `high`. */
+/* Of `wide` outputs of a row from `first` on, those with an input for window element k: with SPREAD the
+ * inputs `low` to `high`, each at `at` + index * stride; else the outputs `low` to `high`. */
 typedef struct {
     long low, high, at;
 } Span;

@@ -1,18 +1,17 @@
-/* Convolution for GPU-like devices: an implicit product of matrices, weights @ patches of the image.
- * Called by implicit.py.
+/* Convolution for GPU-like devices: an implicit matrix product, weights @ patches of the image.
+ * Called by conv_implicit.py.
  *
- * Covers: one to three dimensions, strides, padding, dilation, groups, images with any strides, a bias; with
+ * Supports one to three dimensions, strides, padding, dilation, groups, images with any strides, a bias; with
  *   SPREAD the transpose of a convolution of stride 1 (the gradient of its input). Narrow floats are widened.
- * Leaves to others: few channels (conv_direct.cl), other transposed ones, few results (columns, gemm_gpu.cl).
- * Promise: reads nothing outside the arrays; patches are in local memory alone.
+ * Reads nothing outside the arrays; patches are in local memory alone.
  *
- * Comes behind numbers.cl. Rows of the product are channels of the result, columns are its places, of all
- * images one after the other; the sum goes over channels and places of the window, the latter inside.
- * Defines: X format of x, w, bias and o. BM, BN, BK: tile of a work-group and step along the sum. TM, TN: tile
+ * Appended to numbers.cl. Rows of the product are channels of the result, columns are its elements, of all
+ * images one after the other; the sum goes over channels and window elements, the latter inside.
+ * Defines: X dtype of x, w, bias and o. BM, BN, BK: tile of a work-group and step along the sum. TM, TN: tile
  *   of a work-item, multiples of 4. THREADS = BM / TM * BN / TN is a multiple of BN and of BK; BN a multiple of
- *   4 TN. MOST: room for places of a window. HAS_BIAS. SPREAD.
- * Launch: local (THREADS,), global (THREADS * ceil(columns / BN), ceil(to / BM), groups), columns = n * places.
- *   A place of the window is kept in 10 bits for each dimension: dilation * (window - 1) < 1024, places <= MOST.
+ *   4 TN. MOST: room for window elements. HAS_BIAS. SPREAD.
+ * Launch: local (THREADS,), global (THREADS * ceil(columns / BN), ceil(to / BM), groups), columns = n * elements.
+ *   A window element has 10 bits for each dimension: dilation * (window - 1) < 1024, elements <= MOST.
  */
 typedef struct {
     long groups, from, to;
@@ -34,7 +33,7 @@ typedef struct {
 #define SIGN 1
 #endif
 
-/* What a work-item reads of b: one place of one image, at some places of the window. */
+/* What a work-item reads of b: one output element of one image, some window elements. */
 typedef struct {
     long base;
     int at[3], size[3];
@@ -88,7 +87,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void conv_gpu(
             patch.base += patch.at[i] * s.x[i];
         }
     }
-    /* Where the numbers of this work-item are on the way through the sum: channel and place, without divisions. */
+    /* The channel and the window element of this work-item, advanced without divisions. */
     int place[B_COUNT];
     long channel[B_COUNT];
     for (int i = 0; i < B_COUNT; i++) {

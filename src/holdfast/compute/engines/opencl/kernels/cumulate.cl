@@ -1,13 +1,12 @@
 /* Running sums, products, extremes and sums of exponentials along a dimension.
  * Called by cumulate.py.
  *
- * Covers: two ways. LINES: a work-item runs along a line alone; lines next to each other are next to each other in
- * memory or are enough for all work-items. GROUPS: a work-group runs along a line, GROUP numbers at a time.
- * Leaves to others: bringing arrays into the form (outer, length, inner).
- * Promise: NaN is carried; of equal extremes the last counts.
+ * Two ways. LINES: a work-item runs along a line alone; lines next to each other are next to each other in
+ * memory or are enough for all work-items. GROUPS: a work-group runs along a line, GROUP elements at a time.
+ * NaN propagates; of equal extremes the last counts.
  *
- * Defines: IN, OUT formats; KIND, the C type that is computed in; RUN_sum, RUN_prod, RUN_max, RUN_min or
- * RUN_logaddexp, what is computed; PLACED, where places are written too.
+ * Defines: IN, OUT dtypes; KIND, the C type that is computed in; RUN_sum, RUN_prod, RUN_max, RUN_min or
+ * RUN_logaddexp, what is computed; PLACED if indices are written too.
  * x has steps for outer, length, inner; out (and place) are contiguous.
  */
 #ifdef PLACED
@@ -29,7 +28,7 @@
 #define HIGHEST_float INFINITY
 #define HIGHEST_double INFINITY
 
-/* START begins a run, JOINED joins two, AFTER tells whether b takes the place of a. */
+/* START begins a run, JOINED joins two, AFTER is whether b replaces a. */
 #if defined(RUN_sum)
 #define START 0
 #define JOINED(a, b) ((a) + (b))

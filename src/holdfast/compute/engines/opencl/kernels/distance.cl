@@ -1,11 +1,11 @@
-/* Distances between all pairs of rows, [sheets, rows, width] and [sheets, columns, width], and the way back.
+/* Distances between all pairs of rows, [sheets, rows, width] and [sheets, columns, width], and the gradient.
  * Called by distance.py.
  *
- * Comes behind spans.cl. Defines: WORK (float or double).
- * kind: 0 counts what differs, 1 sums, 2 the square root of squares, 3 the largest, 4 any power p.
+ * Appended to spans.cl. Defines: WORK (float or double).
+ * kind: 0 counts differences, 1 sums, 2 Euclidean, 3 maximum, 4 any power p.
  */
 
-/* Eight sums side by side, which the compiler can make vectors of. */
+/* Eight partial sums, which compilers vectorize. */
 #define SUM(term) { \
         WORK part[8] = {0, 0, 0, 0, 0, 0, 0, 0}; \
         const long end_ = width / 8 * 8; \
@@ -39,7 +39,7 @@ __kernel void distances(__global uchar *out_, ulong out_at, __global uchar *one_
     }
 }
 
-/* Of the first rows: grad and size are those of the distances. */
+/* Gradient of the first rows: grad and size are those of the distances. */
 __kernel void distances_back(__global uchar *out_, ulong out_at, __global uchar *grad_, ulong grad_at,
                             __global uchar *one_, ulong one_at, __global uchar *other_, ulong other_at,
                             __global uchar *size_, ulong size_at, long sheets, long rows, long columns,

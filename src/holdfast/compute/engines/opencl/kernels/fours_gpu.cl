@@ -1,8 +1,8 @@
-/* Reading and writing numbers four at a time: what gemm_gpu, gemv_gpu, attention_gpu and rows_gpu share.
+/* Reads and writes of four elements at a time, which gemm_gpu, gemv_gpu, attention_gpu and rows_gpu share.
  *
- * Comes behind numbers.cl and before those files. Defines: WORD, a format of floats as numbers.cl names it:
- * float32, float16, bfloat16 or float64. T is how numbers are stored, ACC what is computed in, ACC4 four of
- * them. READ4 and WRITE4 need places that are multiples of four numbers.
+ * Follows numbers.cl, precedes those files. Defines: WORD, a float dtype as numbers.cl names it:
+ * float32, float16, bfloat16 or float64. T is the storage type, ACC what is computed in, ACC4 four of
+ * them. READ4 and WRITE4 need indices that are multiples of four.
  */
 #define IS_float64 2
 #if PASTE(IS_, WORD) == 2

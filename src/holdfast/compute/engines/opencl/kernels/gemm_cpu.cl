@@ -1,17 +1,16 @@
-/* Products of matrices for CPU-like devices: out[b] = alpha * A[b] @ B[b] + beta * C[b].
- * Called by gemm.py, and implicit.py for pack_both.
+/* Matrix products for CPU-like devices: out[b] = alpha * A[b] @ B[b] + beta * C[b].
+ * Called by gemm.py, and conv_implicit.py for pack_both.
  *
- * Covers: batches, any element strides, ragged sizes, a matrix or a bias that is added.
- * Leaves to others: choosing MR, NV, VEC and block sizes (the tuner), products of int8 (int8.cl).
- * Promise: writes its outputs alone; reads nothing outside the matrices; sums over K run in registers.
+ * Supports batches, any element strides, ragged sizes, a matrix or a bias that is added.
+ * Writes its outputs alone; reads nothing outside the matrices; sums over K run in registers.
  *
  * Defines (all have defaults)
- *   WORD, VEC  as panels_cpu.cl says, which comes before this file. Sums and scales are in REAL.
+ *   WORD, VEC  as panels_cpu.cl says, which precedes this file. Sums and scales are in REAL.
  *   MR, NV   register tile: MR rows by NR = NV * VEC columns. 12, 2 with AVX-512; 6, 2 with AVX2.
  *   HAS_C    out gets beta * C; C has element strides, 0 where it is broadcast (a bias over rows
  *            is a C with column stride 0).
  *
- * Fixed here, and known to gemm.py: PACK_K, numbers along k that one work-item of pack_both does; DM and
+ * Fixed here, and known to gemm.py: PACK_K, elements along k that one work-item of pack_both does; DM and
  * DV, way 2: rows of a work-item, and vectors (direct) or columns (dot).
  *
  * A batch index b is (b / inner, b % inner), with a stride for each part: no copy is needed for

@@ -1,10 +1,9 @@
 // Matrix product for GPU-like devices: work-group tiles in local memory, register tiles per work-item.
 // Called by gemm.py.
 //
-// Covers: o = alpha * a @ b + beta * c, batched over two dimensions, any strides, ragged sizes,
+// Supports o = alpha * a @ b + beta * c, batched over two dimensions, any strides, ragged sizes,
 //   K split over work-groups (gemm_gpu writes partial sums, gemm_gpu_join adds them up).
-// Leaves to others: choosing the defines (host, tuner), int8, CPU-like devices.
-// Promise: reads nothing outside the matrices; the order of the sums depends on the defines alone.
+// Reads nothing outside the matrices; the order of the sums depends on the defines alone.
 //
 // Launch: local (THREADS,), global (THREADS * tiles_m * tiles_n * SPLIT * batches,), THREADS = BM/TM * BN/TN.
 //   gemm_gpu_join: local (256,), global (256 * ceil(m * n * batches / 256),).
@@ -20,7 +19,7 @@
 //   EDGE           0: k is a multiple of BK; 1: any size. m and n may be anything
 //   SPLIT          work-groups that share one tile's K; above 1, o is the workspace [SPLIT][batches][m][n] of ACC
 //   HAS_C          whether c is there (else any handle does); a bias is a c with a stride of 0
-//   WORD           the format, as fours_gpu.cl says, which comes before this file
+//   WORD           the dtype, as fours_gpu.cl says, which precedes this file
 
 
 #ifndef BM
@@ -109,7 +108,7 @@
 #define B_X(i) (B_ALONG_K ? OUTER(B_W, i) : INNER(B_W, i) * VB)
 #define B_Y(i) (B_ALONG_K ? INNER(B_W, i) * VB : OUTER(B_W, i))
 
-// Past the edges of m and n the last element is read again, and what comes of it is not written: no branch in the
+// Past the edges of m and n the last element is read again, and the result is not written: no branch in the
 // loop. (NVIDIA's compiler also spends fewer registers with the `min` than without.) Past k there must be zeros.
 inline void fetch_a(A_VEC *held, const __global T *p, long s_x, long s_y, int lid, int x_left, int y_left) {
 #pragma unroll

@@ -1,12 +1,11 @@
-/* Products of matrices in any format: o = alpha * a @ b + beta * c.
+/* Matrix products in any dtype: o = alpha * a @ b + beta * c.
  * Called by gemm.py.
  *
- * Covers: float64, whole numbers, formats that differ, any strides of all four, empty sums.
- * Leaves to others: float32 and narrow floats at speed (gemm_cpu.cl, gemm_gpu.cl).
+ * Supports float64, integers, dtypes that differ, any strides of all four, empty sums.
  *
- * Defines: IN (format of a and b), BASE (of c), OUT (of o), ACC (type of the sums), HAS_C; ON_GPU
+ * Defines: IN (dtype of a and b), BASE (of c), OUT (of o), ACC (type of the sums), HAS_C; ON_GPU
  *   chooses the mapping.
- * A batch z is (z / inner, z % inner), with a stride for each. Strides are in numbers.
+ * A batch z is (z / inner, z % inner), with a stride for each. Strides are in elements.
  * Launch, CPU: global (ceil(n / WIDTH), m, batches), any local size; GPU: local (16, 16),
  *   global (16 * ceil(n / 64) * batches, 16 * ceil(m / 64)): some drivers count no further than 65535 groups
  *   in the other dimensions.

@@ -1,9 +1,8 @@
 // Product of a few rows with a matrix for GPU-like devices: as fast as the matrix is read.
 // Called by gemm.py.
 //
-// Covers: what gemm_gpu does, for small m: o = alpha * a @ b + beta * c, the same arguments.
-// Leaves to others: more than some 8 rows (gemm_gpu), choosing the defines.
-// Promise: reads nothing outside the matrices; b is read once for every MV rows of a.
+// Does what gemm_gpu does, for small m: o = alpha * a @ b + beta * c, the same arguments.
+// Reads nothing outside the matrices; b is read once for every MV rows of a.
 //
 // Launch: local (COLS * SLICES,), global (COLS * SLICES * ceil(n / WIDE) * ceil(m / MV) * batches,),
 //   WIDE = B_ALONG_K ? COLS : COLS * VB columns per work-group.
@@ -46,7 +45,7 @@
 #define GET(p, i) READ(p, i)
 #endif
 
-// The numbers of a row of `a` that meet one vector of b.
+// The elements of a row of `a` that are multiplied with one vector of b.
 inline VEC row_of(const __global T *a, long k, long a_col) {
 #if !B_ALONG_K || VB == 1
   return (VEC)(READ(a, k * a_col));

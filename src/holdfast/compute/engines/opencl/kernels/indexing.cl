@@ -1,12 +1,12 @@
-/* Choosing, writing and adding at places, masks, places in an order.
- * Called by placing.py, indexing.py, scattering.py and sorting.py.
+/* Reading, writing and reducing at indices, masks, searchsorted.
+ * Called by gather_scatter.py, indexing.py, scatter.py and sorting.py.
  *
- * An array that is chosen from is [outer, places, inner]: the number (o, n, i) of the result is at
- * o * outer_step + place[n] + i * inner_step of the array; steps and places count numbers. The host
- * has checked every index before a kernel here sees it.
+ * An indexed array is [outer, indexed, inner]: the element (o, n, i) of the result is at
+ * o * outer_step + place[n] + i * inner_step of the array; steps and places count elements. The host
+ * has checked every index before.
  *
- * Comes behind spans.cl. Defines: WORD (the type of numbers that are only moved), KIND (the format
- * of numbers that are computed with) and WORK (its C type).
+ * Appended to spans.cl. Defines: WORD (the type of elements that are only moved), KIND (the dtype
+ * of elements that are computed with) and WORK (its C type).
  */
 
 #ifndef WORD
@@ -17,7 +17,7 @@
 #define WORK float
 #endif
 
-/* Whether a number is none: as a function, because whole numbers never are, and compilers say so. */
+/* Whether an element is NaN: a function, because compilers warn for integers, which never are. */
 inline int differ(WORK one, WORK other) { return one != other; }
 #define NO_NUMBER(value) differ(value, value)
 
@@ -33,7 +33,7 @@ __kernel void check(__global uchar *flag_, ulong flag_at, __global uchar *index_
     if (bad) AT(long, flag)[0] = 1;
 }
 
-/* Places from indices of one dimension: added to those of the dimensions before, if any. */
+/* Offsets from the indices of one dimension, added to those of the dimensions before. */
 __kernel void places(__global uchar *place_, ulong place_at, __global uchar *index_, ulong index_at, long count,
                      long size, long step, long first, long each) {
     __global long *place = AT(long, place);
@@ -48,7 +48,7 @@ __kernel void places(__global uchar *place_, ulong place_at, __global uchar *ind
  * target with 0 for the dimension that the index itself counts along. */
 inline long base_of(long flat, __global const long *table, long ndim) {
     long base = 0;
-    if (flat <= UINT_MAX) { /* dividing 32 bits takes a fraction of the time */
+    if (flat <= UINT_MAX) { /* 32-bit division is much faster */
         uint rest = (uint)flat;
         for (long d = ndim - 1; d > 0; d--) {
             const uint size = (uint)table[d], next = rest / size;
@@ -82,7 +82,7 @@ __kernel void gather(__global uchar *out_, ulong out_at, __global uchar *from_, 
     SPAN(n, count) out[n] = from[base_of(n, table, ndim) + index[n] * step];
 }
 
-/* ---- reading and writing at places */
+/* ---- reading and writing at indices */
 
 __kernel void take(__global uchar *out_, ulong out_at, __global uchar *from_, ulong from_at,
                    __global uchar *place_, ulong place_at, long outer, long count, long inner,
@@ -122,7 +122,7 @@ __kernel void put(__global uchar *out_, ulong out_at, __global uchar *value_, ul
     }
 }
 
-/* ---- adding at places: OP is how a number meets what is there */
+/* ---- reducing at indices: OP joins a value to the element there */
 
 #ifdef OP
 #define OP_add(a, b) ((a) + (b))
@@ -132,7 +132,7 @@ __kernel void put(__global uchar *out_, ulong out_at, __global uchar *value_, ul
 #define OP_amin(a, b) ((b) < (a) || NO_NUMBER(b) ? (b) : (a))
 #define MEET(a, b) PASTE(OP_, OP)(a, b)
 
-/* A work-item has some of the lines outer * inner, and takes all places one after the other. */
+/* A work-item has some of the outer * inner rows, and takes all indices in turn. */
 __kernel void meet(__global uchar *out_, ulong out_at, __global uchar *value_, ulong value_at,
                    __global uchar *place_, ulong place_at, long outer, long count, long inner,
                    long outer_step, long inner_step, long v_outer, long v_count, long v_inner, long each) {
@@ -154,7 +154,7 @@ __kernel void meet(__global uchar *out_, ulong out_at, __global uchar *value_, u
     }
 }
 
-/* Places are sorted, and order says where each was before: the first of a run takes all of it. */
+/* Indices are sorted, order is the permutation: the first of equal ones takes all of them. */
 __kernel void meet_sorted(__global uchar *out_, ulong out_at, __global uchar *value_, ulong value_at,
                           __global uchar *place_, ulong place_at, __global uchar *order_, ulong order_at,
                           long outer, long count, long inner, long outer_step, long inner_step,
@@ -178,7 +178,7 @@ __kernel void meet_sorted(__global uchar *out_, ulong out_at, __global uchar *va
 }
 #endif
 
-/* Floats added in whatever order the device works in: for many numbers on GPUs. */
+/* Atomic float adds, in any order: for many values on GPUs. */
 __kernel void add_atomic(__global uchar *out_, ulong out_at, __global uchar *value_, ulong value_at,
                          __global uchar *place_, ulong place_at, long outer, long count, long inner,
                          long outer_step, long inner_step, long v_outer, long v_count, long v_inner) {
@@ -198,7 +198,7 @@ __kernel void add_atomic(__global uchar *out_, ulong out_at, __global uchar *val
 
 /* ---- masks */
 
-/* How many of each stretch of `each` truth values are true. */
+/* How many of each `each` booleans are true. */
 __kernel void count_true(__global uchar *counts_, ulong counts_at, __global uchar *mask_, ulong mask_at,
                          long count, long each) {
     __global const uchar *mask = CAT(uchar, mask);
@@ -209,7 +209,7 @@ __kernel void count_true(__global uchar *counts_, ulong counts_at, __global ucha
     AT(long, counts)[get_global_id(0)] = found;
 }
 
-/* Their places, each stretch from its start on. */
+/* The indices of the true ones. */
 __kernel void list_true(__global uchar *place_, ulong place_at, __global uchar *starts_, ulong starts_at,
                         __global uchar *mask_, ulong mask_at, long count, long each) {
     __global const uchar *mask = CAT(uchar, mask);
@@ -221,7 +221,7 @@ __kernel void list_true(__global uchar *place_, ulong place_at, __global uchar *
         if (mask[n]) place[at++] = n;
 }
 
-/* ---- where a number belongs in an order: rows of `size` numbers, `wide` values for each */
+/* ---- searchsorted: rows of `size` elements, `wide` values for each */
 
 __kernel void search(__global uchar *out_, ulong out_at, __global uchar *order_, ulong order_at,
                      __global uchar *value_, ulong value_at, long count, long size, long wide, long after,
@@ -235,7 +235,7 @@ __kernel void search(__global uchar *out_, ulong out_at, __global uchar *order_,
         while (low < high) {
             const long middle = (low + high) / 2;
             const WORK there = row[middle];
-            /* No number is the greatest: it stands behind all others. */
+            /* NaN is the largest. */
             const int beyond = after ? there > wanted || (NO_NUMBER(there) && !NO_NUMBER(wanted))
                                      : there >= wanted || NO_NUMBER(there);
             if (beyond) high = middle;

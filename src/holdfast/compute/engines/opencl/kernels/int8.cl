@@ -1,13 +1,12 @@
-/* Products of int8 matrices, exact in int32, for CPU-like and GPU-like devices.
+/* int8 matrix products, exact in int32, for CPU-like and GPU-like devices.
  *
- * Covers: batches, any strides, ragged sizes. Called by quantize.py.
- * Leaves to others: scales, zero points, int4 (the host unpacks).
- * Promise: sums are exact while K * 128 * 128 fits into int32; writes its outputs alone.
+ * Supports batches, any strides, ragged sizes. Called by quantize.py.
+ * Sums are exact while K * 128 * 128 fits into int32; writes its outputs alone.
  *
- * Comes behind numbers.cl. Strides are in elements; a batch index b is (b / inner, b % inner).
+ * Appended to numbers.cl. Strides are in elements; a batch index b is (b / inner, b % inner).
  * Fixed here
  *   MR, NQ      CPU: register tile of MR rows by NR = 8 * NQ columns: 6, 4 with AVX-512 or AVX2.
- *   TM, TN, BKQ GPU: numbers of a work-item, rows TM by columns TN: 4, 4; BKQ: fours of k in a step: 8.
+ *   TM, TN, BKQ GPU: elements of a work-item, rows TM by columns TN: 4, 4; BKQ: fours of k in a step: 8.
  *               A work-group of 16 x 16 does BM = 16 * TM rows by BN = 16 * TN columns.
  *   DOT4(a, b, s)  GPU: s + the products of four int8 in each of the ints a and b. The default is plain C.
  *
@@ -16,7 +15,7 @@
  *             b column stride, b k stride, inner, a outer batch stride, a inner, b outer, b inner)
  *     global (ceil(M / MR) + ceil(N / NR), max(a batches, b batches)); a term is 0 where its count is 0
  *     to_a: a batches * ceil(M / MR) * MR * P ints, P = ceil(K / 2), as [batch][panel][P][MR]: two
- *     numbers of 16 bits in each. to_b: the same with N and NR. Start at multiples of 64 bytes.
+ *     16-bit integers in each. to_b: the same with N and NR. Start at multiples of 64 bytes.
  *   int8_packed(a, b, out, M, N, K, bm, bn, a batch step,
  *               b batch step, out row stride, out batch stride)
  *     global (ceil(N / bn), ceil(M / bm), batches); bm, bn: multiples of MR and NR (16 and 4 of them).
@@ -41,7 +40,7 @@ inline long place_of(long b, long inner, long outer_stride, long inner_stride) {
     return b / inner * outer_stride + b % inner * inner_stride;
 }
 
-/* ---- few long work-items ------------------------------------------------------------------- */
+/* ---- cpu mapping ------------------------------------------------------------------- */
 
 inline void pack_pairs(__global const char *x, __global int *to, int many, const int width, long depth,
                        long si, long sk) {
@@ -122,7 +121,7 @@ __kernel void int8_packed(__global uchar *a_, ulong a_at, __global uchar *b_, ul
         }
 }
 
-/* ---- work-groups --------------------------------------------------------------------------- */
+/* ---- gpu mapping --------------------------------------------------------------------------- */
 
 #ifndef DOT4
 inline int dot4(int a, int b, int s) {
@@ -132,7 +131,7 @@ inline int dot4(int a, int b, int s) {
 #define DOT4(a, b, s) dot4(a, b, s)
 #endif
 
-/* Four numbers along k of one row, 0 past the end. */
+/* Four elements along k of one row, 0 past the end. */
 inline int four_of(__global const char *x, long row, long rows, long k, long depth, long si, long sk) {
     char4 v = 0;
     if (row < rows) {

@@ -1,12 +1,10 @@
-/* The loss of classes: a number looked up for each target.
+/* Negative log likelihood: one element looked up for each target.
  * Called by loss.py.
  *
- * Covers: negative log likelihood and what each target counts.
- * Leaves to others: adding them up, the gradient (element by element).
- * Promise: a class that is not there gives nan, and nothing outside of the arrays is read.
+ * Also writes the weight of each target. A class out of range gives nan, and nothing outside of the arrays is read.
  *
- * Defines: WORD, the format of the numbers; REAL, what is computed in; CLASS, the format of targets; HAS_WEIGHT,
- * with a weight for each class in the format WEIGHT.
+ * Defines: WORD, the dtype of the input; REAL, what is computed in; CLASS, the dtype of targets; HAS_WEIGHT,
+ * with a weight for each class in the dtype WEIGHT.
  * One work-item for each target: x is contiguous [outer][classes][inner], target [outer][inner].
  */
 __kernel void nll(__global uchar *x_, ulong x_at, __global uchar *target_, ulong target_at,

@@ -1,7 +1,7 @@
-/* What every kernel may use: arrays as arguments, number formats, arithmetic as torch has it.
+/* Shared by all kernels: arrays as arguments, dtypes, arithmetic as in torch.
  *
- * An array is two arguments, `__global uchar *x_, ulong x_at`; AT(float, x) is where it begins.
- * LOAD_word(p, i) and STORE_word(p, i, v) read and write a number of the format `word`. Narrow floats
+ * An array is two arguments, `__global uchar *x_, ulong x_at`; AT(float, x) points to its first element.
+ * LOAD_word(p, i) and STORE_word(p, i, v) read and write an element of the dtype `word`. Narrow floats
  * are widened to float when they are read and rounded to the nearest when they are written.
  */
 #ifdef HAS_DOUBLE
@@ -85,7 +85,7 @@ inline float from_e5m2(uchar word) {
     return as_float(sign | ((rest << 21) + (112u << 23)));
 }
 
-/* A float rounded to `bits` of mantissa with the smallest normal exponent `low`, as steps of the format. */
+/* A float rounded to `bits` of mantissa with the smallest normal exponent `low`, as steps of the dtype. */
 inline uint rounded_bits(float magnitude, int bits, int low) {
     if (magnitude < ldexp(1.0f, low)) return (uint)rint(ldexp(magnitude, bits - low));
     uint word = as_uint(magnitude), shift = 23 - bits;

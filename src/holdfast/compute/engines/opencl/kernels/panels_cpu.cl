@@ -1,10 +1,9 @@
-/* Vectors and panels of numbers for CPU-like devices: what the files with _cpu in their names share.
+/* Vectors and panels for CPU-like devices, shared by the *_cpu.cl files.
  *
- * Covers: reading, writing and adding up vectors, functions that are fast there, packing into panels.
- * Comes behind numbers.cl and before the file: engine.kernel("panels_cpu file", function, defines).
- * Leaves to others: devices of the GPU kind.
+ * Reads, writes and sums of vectors, fast functions, packing into panels.
+ * Follows numbers.cl and precedes the file: engine.kernel("panels_cpu file", function, defines).
  *
- * Defines: WORD, a format of floats as numbers.cl names it (float32). VEC, numbers in a vector: 16 with
+ * Defines: WORD, a float dtype as numbers.cl names it (float32). VEC, elements in a vector: 16 with
  * AVX-512, 8 with AVX2, half of that for float64. Arithmetic is in REAL: float, or double for float64.
  *
  * exp_of takes a REAL or a vector RV of it. Errors in float are within 1.2 units of the last place
@@ -45,7 +44,7 @@
 /* PoCL writes vstore16 in pieces; a vector that need not be aligned goes in one. */
 typedef RV LOOSE __attribute__((aligned(sizeof(REAL))));
 
-/* VEC numbers from p[at], p[at + 1], ...; as a vector where they are stored as they are added. */
+/* VEC elements from p[at], p[at + 1], ...; as a vector if the storage type is REAL. */
 inline RV load_vector(__global const T *p, long at) {
 #if PASTE(IS_, WORD)
     return *(__global const LOOSE *)(p + at);
@@ -66,7 +65,7 @@ inline void store_vector(__global T *p, long at, RV v) {
 #endif
 }
 
-/* The last numbers of a row, `many` of them; `rest` stands for those that are not there. */
+/* The last `many` elements of a row; `rest` fills the vector up. */
 inline RV load_part(__global const T *p, long at, long many, REAL rest) {
     if (many >= VEC) return load_vector(p, at);
     REAL each[VEC];
@@ -91,7 +90,7 @@ inline REAL sum_of(RV v) {
     return sum;
 }
 
-/* Unlike fmax, a nan wins: it has to come out again. */
+/* Unlike fmax, nan propagates. */
 inline RV higher(RV a, RV b) { return a >= b || a != a ? a : b; }
 
 inline REAL highest_of(RV v) {
@@ -111,7 +110,7 @@ inline REAL highest_of(RV v) {
 #define EXPONENTIAL(F, I)                                                                         \
     inline F OVER exp_of(F x) {                                                                   \
         F kept = x < -104.0f ? (F)-104.0f : x > 89.0f ? (F)89.0f : x;                             \
-        F shifted = kept * 1.44269504f + 12582912.0f; /* adding it rounds to whole numbers */     \
+        F shifted = kept * 1.44269504f + 12582912.0f; /* adding it rounds to integers */     \
         F whole = shifted - 12582912.0f;                                                          \
         F rest = fma(whole, (F)-0.693359375f, kept);                                              \
         rest = fma(whole, (F)2.12194440e-4f, rest);                                               \
@@ -152,7 +151,7 @@ inline void turn_four(__global const T *x, __global REAL *to, const int width, l
 #endif
 }
 
-/* Where k is contiguous, 16 numbers of a row are read together: rows that lie a power of two apart
+/* Where k is contiguous, 16 elements of a row are read together: rows that lie a power of two apart
  * would throw each other out of the cache. */
 inline long pack_turned(__global const T *x, __global REAL *to, const int width, long k, long k1,
                         long si) {
@@ -165,7 +164,7 @@ inline long pack_turned(__global const T *x, __global REAL *to, const int width,
     return k;
 }
 
-/* Numbers k .. k1 of the `many` rows of a panel of `width`. */
+/* Elements k .. k1 of the `many` rows of a panel of `width`. */
 inline void pack_panel(__global const T *x, __global REAL *to, int many, const int width, long k,
                        long k1, long si, long sk) {
     if (many < width) {

@@ -1,11 +1,11 @@
-/* Functions of numbers that expressions call.
- * Called by kernels that texts.py makes.
+/* Functions that expressions call.
+ * Called by kernels that elementwise/codegen.py generates.
  *
  * T is the type that is computed in: a float or double, several of them (then comparisons give I, whose
- * bits are all set or none), or a whole number. K(1.5) is a constant in T.
+ * bits are all set or none), or an integer. K(1.5) is a constant in T.
  */
 #ifdef FLOATING
-inline T f_maximum(T a, T b) { return a != a ? a : (a > b ? a : b); } /* nan stays */
+inline T f_maximum(T a, T b) { return a != a ? a : (a > b ? a : b); } /* nan propagates */
 inline T f_minimum(T a, T b) { return a != a ? a : (a < b ? a : b); }
 
 /* x * P(x * x) with tanh(that) = erf(x): fitted on 0 to 4 for the least relative error, 7e-8. */
@@ -67,7 +67,7 @@ inline T f_floor_divide(T a, T b) {
     const T near = found - down > K(0.5) ? down + K(1.0) : down;
     return b == K(0.0) ? a / b : (found == K(0.0) ? copysign(K(0.0), a / b) : near);
 }
-inline T f_logaddexp(T a, T b) { /* twice the same infinity: the difference would be no number */
+inline T f_logaddexp(T a, T b) { /* twice the same infinity: the difference would be NaN */
     return a == b ? a + K(0.6931471805599453) : fmax(a, b) + log1p(exp(-fabs(a - b)));
 }
 inline T f_logaddexp2(T a, T b) {
@@ -75,7 +75,7 @@ inline T f_logaddexp2(T a, T b) {
     return a == b ? a + K(1.0) : fmax(a, b) + more;
 }
 inline T f_xlogy(T a, T b, T log_b) { return b != b ? b : (a == K(0.0) ? K(0.0) : a * log_b); }
-/* Vectors in which one number is huge come out wrong for small ones in PoCL (SLEEF): floats below 1/128.
+/* Vectors in which one element is huge come out wrong for small ones in PoCL (SLEEF): floats below 1/128.
  * There the first terms of the series are right to the last digit. */
 #ifdef EXACT
 #define SMALL K(1.4901161193847656e-08)

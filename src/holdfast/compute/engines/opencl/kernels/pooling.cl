@@ -1,16 +1,16 @@
-/* The largest of windows and where it is, and the way back.
+/* Max pooling with indices, and its gradient.
  * Called by pooling.py.
  *
- * The input is [many, channels, depth, height, width] with any steps (in numbers), results lie side by side.
- * Along each dimension the host says which inputs a window sees (first, end), and for the way back which
- * windows see an input. Of equal numbers the first is taken, of several NaNs the last, as torch does.
+ * The input is [many, channels, depth, height, width] with any steps (in elements), results are contiguous.
+ * Along each dimension the host says which inputs a window covers (first, end), and for the gradient which
+ * windows cover an input. Of equal elements the first is taken, of several NaNs the last, as torch does.
  *
- * Comes behind spans.cl. Defines: KIND (the format), WORK (its C type).
+ * Appended to spans.cl. Defines: KIND (the dtype), WORK (its C type).
  */
 
 #define ROW const long y = row % height, z = row / height % depth, n = row / (height * depth)
 
-/* Whether a number is none: as a function, because whole numbers never are, and compilers say so. */
+/* Whether an element is NaN: a function, because compilers warn for integers, which never are. */
 inline int differ(WORK one, WORK other) { return one != other; }
 
 /* table: first and end of each window, for each dimension. */
@@ -46,7 +46,7 @@ __kernel void largest(__global uchar *out_, ulong out_at, __global uchar *where_
     }
 }
 
-/* Every input asks the windows that see it whether it was the largest: sums are the same every time.
+/* Each input sums over the windows that cover it and have it as maximum: sums are deterministic.
  * table: first and end of those windows, for each dimension of the input. */
 __kernel void largest_back(__global uchar *out_, ulong out_at, __global uchar *grad_, ulong grad_at,
                            __global uchar *where_, ulong where_at, __global uchar *table_, ulong table_at,

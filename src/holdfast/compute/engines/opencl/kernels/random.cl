@@ -1,9 +1,8 @@
 /* Random numbers on the device: Philox 4x32-10, a counter that ten rounds of multiplication mix.
  * Called by random.py.
  *
- * Four words of 32 bits come of one counter; work-item i makes numbers 4 i to 4 i + 3 of `count`, so
- * which numbers they are depends on the key alone. KIND says what is made of the words, WORD in which
- * format it is stored.
+ * One counter gives four 32-bit words; work-item i makes elements 4 i to 4 i + 3 of `count`, so they
+ * depend on the key only. KIND is the distribution, WORD the storage dtype.
  */
 inline uint4 philox(ulong counter, uint2 key) {
     uint4 words = (uint4)((uint)counter, (uint)(counter >> 32), 0, 0);
@@ -16,10 +15,10 @@ inline uint4 philox(ulong counter, uint2 key) {
     return words;
 }
 
-/* From 0 up to 1, without 1: 24 bits. */
+/* Uniform in [0, 1), 24 bits. */
 inline float4 uniform(uint4 words) { return convert_float4(words >> 8) * 0x1p-24f; }
 
-/* Two normal numbers of two uniform ones (Box and Muller); 1 - u is never 0. */
+/* Two normal numbers from two uniform ones (Box-Muller); 1 - u is never 0. */
 inline float4 normal(uint4 words) {
     const float4 u = uniform(words);
     const float2 radius = sqrt(-2.0f * log(1.0f - u.xy));
@@ -39,7 +38,7 @@ __kernel void draw(
         const float4 made = uniform(words) * (other - one) + one;
 #elif KIND == 1 /* normal with mean `one` and deviation `other` */
         const float4 made = normal(words) * other + one;
-#else /* 1 with the chance `one` */
+#else /* 1 with probability `one` */
         const float4 made = convert_float4((uniform(words) < one) & 1);
 #endif
         const float single[4] = {made.x, made.y, made.z, made.w};

@@ -1,22 +1,22 @@
 /* Reductions of expressions over any dimensions of strided arrays.
- * Called by reducing.py.
+ * Called by reduction.py.
  *
- * Covers: three ways to walk. ROWS (CPUs): reduced numbers lie side by side. COLUMNS (CPUs): kept ones do. GROUPS (GPUs):
+ * Three ways. ROWS (CPUs): reduced elements are contiguous. COLUMNS (CPUs): kept ones are. GROUPS (GPUs):
  * work-groups, `lanes` work-items to a result.
- * Leaves to others: what is reduced and how it is joined. `reducing.py` puts these defines in front:
- *   ARGUMENTS, SIZES    arguments of the kernel: arrays and numbers; sizes and steps
- *   POINTERS            where the arrays begin
- *   KEPT(o), REDUCED(r) places of the arrays for a kept and a reduced index
+ * codegen.py puts these defines in front:
+ *   ARGUMENTS, SIZES    arguments of the kernel: arrays and scalars; sizes and steps
+ *   POINTERS            pointers to the arrays
+ *   KEPT(o), REDUCED(r) offsets in the arrays for a kept and a reduced index
  *   WHOLE(n), PART(n)   states of n results: WHOLE is wide, PART may be narrow; CLEAR and CLEAR_WHOLE start them
- *   STEP(l)             joins the number here to part l
+ *   STEP(l)             joins the current element to part l
  *   JOIN(l, m), FOLD(l, w)  join part m to part l, and part l to whole w
  *   LOCAL, HAND(at), MEET(at, other), TAKE(at)  states in local memory
  *   FINISH(w, o, c)     writes result o of chunk c
- * Promise: a part takes in at most BLOCK steps before it is folded, so that sums of floats stay exact; the order of
+ * A part takes in at most BLOCK steps before it is folded, so that float sums stay precise; the order of
  * additions depends on sizes alone.
  */
 #define BLOCK 32
-#define LANES 32  /* parts that are added to side by side: several vectors of any CPU */
+#define LANES 32  /* parallel partial sums: several vectors of any CPU */
 #define WIDTH 1024 /* columns that a work-item takes at a time: a page of float32 */
 
 #ifdef ROWS
@@ -86,7 +86,7 @@ __kernel void reduce(ARGUMENTS, long blocks, long chunk, long width, long reduce
 #endif
 
 #ifdef GROUPS
-/* BESIDE: kept numbers lie side by side, so work-items next to each other take results next to each other. */
+/* BESIDE: kept elements are contiguous, so work-items next to each other take results next to each other. */
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 void reduce(ARGUMENTS, long lanes_, long chunk, long outs, long reduced, SIZES) {
     POINTERS

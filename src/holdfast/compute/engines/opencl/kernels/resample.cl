@@ -1,11 +1,11 @@
-/* Numbers picked or put together along up to three dimensions.
+/* Elements selected or summed with weights along up to three dimensions; grid sampling.
  * Called by resample.py.
  *
- * The array is [many, channels, depth, height, width] with any steps (in numbers), the result lies side by
- * side. What a place of the result is made of is in tables that the host makes, for each dimension:
- * `picks`: which number; `combine`: from `starts[j]` to `starts[j + 1]`, which numbers and their weights.
+ * The array is [many, channels, depth, height, width] with any steps (in elements), the result is
+ * contiguous. Tables from the host, for each dimension: `pick`: the input index of each output;
+ * `combine`: from `starts[j]` to `starts[j + 1]`, input indices and their weights.
  *
- * Comes behind spans.cl. Defines: WORD (numbers that are only moved), FROM and TO (formats), WORK
+ * Appended to spans.cl. Defines: WORD (elements that are only moved), FROM and TO (dtypes), WORK
  * (what is computed in).
  */
 
@@ -18,7 +18,7 @@
 #define WORK float
 #endif
 
-/* What the row is: y, z, and n in many * channels. */
+/* The indices of the row: y, z, and n in many * channels. */
 #define ROW \
     const long y = row % height, z = row / height % depth, n = row / (height * depth); \
     const long base = n / channels * s_n + n % channels * s_c
@@ -35,8 +35,8 @@ __kernel void pick(__global uchar *out_, ulong out_at, __global uchar *from_, ul
     }
 }
 
-/* table: for each dimension its starts, then for each which numbers; weights: in the same order as those.
- * divide: the sum is divided by one number for each place along each dimension. */
+/* table: for each dimension its starts, then for each its input indices; weights: in the same order.
+ * divide: the sum is divided by one divisor for each output index along each dimension. */
 __kernel void combine(__global uchar *out_, ulong out_at, __global uchar *from_, ulong from_at,
                       __global uchar *table_, ulong table_at, __global uchar *weight_, ulong weight_at,
                       __global uchar *divisor_, ulong divisor_at, long divide, long many_z, long many_y,
@@ -84,7 +84,7 @@ inline WORK kept(WORK place, long size, long padding, long aligned) {
     if (padding == 0) return place;
     if (padding == 2)
         place = aligned ? reflect(place, 0, (WORK)(size - 1)) : reflect(place, (WORK)-0.5, (WORK)size);
-    return fmin(fmax(place, (WORK)0), (WORK)(size - 1)); /* what is no number goes to 0 */
+    return fmin(fmax(place, (WORK)0), (WORK)(size - 1)); /* NaN goes to 0 */
 }
 
 inline WORK in_pixels(WORK point, long size, long aligned) {

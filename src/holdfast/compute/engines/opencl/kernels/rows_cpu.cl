@@ -1,13 +1,12 @@
 /* Softmax and normalisation for CPU-like devices: a work-item goes over whole rows.
  *
- * Covers: softmax and log_softmax along rows and along any other dimension, layer norm, RMS norm and
- * group norm with their statistics. Called by rows.py.
- * Leaves to others: gradients, statistics over batches.
- * Promise: writes its outputs alone; a row may be any length; x may be read with a row stride, its
+ * Supports softmax and log_softmax along rows and along any other dimension, layer norm, RMS norm and
+ * group norm with their statistics. Called by row_kernels.py.
+ * Writes its outputs alone; a row may be any length; x may be read with a row stride, its
  * columns are contiguous. An input and the output of its kernel may be the same array.
  *
  * Defines (all have defaults)
- *   WORD, VEC  as panels_cpu.cl says, which comes before this file. mean and rstd are stored in REAL.
+ *   WORD, VEC  as panels_cpu.cl says, which precedes this file. mean and rstd are stored in REAL.
  *   LOG        log_softmax instead of softmax.
  *   HAS_WEIGHT, HAS_BIAS    the normalisations scale, and shift.
  *
@@ -18,12 +17,12 @@
  *     global (ceil(inner / VEC), outer)
  *   layer_norm_rows(x, [weight,] [bias,] out, mean, rstd, rows, columns, x row stride,
  *                   out row stride, each, eps)
- *     weight, bias: columns numbers. mean, rstd: a REAL for each row. eps is a REAL.
+ *     weight, bias: columns elements. mean, rstd: a REAL for each row. eps is a REAL.
  *     global (ceil(rows / each),)
  *   rms_norm_rows(x, [weight,] out, rstd, rows, columns, x row stride, out row stride, each, eps)
  *   group_norm_rows(x, [weight,] [bias,] out, mean, rstd, rows, channels, span, groups, eps)
  *     x, out: contiguous [batch][groups * channels][span]; a row is (batch, group), `channels` is the
- *     channels of a group, span the numbers of a channel. weight, bias: groups * channels numbers.
+ *     channels of a group, span the elements of a channel. weight, bias: groups * channels elements.
  *     global (rows,)
  */
 
@@ -62,7 +61,7 @@ inline void softmax_row(__global const T *x, __global T *out, long columns) {
     REAL scale = 1 / sum_of(sums + last);
     for (long j = 0; j < whole; j += VEC) store_vector(out, j, load_vector(out, j) * scale);
     if (left) store_part(out, whole, left, last * scale);
-#else /* narrow numbers are rounded once, so exp is taken twice */
+#else /* narrow floats are rounded once, so exp is taken twice */
     for (long j = 0; j < whole; j += VEC) sums += exp_of(load_vector(x, j) - top);
     RV last = left ? exp_of(load_part(x, whole, left, LOWEST) - top) : (RV)0;
     REAL scale = 1 / sum_of(sums + last);

@@ -1,8 +1,7 @@
-// Softmax and normalisation over rows for GPU-like devices. Called by rows.py.
+// Softmax and normalisation over rows for GPU-like devices. Called by row_kernels.py.
 //
-// Covers: softmax, log_softmax, layer norm, RMS norm and group norm over rows whose elements lie side by side.
-// Leaves to others: other axes (the host makes rows of them), CPU-like devices, choosing the defines.
-// Promise: with LOOP 0 each element is read once and written once; sums are in ACC.
+// Supports softmax, log_softmax, layer norm, RMS norm and group norm over rows whose elements are contiguous.
+// With LOOP 0 each element is read once and written once; sums are in ACC.
 //
 // Launch: local (LANES * ROWS,), global (LANES * ROWS * ceil(rows / ROWS),).
 // Defines (all have defaults):
@@ -13,12 +12,12 @@
 //                  of 4 elements; for group norm with weights also `span`.  1: single elements
 //   LOOP           1: rows of any length, read again for each pass
 //   LOG            1: log_softmax
-//   RMS            1: RMS norm: no mean is taken off, and no bias is expected
+//   RMS            1: RMS norm: no mean is subtracted, and no bias is expected
 //   HAS_WEIGHT HAS_BIAS HAS_STATS   whether those arguments are there (else any handle does)
 //   GROUPS         1: layer norm, weight[col]; above 1: group norm with that many groups per sample, rows are
 //                  (sample, group), weight[(row % GROUPS) * (cols / span) + col / span], span = elements per channel
 //   NV_SHUFFLE     1: lanes of a warp trade sums in registers (inline PTX; NVIDIA devices only)
-//   WORD           the format, as fours_gpu.cl says, which comes before this file
+//   WORD           the dtype, as fours_gpu.cl says, which precedes this file
 
 #ifndef LANES
 #define LANES 256
@@ -97,7 +96,7 @@ inline float traded(float v, int step) {
     return v;                                                                      \
   }
 #else
-// Two levels: FAN sums of LANES / FAN numbers each, then each lane adds the FAN up. Two barriers after the first.
+// Two levels: FAN sums of LANES / FAN values each, then each lane adds the FAN up. Two barriers after the first.
 #define FAN (LANES >= 256 ? 16 : LANES >= 16 ? 8 : 1)
 #define REDUCE(name, JOIN)                                                         \
   inline ACC name(ACC v, __local ACC *pad, int lane, int row) {                    \
@@ -210,7 +209,7 @@ inline VEC scaled(VEC v, const __global T *weight, const __global T *bias, long 
   return v;
 }
 
-// mean_ and rstd_: rows numbers of ACC each.
+// mean_ and rstd_: rows elements of ACC each.
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void rows_norm(
     __global uchar *x_, ulong x_at, __global uchar *weight_, ulong weight_at, __global uchar *bias_, ulong bias_at,
     __global uchar *o_, ulong o_at, __global uchar *mean_, ulong mean_at, __global uchar *rstd_, ulong rstd_at,

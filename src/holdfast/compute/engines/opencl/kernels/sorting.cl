@@ -1,11 +1,11 @@
 /* Sorting rows of keys, stable: blocks first, then runs are merged two by two.
- * Called by sorting.py.
+ * Called by row_sort.py and sorting.py.
  *
- * Keys are whole numbers without a sign in the order that is wanted (the host makes them); with them
- * go the places they had. Both are [rows, count]. In a merge every work-item writes `each` numbers:
- * where its part begins in both runs is found by halving, so that all of them have equal work.
+ * Keys are unsigned integers in the wanted order (the host makes them), together with the
+ * indices they had. Both are [rows, count]. In a merge every work-item writes `each` elements:
+ * its start in both runs is found by bisection, so that all of them have equal work.
  *
- * Defines: KEY (uint or ulong), BLOCK (numbers sorted at once), ON_GPU (a work-group sorts a block,
+ * Defines: KEY (uint or ulong), BLOCK (elements sorted at once), ON_GPU (a work-group sorts a block,
  * in local memory; else a work-item does).
  */
 
@@ -37,7 +37,7 @@ __kernel void sort_blocks(__global uchar *keys_, ulong keys_at, __global uchar *
     }
 }
 #else
-/* A bitonic network; equal keys are told apart by their places, so that they keep their order. */
+/* A bitonic network; equal keys are compared by their indices, which makes it stable. */
 __kernel void sort_blocks(__global uchar *keys_, ulong keys_at, __global uchar *to_, ulong to_at,
                           __global uchar *place_, ulong place_at, long rows, long count, long blocks,
                           long each) {
@@ -107,12 +107,12 @@ __kernel void merge(__global uchar *keys_, ulong keys_at, __global uchar *places
     }
 }
 
-/* ---- one of each sorted row
+/* ---- one element of each sorted row
  *
- * Keys from `nan` on are no numbers. nans: 0, they are the answer; 1, they are skipped; 2, there are none.
+ * Keys from `nan` on are NaN. nans: 0, they are the result; 1, they are skipped; 2, there are none.
  */
 
-/* The one in the middle. */
+/* The median. */
 __kernel void pick_middle(__global uchar *out_, ulong out_at, __global uchar *keys_, ulong keys_at,
                           __global uchar *places_, ulong places_at, long rows, long count, KEY nan, long nans) {
     for (long row = get_global_id(0); row < rows; row += get_global_size(0)) {
@@ -128,7 +128,7 @@ __kernel void pick_middle(__global uchar *out_, ulong out_at, __global uchar *ke
     }
 }
 
-/* The one that is there most often: of those the smallest, where it is last. */
+/* The mode: the smallest of the most frequent elements, at its last index. */
 __kernel void pick_mode(__global uchar *out_, ulong out_at, __global uchar *keys_, ulong keys_at,
                         __global uchar *places_, ulong places_at, long rows, long count, KEY nan, long nans) {
     for (long row = get_global_id(0); row < rows; row += get_global_size(0)) {
@@ -142,7 +142,7 @@ __kernel void pick_mode(__global uchar *out_, ulong out_at, __global uchar *keys
     }
 }
 
-/* ---- the first few of an order, without sorting all */
+/* ---- the `few` smallest, without sorting all */
 
 /* Of every part of a row the `few` smallest keys, in order, and where they are. */
 __kernel void smallest(__global uchar *keys_, ulong keys_at, __global uchar *to_, ulong to_at,

@@ -1,13 +1,13 @@
-/* How much a work-item does: what distance.cl, indexing.cl, pooling.cl and resample.cl share.
+/* Loops over the share of a work-item, for distance.cl, indexing.cl, pooling.cl and resample.cl.
  *
- * Comes before those files; launched by `placing.spread`, whose last argument is `each`. With ON_GPU a
- * work-item does one number, and every so many-th after it; else `each` numbers or rows, one by one.
+ * Precedes those files; launched by `launch_over`, whose last argument is `each`. With ON_GPU a
+ * work-item strides over the elements; else it does `each` elements or rows in turn.
  */
 #ifndef ON_GPU
 #define SPAN(index, count) \
     for (long index = get_global_id(0) * each, end_##index = min(index + each, (long)(count)); \
          index < end_##index; index++)
-/* Numbers of [lines, depth, height, width]: x in a row, and which row. */
+/* Elements of [lines, depth, height, width]: x in a row, and which row. */
 #define NUMBERS \
     SPAN(row, lines * depth * height) \
         for (long x = 0; x < width; x++)

@@ -1,9 +1,8 @@
-/* Several numbers at once: W of them are a T, and what comparing them gives is an I.
+/* Vectors: a T has W elements, and comparing two gives an I.
  *
- * Comes before pointwise.cl where `texts` makes a kernel that computes W numbers of the type WIDE_FLOAT at
- * once. LOADV_word(p, i) reads numbers i to
- * i + W - 1 and widens them to T; STOREV_word(p, i, v) rounds and writes them. ALIGNED says that what is
- * read and written begins at multiples of 16 bytes.
+ * Precedes pointwise.cl if codegen.py generates a kernel that computes W elements of WIDE_FLOAT at once.
+ * LOADV_word(p, i) reads elements i to i + W - 1 and widens them to T; STOREV_word(p, i, v) rounds and
+ * writes them. ALIGNED: reads and writes begin at multiples of 16 bytes.
  */
 #define CONVERT(v) PASTE(convert_, PASTE(WIDE_FLOAT, W))(v)
 #define TRUTHS(v) PASTE(convert_, PASTE(WIDE_TRUTH, W))(v)

@@ -1,4 +1,4 @@
-// Which process is asked, for views that ask one.
+// Selects the process for views that query one.
 
 import { keyed, make, write } from '../elements.js'
 

@@ -1,7 +1,5 @@
-// The largest blocks in use, of one process.
-//
-// Covers: asking for them, filter, order.  Promise: asked for when the view is opened, when another
-// process is chosen and when the button is pressed, never by itself: finding them takes time.
+// The largest blocks in use of one process: filter and sort.
+// Loaded when the view opens, another process is selected or the button is pressed: it takes time.
 
 import { Outcome } from '../actions.js'
 import { bytes } from '../amounts.js'

@@ -1,8 +1,5 @@
-// Blocks that outlived the code that made them.
-//
-// Covers: having a process record its blocks, looking for leaks, who holds them.
-// Promise: leaks are looked for when the button is pressed, never by itself: it stops the process
-// for a moment.
+// Leaked blocks and their referrers.
+// Searched only when the button is pressed: it stops the process for a moment.
 
 import { Outcome } from '../actions.js'
 import { bytes, clock, seconds } from '../amounts.js'

@@ -1,8 +1,5 @@
-// The picture of the machine, coloured by what is in use now.
-//
-// Covers: the picture's import, live bars and links in it, the same in words beside it.
-// Leaves to others: the picture itself (holdfast topo).
-// Promise: of the picture only shapes and texts are taken; nothing in it can run or load.
+// The picture of the machine (holdfast topo), coloured by current use.
+// Only shapes and texts of the picture are imported; nothing in it can run or load.
 
 import { Outcome } from '../actions.js'
 import { bytes, percent, rate, share } from '../amounts.js'

@@ -1,8 +1,5 @@
 // Memory over time, with zoom.
-//
-// Covers: by what it is told apart, the part of the time that is shown, the values under the pointer.
-// Leaves to others: drawing (chart), the part itself (span).
-// Promise: everything the pointer can do the keyboard can do as well.
+// Everything works with the pointer and with the keyboard.
 
 import { bytes, clock, seconds } from '../amounts.js'
 import { Chart } from '../chart.js'

@@ -1,8 +1,6 @@
-// The models that are loaded, and sliders for their budgets.
-//
-// Covers: weights that stay and that cross the link, what a pass should take, changing a budget.
-// Promise: a slider asks the server once, when it is let go; what came of it, or why not, is said
-// beside it; while somebody holds it, nothing moves it.
+// Loaded models, and sliders for their budgets.
+// A slider sends one request when it is released and shows the result beside it; updates do not move
+// a slider that is held.
 
 import { Outcome } from '../actions.js'
 import { bytes, milliseconds, share } from '../amounts.js'

@@ -1,6 +1,5 @@
 // Everything at a glance: the machine, each process and its run, the last pictures.
-//
-// Leaves to others: details (the other views).  Promise: an empty page says what to do.
+// An empty page says what to do.
 
 import { Actions } from '../actions.js'
 import { bytes, clock, percent, rate, seconds, share } from '../amounts.js'

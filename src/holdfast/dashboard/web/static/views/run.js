@@ -1,4 +1,4 @@
-// One run of the history, large, with all that is known of it.
+// One finished run, large, with all its data.
 
 import { bytes, day, milliseconds, seconds } from '../amounts.js'
 import { pictureOf } from '../api.js'

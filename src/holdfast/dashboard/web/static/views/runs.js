@@ -1,7 +1,4 @@
-// The history of runs, with their pictures.
-//
-// Covers: filter, states, opening one.  Promise: a run keeps its element, so that pictures are not
-// fetched again.
+// The history of runs, with pictures. A run keeps its element, so that pictures load once.
 
 import { day, seconds } from '../amounts.js'
 import { filter, hide, keyed, make, put, write } from '../elements.js'

@@ -1,0 +1,256 @@
+"""Resizing (nearest, linear, cubic, antialiased), forward and backward, one dimension at a time.
+
+Positions are computed in float32 (float64 for float64 inputs), as in torch, so that the same
+pixels are picked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+
+from holdfast.compute import dtype as dtypes
+from holdfast.compute.engines.numpy.index.take_rows import add_along
+from holdfast.compute.engines.numpy.kernels import register
+from holdfast.compute.ops.layers.resample import KINDS, SCALES, factored, sizes_of
+
+BEND = -0.75  # the cubic's parameter: its slope at a distance of one pixel
+
+# Input indices [outputs, taps], and their weights (None: all are 1).
+Stencil = tuple[Any, Any]
+
+
+def _step(size: int, outputs: int, aligned: bool, scale: float | None, real: Any) -> Any:
+    """The distance of two outputs in inputs."""
+    if aligned:
+        return real(size - 1) / real(outputs - 1) if outputs > 1 else real(0)
+    if scale is not None and scale > 0:
+        return real(1.0 / scale)
+    return real(size) / real(outputs)
+
+
+def _nearest(size: int, outputs: int, aligned: bool, scale: Any, real: Any) -> Stencil:
+    step = _step(size, outputs, False, scale, numpy.float32)
+    position = numpy.floor(numpy.arange(outputs, dtype=numpy.float32) * step)
+    return numpy.minimum(position.astype(numpy.int64), size - 1)[:, None], None
+
+
+def _nearest_kept(size: int, outputs: int, aligned: bool, scale: Any, real: Any) -> Stencil:
+    """`_nearest`, which ignores the scale if the size stays or doubles."""
+    if outputs in (size, 2 * size):
+        return (numpy.arange(outputs) // (outputs // size))[:, None], None
+    return _nearest(size, outputs, aligned, scale, real)
+
+
+def _nearest_exact(size: int, outputs: int, aligned: bool, scale: Any, real: Any) -> Stencil:
+    step = _step(size, outputs, False, scale, numpy.float32)
+    middle = numpy.arange(outputs, dtype=numpy.float32) + numpy.float32(0.5)
+    position = numpy.floor(middle * step)
+    return numpy.minimum(position.astype(numpy.int64), size - 1)[:, None], None
+
+
+def _positions(size: int, outputs: int, aligned: bool, scale: Any, real: Any) -> Any:
+    step = _step(size, outputs, aligned, scale, real)
+    count = numpy.arange(outputs, dtype=real)
+    return count * step if aligned else step * (count + real(0.5)) - real(0.5)
+
+
+def _linear(size: int, outputs: int, aligned: bool, scale: Any, real: Any) -> Stencil:
+    if size == outputs:
+        return numpy.arange(size)[:, None], None
+    position = numpy.maximum(_positions(size, outputs, aligned, scale, real), 0)
+    low = numpy.minimum(position.astype(numpy.int64), size - 1)
+    high = numpy.minimum(low + 1, size - 1)
+    part = numpy.clip(position - low.astype(real), 0, 1).astype(real)
+    return numpy.stack([low, high], 1), numpy.stack([1 - part, part], 1)
+
+
+def _cubic(size: int, outputs: int, aligned: bool, scale: Any, real: Any) -> Stencil:
+    position = _positions(size, outputs, aligned, scale, real)
+    low = numpy.floor(position)
+    taps = low.astype(numpy.int64)[:, None] + numpy.arange(-1, 3)
+    return numpy.clip(taps, 0, size - 1), cubic_weights(position - low, real(BEND))
+
+
+def cubic_weights(part: Any, bend: Any) -> Any:
+    """Weights of a point's four neighbours, as last dimension; `part`: distance to the second."""
+
+    def far(x: Any) -> Any:
+        return ((bend * x - 5 * bend) * x + 8 * bend) * x - 4 * bend
+
+    def near(x: Any) -> Any:
+        return ((bend + 2) * x - (bend + 3)) * x * x + 1
+
+    return numpy.stack([far(part + 1), near(part), near(1 - part), far(2 - part)], -1)
+
+
+# ---- antialiased
+
+
+def _triangle(x: Any) -> Any:
+    return numpy.maximum(1 - numpy.abs(x), 0)
+
+
+def _sharp(x: Any) -> Any:
+    x = numpy.abs(x)
+    near = (1.5 * x - 2.5) * x * x + 1
+    far = ((-0.5 * x + 2.5) * x - 4) * x + 2
+    return numpy.where(x < 1, near, numpy.where(x < 2, far, 0))
+
+
+def _lanczos(x: Any) -> Any:
+    return numpy.where(numpy.abs(x) < 3, numpy.sinc(x) * numpy.sinc(x / 3), 0)
+
+
+def _antialiased(shape: Callable[[Any], Any], reach: float) -> Callable[..., Stencil]:
+    """A stencil of a filter with a radius of `reach` inputs, or outputs if these are wider."""
+
+    def stencil(size: int, outputs: int, aligned: bool, scale: Any, real: Any) -> Stencil:
+        if size == outputs:
+            return numpy.arange(size)[:, None], None
+        step = _step(size, outputs, aligned, scale, real)
+        wide = real(max(step, 1))
+        centre = step * (numpy.arange(outputs, dtype=real) + real(0.5))
+        half = real(0.5)
+        low = numpy.maximum((centre - reach * wide + half).astype(numpy.int64), 0)
+        high = numpy.minimum((centre + reach * wide + half).astype(numpy.int64), size)
+        taps = low[:, None] + numpy.arange(max(int((high - low).max()), 1))
+        weights = shape((taps - centre[:, None] + half) / wide).astype(real)
+        weights[taps >= high[:, None]] = 0
+        total = weights.sum(1, keepdims=True)
+        numpy.divide(weights, total, out=weights, where=total != 0)
+        return numpy.minimum(taps, size - 1), weights
+
+    return stencil
+
+
+_STENCILS: dict[str, Callable[..., Stencil]] = {
+    "nearest": _nearest,
+    "nearest_kept": _nearest_kept,
+    "nearest_exact": _nearest_exact,
+    "linear": _linear,
+    "bilinear": _linear,
+    "trilinear": _linear,
+    "bicubic": _cubic,
+    "bilinear_aa": _antialiased(_triangle, 1.0),
+    "bicubic_aa": _antialiased(_sharp, 2.0),
+    "lanczos_aa": _antialiased(_lanczos, 3.0),
+}
+
+
+# ---- applying stencils
+
+
+def _apply(array: Any, axis: int, stencil: Stencil) -> Any:
+    taps, weights = stencil
+    if weights is None:
+        return array.take(taps[:, 0], axis)
+    shape = [-1] + [1] * (-1 - axis)
+    out = array.take(taps[:, 0], axis) * weights[:, 0].reshape(shape)
+    for tap in range(1, taps.shape[1]):
+        part = array.take(taps[:, tap], axis)
+        part *= weights[:, tap].reshape(shape)
+        out += part
+    return out
+
+
+def _adjoint(array: Any, axis: int, size: int, stencil: Stencil) -> Any:
+    taps, weights = stencil
+    if weights is None:
+        return add_along(array, taps[:, 0], size, axis)
+    shape = [-1] + [1] * (-1 - axis)
+    out: Any = 0
+    for tap in range(taps.shape[1]):
+        part = array * weights[:, tap].reshape(shape)
+        out = out + add_along(part, taps[:, tap], size, axis)
+    return out
+
+
+def _real(kind: Any) -> Any:
+    return numpy.float64 if kind == dtypes.FLOAT64 else numpy.float32
+
+
+def stencils_of(name: str, sizes: Any, wanted: Any, aligned: bool, scales: Any, real: Any) -> Any:
+    """(axis, stencil) of every resampled dimension."""
+    make = _STENCILS[name]
+    scales = [*scales, *[None] * (len(sizes) - len(scales))]
+    axes = range(-len(sizes), 0)
+    return [
+        (axis, make(size, outputs, aligned, scale, real))
+        for axis, size, outputs, scale in zip(axes, sizes, wanted, scales, strict=True)
+    ]
+
+
+def _resample(
+    name: str, count: int, self: Any, output_size: Any, aligned: bool, scales: Any
+) -> Any:
+    shape = sizes_of(self.shape, count, output_size)
+    real = _real(self.dtype)
+    stencils = stencils_of(name, self.shape[2:], shape[2:], aligned, scales, real)
+    unweighted = all(weights is None for _, (_, weights) in stencils)
+    out = self if unweighted else self.astype(real, copy=False)
+    # Dimensions that shrink come first: it leaves less to do for the others.
+    for axis, stencil in sorted(stencils, key=lambda s: len(s[1][0]) / self.shape[s[0]]):
+        out = _apply(out, axis, stencil)
+    if self.dtype == numpy.uint8 and not unweighted:
+        out = numpy.clip(numpy.rint(out), 0, 255)
+    return out.astype(self.dtype, copy=False)
+
+
+def _resample_backward(
+    name: str, count: int, grad_output: Any, output_size: Any, input_size: Any,
+    aligned: bool, scales: Any,
+) -> Any:  # fmt: skip
+    shape = sizes_of(input_size, count, output_size)
+    if grad_output.shape != shape:
+        raise ValueError(f"the gradient is {list(grad_output.shape)}, the result was {list(shape)}")
+    real = _real(grad_output.dtype)
+    out = grad_output.astype(real, copy=False)
+    for axis, stencil in stencils_of(name, input_size[2:], shape[2:], aligned, scales, real):
+        out = _adjoint(out, axis, input_size[axis], stencil)
+    return out.astype(grad_output.dtype, copy=False)
+
+
+def _register(op: str, names: tuple[str, str], count: int, aligned: bool) -> None:
+    order = SCALES[count]
+
+    def forward(self: Any, output_size: Any, *rest: Any, **named: Any) -> Any:
+        corners, scales = settings_of(aligned, order, rest, named)
+        return _resample(names[0], count, self, output_size, corners, scales)
+
+    def backward(
+        grad_output: Any, output_size: Any, input_size: Any, *rest: Any, **named: Any
+    ) -> Any:
+        corners, scales = settings_of(aligned, order, rest, named)
+        return _resample_backward(
+            names[1], count, grad_output, output_size, input_size, corners, scales
+        )
+
+    def by_factors(input: Any, output_size: Any, *rest: Any, **named: Any) -> Any:
+        names_given = ("align_corners", "scale_factors") if aligned else ("scale_factors",)
+        values = dict(zip(names_given, rest, strict=False)) | named
+        factors = values.get("scale_factors")
+        sizes = factored(input.shape, output_size, factors)
+        corners = bool(values.get("align_corners", False))
+        return _resample(names[0], count, input, sizes, corners, factors or [None] * count)
+
+    register(op, forward)
+    register(f"{op}.vec", by_factors)
+    register(f"{op}_backward", backward)
+
+
+def settings_of(aligned: bool, order: Any, rest: Any, named: Any) -> tuple[bool, list[Any]]:
+    """align_corners and the scale of each dimension, from the remaining arguments of a call."""
+    names = ("align_corners", *order) if aligned else order
+    values = dict(zip(names, rest, strict=False)) | named
+    return bool(values.get("align_corners", False)), [values.get(name) for name in order]
+
+
+for _op, (_count, _aligned) in KINDS.items():
+    _name = _op.removeprefix("_").removeprefix("upsample_").replace(f"{_count}d", "")
+    # Only here torch ignores a scale like 2.1 if the size doubles.
+    _there = "nearest_kept" if (_name, _count) == ("nearest", 2) else _name
+    _back = "nearest_kept" if _name == "nearest" else _name
+    _register(_op, (_there, _back), _count, _aligned)

@@ -1,0 +1,13 @@
+"""Matrix products, linear algebra and Fourier transforms.
+
+Modules:
+
+    contract        outer, inner, tensordot, kron, chains of products
+    distance        distances of pairs and between all rows
+    einsum          einsum
+    fft             Fourier transforms
+    householder     products of Householder reflections
+    linalg          factorizations, solvers, determinants: ATen's ops
+    products        matrix products, addmm, linear, traces
+    solve           inverses, solvers, ranks: functions made of `linalg`'s ops
+"""

@@ -1,1 +1,0 @@
-"""`holdfast bench`: the benchmark tables that can run here, in one report."""

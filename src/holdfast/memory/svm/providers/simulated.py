@@ -1,0 +1,111 @@
+"""The `simulated` provider: a made-up machine with any NUMA nodes.
+
+The memory is real host memory; the node of each page is only recorded. Results have `simulated`
+set, and no bandwidth.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from holdfast.base.config import Config
+from holdfast.memory.svm.interface import Provider
+from holdfast.memory.svm.model import PAGE_BYTES, Chunk, Domain, Layout, Placement, Where
+from holdfast.memory.svm.providers.host_pages import Pages
+from holdfast.topology.probes.simulated import EXAMPLE, simulate
+
+METHOD = "recorded by the simulation"
+
+
+class SimulatedProvider(Provider):
+    """Made-up nodes, from the setting `simulate` or an example."""
+
+    name = "simulated"
+    simulated = True
+
+    def __init__(self, config: Config | None = None) -> None:
+        super().__init__(config)
+        text = self.config.simulate
+        self.machine = simulate(EXAMPLE if text is None else text)
+
+    def discover(self, refresh: bool = False) -> Layout:
+        """The made-up nodes, less what was allocated on them."""
+        used: Counter[int] = Counter()
+        for record in self.ledger.live():
+            used.update(record.backing.where().pages)
+        return Layout(
+            provider=self.name,
+            simulated=True,
+            topology=self.machine,
+            remarks=("this machine is simulated: the nodes of pages are only recorded",),
+            domains=tuple(
+                Domain(
+                    id=node.id,
+                    name=f"node:{node.id}",
+                    kind=node.memory_kind,
+                    total_bytes=node.total_bytes,
+                    free_bytes=max(0, (node.total_bytes or 0) - used[node.id] * PAGE_BYTES),
+                    cpus=node.cpus,
+                    distances=node.distances,
+                )
+                for node in self.machine.nodes
+            ),
+        )
+
+    def running_on(self) -> tuple[int, ...]:
+        """None: the work runs on CPUs outside of this machine."""
+        return ()
+
+    def _obtain(self, size: int, placement: Placement) -> SimulatedBacking:
+        rooms = {d.id: (d.free_bytes or 0) // PAGE_BYTES for d in self.discover().domains}
+        return SimulatedBacking(size, placement, rooms)
+
+
+class SimulatedBacking:
+    """Pages of the host, and a recorded node for each."""
+
+    moves_under_views = True
+    moves_whole = False
+
+    def __init__(self, size: int, placement: Placement, rooms: dict[int, int]) -> None:
+        self.pages = Pages(size)
+        self.address = self.pages.address
+        self._nodes = _assign(self.pages.count, placement, rooms)
+
+    def map(self) -> None:
+        """Nothing to do: always mapped."""
+
+    def unmap(self) -> None:
+        """Nothing to do."""
+
+    def where(self) -> Where:
+        """The recorded nodes."""
+        pages = {node: self._nodes.count(node) for node in sorted(set(self._nodes))}
+        return Where(pages=pages, method=METHOD, simulated=True)
+
+    def move(self, offset: int, length: int, source: int, target: int) -> Chunk:
+        """Record another node."""
+        first, last = offset // PAGE_BYTES, -(-(offset + length) // PAGE_BYTES)
+        part = self._nodes[first:last]
+        count = part.count(source)
+        self._nodes[first:last] = part.replace(bytes([source]), bytes([target]))
+        return Chunk(moved=count, elsewhere=len(part) - count)
+
+    def finish_move(self, target: int) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Free the pages."""
+        self.pages.close()
+
+
+def _assign(count: int, placement: Placement, rooms: dict[int, int]) -> bytearray:
+    """A node for each page as the kernel would choose it (one byte: at most 256 nodes)."""
+    nodes = bytes(placement.domains)
+    if placement.mode == "interleave":
+        return bytearray((nodes * -(-count // len(nodes)))[:count])
+    order = [*nodes, *(n for n in rooms if n not in nodes)] if placement.mode != "bind" else nodes
+    assigned = bytearray()
+    for node in order:
+        assigned += bytes([node]) * min(rooms[node], count - len(assigned))
+    return assigned + bytes([order[-1]]) * (count - len(assigned))

@@ -1,1 +1,0 @@
-"""Models that are loaded and unloaded by the rules of specification 002."""

@@ -1,1 +1,0 @@
-"""Whether a model fits and how fast it will be, without its weights."""
