@@ -116,7 +116,7 @@ def _batches(steps: int) -> DataLoader[Any]:
     x[torch.arange(len(y)), 0, y] += 2
     order = torch.Generator().manual_seed(2)
     return DataLoader(
-        TensorDataset(x, y), batch_size=16, shuffle=True, num_workers=2, generator=order
+        TensorDataset(x, y), batch_size=16, shuffle=True, num_workers=1, generator=order
     )
 
 
