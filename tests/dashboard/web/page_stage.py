@@ -16,6 +16,11 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE_S = 240.0  # for one thing to happen; the machine may be busy
+# A process that is slow to answer would leave the page, and take with it what its card says.
+SERVE = (
+    "from holdfast.dashboard.ipc import watching; watching.LOOK_S = 60.0; "
+    "from holdfast.__main__ import command; command()"
+)
 ROOT = Path(__file__).parents[3]
 # The browser says so when the server is gone, which some tests want it to be.
 GONE = ("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET")
@@ -120,7 +125,7 @@ class Stage:
 
     def serve(self, *options: str, port: int = 0) -> Server:
         """`holdfast serve`, listening."""
-        command = ("-m", "holdfast", "serve", "--json", "--port", str(port), "--interval", "0.1")
+        command = ("-c", SERVE, "serve", "--json", "--port", str(port), "--interval", "0.1")
         process = self.start(*command, *options)
         server = Server(process)
         self.started.append(server)
