@@ -287,7 +287,10 @@ def test_the_workflow_runs_in_the_order_of_its_links(provider: str) -> None:
     migration = results["SVMMemoryMigrationNode"]
     domains = [domain["id"] for domain in discovery["domains"]]
     assert migration["migration_success"] is (1 in domains)
-    if 1 in domains:
+    if {int(key): count for key, count in metrics["pages"].items()} == {1: pages}:
+        # It lies where this thread may run.
+        assert migration["migration_info"].startswith("nothing to move: no page was in domain 0")
+    elif 1 in domains:
         moved = f"moved {pages} pages (8.4 MB) from domain 0 to domain 1 by provider {provider}"
         assert moved in migration["migration_info"]
     else:
