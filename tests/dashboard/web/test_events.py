@@ -214,7 +214,7 @@ def test_a_server_ends_whenever_it_is_told_to(counting: Counting) -> None:
     for number in range(60):
         with serving(counting, interval_s=0.0001, machine=machine):
             time.sleep(number * 1e-4)
-        assert not [one for one in threading.enumerate() if one.name.startswith("holdfast-")]
+        _until(lambda: not any(one.name.startswith("holdfast-") for one in threading.enumerate()))
 
 
 @pytest.mark.slow
