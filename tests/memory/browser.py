@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 CHROMIUM = shutil.which("chromium")
+PATIENCE_MS = 240_000  # for one thing to happen; the machine may be busy
 
 
 def missing() -> str | None:
@@ -66,6 +67,7 @@ def opened(
     """The page in `path`, drawn, in a context of its own that has no network."""
     context = running.new_context(viewport={"width": width, "height": height}, **options)
     context.set_offline(True)
+    context.set_default_timeout(PATIENCE_MS)
     found = Opened(context.new_page())
     found.page.on("console", lambda m: found.errors.append(m.text) if m.type == "error" else None)
     found.page.on("pageerror", lambda error: found.errors.append(str(error)))

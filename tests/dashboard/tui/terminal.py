@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import fcntl
 import os
@@ -14,6 +15,8 @@ import termios
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+PATIENCE_S = 240.0  # for one thing to happen; the machine may be busy
 
 _PART = re.compile(
     r"\x1b\[(?P<params>[0-9;?<>=$]*)(?P<final>[@-~])"
@@ -95,6 +98,7 @@ class Terminal(contextlib.AbstractContextManager["Terminal"]):
         folder: Any = None,
     ) -> None:
         self.screen = Screen(*size)
+        self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
         self._end, other = pty.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
         self.settings = termios.tcgetattr(other)
@@ -114,22 +118,26 @@ class Terminal(contextlib.AbstractContextManager["Terminal"]):
         """Take in what is written during so long."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            ready, _, _ = select.select([self._end], [], [], left)
-            if ready:
-                self.screen.feed(os.read(self._end, 1 << 16).decode(errors="replace"))
+            self._take_in(left)
 
-    def wait_for(self, text: str, seconds: float = 60.0) -> str:
+    def _take_in(self, seconds: float) -> None:
+        """The next few characters: a message may be gone again after a few thousand."""
+        ready, _, _ = select.select([self._end], [], [], seconds)
+        if ready:
+            self.screen.feed(self._decode(os.read(self._end, 1 << 10)))
+
+    def wait_for(self, text: str) -> str:
         """Until the text is on the screen; fails with the screen where it does not come."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + PATIENCE_S
         while text not in self.screen.text:
             if time.monotonic() > end:
                 raise AssertionError(f"{text!r} is not on the screen:\n{self.screen.text}")
-            self.read(0.05)
+            self._take_in(0.05)
         return self.screen.text
 
-    def wait_until_gone(self, text: str, seconds: float = 60.0) -> None:
+    def wait_until_gone(self, text: str) -> None:
         """Until the text is on the screen no more."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + PATIENCE_S
         while text in self.screen.text:
             assert time.monotonic() < end, f"{text!r} is still there:\n{self.screen.text}"
             self.read(0.05)
@@ -138,9 +146,9 @@ class Terminal(contextlib.AbstractContextManager["Terminal"]):
         """As somebody types."""
         os.write(self._end, keys.encode())
 
-    def ended(self, seconds: float = 60.0) -> int:
+    def ended(self) -> int:
         """The status, once it is over."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + PATIENCE_S
         while self.program.poll() is None:
             assert time.monotonic() < end, f"it does not end:\n{self.screen.text}"
             self.read(0.05)

@@ -2,6 +2,8 @@
 
 python -m tests.dashboard.web.page_guest
 hold [NAME] | manage | load BUDGET | draw STEPS SEED PROMPT | leak
+
+`draw` waits in the middle of its steps for one more line.
 """
 
 from __future__ import annotations
@@ -57,13 +59,18 @@ def load(budget: str) -> None:
 
 
 def draw(steps: str, seed: str, *prompt: str) -> None:
-    """A picture, with what was loaded last."""
+    """A picture, with what was loaded last; waits for a line in the middle of its steps."""
     from holdfast.pipeline import Pipeline
+    from holdfast.pipeline.run.progress import Event
     from holdfast.residency.interrupt import InterruptProcessingException
+
+    def wait(event: Event) -> None:
+        if (event.stage, event.done) == ("denoise", int(steps) // 2):
+            sys.stdin.readline()
 
     pipe = next(one for one in reversed(KEPT) if isinstance(one, Pipeline))
     with contextlib.suppress(InterruptProcessingException):
-        pipe(" ".join(prompt), steps=int(steps), seed=int(seed))
+        pipe(" ".join(prompt), steps=int(steps), seed=int(seed), progress=wait)
 
 
 def leak() -> None:

@@ -51,6 +51,11 @@ class Program:
         self.say(line)
         assert self.hear() == f"done {line.split()[0]}"
 
+    def do_on(self, name: str) -> None:
+        """Let it go on with something it waits in, until that is done."""
+        self.say("go on")
+        assert self.hear() == f"done {name}"
+
     def end(self) -> None:
         """End it, and give back what it was read and written with."""
         self.process.send_signal(signal.SIGTERM)

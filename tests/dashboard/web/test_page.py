@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from holdfast.base.units import format_bytes
-from tests.dashboard.web.page_stage import Program, Server, Stage, stage, until, window
+from tests.dashboard.web.page_stage import (
+    PATIENCE_S,
+    Program,
+    Server,
+    Stage,
+    stage,
+    until,
+    window,
+)
 from tests.memory.browser import browser, missing
 from tests.needs import needs
 
@@ -62,7 +70,7 @@ def test_a_run_is_seen_while_it_is_drawn_and_then_with_its_picture(
         assert now.locator(".run-what").inner_text().split("\n")[-1].endswith(prompt)
         steps = now.locator(".bar-head span").first
         until(lambda: "of 40" in steps.inner_text(), "a step")
-        assert guest.hear() == "done draw"
+        guest.do_on("draw")
         now.wait_for(state="hidden")
         shown.go("runs")
         card = shown.page.locator(".run-card").first
@@ -80,12 +88,13 @@ def test_a_run_that_is_stopped_is_shown_as_such(
     running: Any, server: Server, guest: Program
 ) -> None:
     with window(running, server.url) as shown:
-        guest.say("draw 1000 4 a run without an end")
+        guest.say("draw 40 4 a run without an end")
         shown.page.locator(f"{_card(guest)} [data-action=stopRun]").click()
         question = shown.page.locator("dialog")
         assert "It ends within a step, without a picture." in question.inner_text()
         question.locator("button.main").click()
-        assert guest.hear() == "done draw"
+        shown.page.locator(_card(guest), has_text="The run is being stopped.").wait_for()
+        guest.do_on("draw")
         shown.go("runs")
         stopped = shown.page.locator(".run-card", has_text="a run without an end")
         stopped.locator("[data-status=stopped]").wait_for()
@@ -101,7 +110,7 @@ def test_texts_that_look_like_markup_stay_texts(
         guest.say(f"draw 40 5 {HOSTILE}")
         prompt = shown.page.locator(f"{_card(guest)} .run-now .prompt")
         until(lambda: prompt.text_content() == HOSTILE, "the prompt")
-        assert guest.hear() == "done draw"
+        guest.do_on("draw")
         shown.go("runs")
         shown.page.locator(".run-card", has_text=HOSTILE).first.click()
         assert shown.text("dialog .prompt") == HOSTILE
@@ -245,6 +254,7 @@ def test_the_token_opens_the_page_and_another_token_closes_it(
     assert bare.request.get(first.url).status == 401
     bare.close()
     context = running.new_context()
+    context.set_default_timeout(PATIENCE_S * 1000)
     page = context.new_page()
     page.goto(f"{first.url}/?token=open-sesame-0123456789")
     page.locator(".live[data-state=live]").wait_for()
