@@ -1,7 +1,8 @@
-"""A griffe extension for the reference: fields described by `about("…")`, and code examples.
+"""A griffe extension for the reference: described fields, bound functions, and code examples.
 
-The text of `about` becomes the field's docstring, and its default the value. Code in a module's
-docstring becomes a code block. Imports nothing of the library.
+The text of `about` becomes the field's docstring, and its default the value. A name that is another
+function with its first arguments bound becomes a function. Code in a module's docstring becomes a
+code block. Imports nothing of the library.
 """
 
 from __future__ import annotations
@@ -16,6 +17,20 @@ _CODE = re.compile(
     r"(?:from [\w.]+ import|import [\w.]+$|\w+(?: = \w+)?(?:\.\w+)*\()", re.MULTILINE
 )
 
+_RULES = "residency.model_management.rules"
+# Names that are bound functions: their module, how they are bound, the function, and which of its
+# parameters are left.
+_BOUND = (
+    (f"{_RULES}.current", r"_bind\((\w+\.\w+)", f"{_RULES}.%s", slice(2, None)),
+    (f"{_RULES}.current", r"functools\.partial\((\w+)", f"{_RULES}.current.%s", slice(-1)),
+    (
+        "residency.model_management.models.loaded",
+        r"_process\.([a-z]\w+)",
+        "residency.model_management.models.loaded.Manager.%s",
+        slice(1, None),
+    ),
+)
+
 
 class Fields(griffe.Extension):
     """Reads `about("description", default=…)` as docstring and default."""
@@ -25,6 +40,20 @@ class Fields(griffe.Extension):
         for field in cls.members.values():
             if isinstance(field, griffe.Attribute):
                 _explain(field)
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Show bound functions as functions."""
+        for where, binding, function, left in _BOUND if pkg.name == "holdfast" else ():
+            module = pkg[where]
+            for name, member in list(module.members.items()):
+                value = str(member.value) if isinstance(member, griffe.Attribute) else ""
+                match = re.match(binding, value)
+                found = pkg[function % match[1]] if match is not None else None
+                if isinstance(found, griffe.Function):
+                    parameters = griffe.Parameters(*list(found.parameters)[left])
+                    shown = griffe.Function(name, parameters=parameters, returns=found.returns)
+                    shown.docstring = found.docstring
+                    module.set_member(name, shown)
 
     def on_module_members(self, *, mod: griffe.Module, **_: Any) -> None:
         """Indent the examples in the docstring of a module."""
@@ -46,7 +75,10 @@ def _explain(field: griffe.Attribute) -> None:
 
 def _about_call(value: str) -> ast.Call | None:
     """The call of `about`, or of the name it was imported under."""
-    if not value.startswith(("about(", "means(")):
+    if (
+        re.match(r"(about|means|_(vram|force|unet|vae|text_enc|attention|upcast|alone))\(", value)
+        is None
+    ):
         return None
     node = ast.parse(value, mode="eval").body
     return node if isinstance(node, ast.Call) and node.args else None

@@ -144,6 +144,10 @@ def _defining_module(module: str, name: str) -> str:
         if isinstance(node, ast.ImportFrom) and name in (one.name for one in node.names):
             source = node.module or module
             return f"{module}.{name}" if source == module else _defining_module(source, name)
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            source = node.module or module
+            if name in _exported(ast.parse(_file(source).read_text(encoding="utf-8"))):
+                return _defining_module(source, name)
     return f"{module}.{name}"
 
 
@@ -165,10 +169,26 @@ def _file(name: str) -> Path | None:
 
 def _exported(tree: ast.Module) -> tuple[str, ...]:
     """`__all__`, else the public classes, functions and constants of the module."""
+    found: list[str] = []
     for node in tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return tuple(ast.literal_eval(node.value))
-    return tuple(name for name in _defined_names(tree) if not name.startswith("_"))
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        if not isinstance(target, ast.Name) or target.id != "__all__":
+            continue
+        value: ast.expr = node.value
+        if isinstance(value, ast.Attribute):  # __all__ += module.__all__
+            module = _file(_imported_from(tree, ast.unparse(value.value)))
+            found += _exported(ast.parse(module.read_text(encoding="utf-8")))
+        else:
+            found += ast.literal_eval(value)
+    return tuple(found or (name for name in _defined_names(tree) if not name.startswith("_")))
+
+
+def _imported_from(tree: ast.Module, name: str) -> str:
+    """The module that `from package import name` imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and name in (one.name for one in node.names):
+            return f"{node.module}.{name}"
+    raise LookupError(name)
 
 
 def _defined_names(tree: ast.Module) -> list[str]:

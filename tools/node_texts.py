@@ -1,8 +1,8 @@
-"""Writes the texts of the ComfyUI nodes that follow from their classes.
+"""Writes the texts of the ComfyUI nodes that follow from their classes and locales/.
 
-These are locales/en/nodeDefs.json, the lists of inputs and outputs in the help pages of web/docs,
-and the page for languages without one. Translations and the other text of a page are written by
-hand. Only files that change are written.
+These are the lists of inputs and outputs in the help pages of web/docs, and the page for languages
+without one. Texts in locales/ and the other text of a page are written by hand. Only files that
+change are written.
 
     python -m tools.node_texts                # after a change of a node's inputs, outputs or texts
     python -m tools.node_texts --translated   # when zh and zh-TW are up to date
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.nodes import LOCALES, NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS, WEB
+from holdfast.nodes import LOCALES, NODE_CLASS_MAPPINGS, WEB
 
 DOCS = WEB / "docs"
 TRANSLATED = Path(__file__).parents[1] / "tests" / "nodes" / "translated.json"
@@ -81,25 +81,8 @@ def inputs(node: type[Any]) -> Iterator[Input]:
 
 
 def english() -> dict[str, Any]:
-    """The texts of the classes, as nodeDefs.json has them."""
-    return {name: _definition(name, node) for name, node in NODE_CLASS_MAPPINGS.items()}
-
-
-def _definition(name: str, node: type[Any]) -> dict[str, Any]:
-    ins = {key(i.name): _named(i.name, i.options.get("tooltip", "")) for i in inputs(node)}
-    outs = {
-        str(index): _named(*texts)
-        for index, texts in enumerate(zip(node.RETURN_NAMES, node.OUTPUT_TOOLTIPS, strict=True))
-    }
-    definition = {
-        "display_name": message(NODE_DISPLAY_NAME_MAPPINGS[name]),
-        "description": message(node.DESCRIPTION),
-    }
-    return definition | ({"inputs": ins} if ins else {}) | ({"outputs": outs} if outs else {})
-
-
-def _named(name: str, tooltip: str) -> dict[str, str]:
-    return {"name": message(name), "tooltip": message(tooltip)}
+    """The English texts of the nodes, which their classes read."""
+    return load("en", "nodeDefs")
 
 
 def key(name: str) -> str:
@@ -107,13 +90,8 @@ def key(name: str) -> str:
     return name.replace(".", "_")
 
 
-def message(text: str) -> str:
-    """Escape the special characters of vue-i18n."""
-    return re.sub(r"[{}@|]", lambda found: f"{{'{found[0]}'}}", text)
-
-
 def plain(text: str) -> str:
-    """Undo `message`."""
+    """Without the quotes that vue-i18n needs around its special characters."""
     return re.sub(r"\{'(.)'\}", r"\1", text)
 
 
@@ -223,7 +201,6 @@ def dump(texts: dict[str, Any]) -> str:
 
 def wanted() -> Iterator[tuple[Path, str]]:
     """Every file that is written here, with its content; only pages that exist."""
-    yield LOCALES / "en" / "nodeDefs.json", dump(english())
     for language in LANGUAGES:
         texts = english() if language == "en" else load(language, "nodeDefs")
         for name in NODE_CLASS_MAPPINGS:

@@ -28,7 +28,7 @@ from holdfast.xla.attention import scaled_dot_product_attention
 from holdfast.xla.module.cache import Programs
 from holdfast.xla.module.calls import ModuleCall
 from holdfast.xla.ops import overrides
-from holdfast.xla.ports.flux import PORT
+from holdfast.xla.ports import FLUX as PORT
 from xla import kernels
 from xla.flux_torch import OUTPUT, relative, step_inputs
 from xla.working import Settings, steps_ms, timed

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.base.downsample import thin
+from holdfast.base.series import thin
 
 Sample = tuple[int, int]
 samples_ = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=80)

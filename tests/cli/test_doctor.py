@@ -185,7 +185,7 @@ def test_an_unusable_socket_folder_is_reported(
     file.touch()
     monkeypatch.delenv("HOLDFAST_RUNTIME_DIR")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr(doctor.socket_dir, "_temporary", lambda: file)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(file))
     monkeypatch.setattr(doctor.server, "is_offered", lambda: False)
     monkeypatch.setenv("HOLDFAST_OFFER", "1")
     [check] = [one for one in doctor.examine(MACHINE) if one.name == "processes"]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.base.errors import Unsupported
 from holdfast.compute.engines.numpy import c_kernels, threads
 from holdfast.compute.engines.numpy.elementwise import activation, special
-from holdfast.compute.engines.numpy.layers import batchnorm, normalize
+from holdfast.compute.engines.numpy.layers import normalize
 from holdfast.compute.engines.numpy.reduce import c_rows, softmax
 from tests.examples import examples
 from tests.tolerance import assert_near, bound
@@ -273,9 +273,9 @@ def test_batch_norm_is_exact(shape: Any, training: bool, form: str) -> None:
 
     def both(kind: str) -> Any:
         cast = [a.astype(kind) for a in (x, weight, bias, mean, variance)]
-        out = batchnorm.batch_norm(*cast, training, 0.1, 1e-5)
+        out = normalize.batch_norm(*cast, training, 0.1, 1e-5)
         x_, weight_, _, mean_, variance_ = cast
-        back = batchnorm.batch_norm_backward(
+        back = normalize.batch_norm_backward(
             grad.astype(kind), x_, weight_, mean_, variance_, *out[1:], training, 1e-5, (True,) * 3
         )
         return [*out, *back, mean_, variance_]

@@ -165,7 +165,7 @@ def test_the_figures_of_comfyui_come_from_their_run() -> None:
         for row in (quarter, half)
     ]
     assert (
-        f"said {less[0] * 100:.0f} % and {less[1] * 100:.0f} % less than was then measured" in text
+        f"predicted {less[0] * 100:.0f} % and {less[1] * 100:.0f} % less than was measured" in text
     )
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from holdfast.memory.profile import lifetimes
-from holdfast.memory.profile.recording import Event, Frame, Kind, MemoryPlace, Recording
+from holdfast.memory.profile.recording import Event, Frame, Kind, Lifetime, MemoryPlace, Recording
 from holdfast.memory.profile.report import MemoryShare, Report, format_ns
 from tests.memory import samples
 from tests.memory.samples import MS
@@ -126,14 +126,23 @@ def test_the_document_holds_what_the_summary_says_and_stacks() -> None:
 
 @pytest.mark.parametrize("made", [samples.few(), samples.unet(2), samples.many(3000)], ids=len)
 def test_pairs_of_events_are_the_lifetimes(made: Recording) -> None:
-    blocks = lifetimes.pair(made)
-    rows = [lifetimes.lifetime(made, blocks, row) for row in range(len(blocks))]
-    assert rows == made.lifetimes()
+    found: list[Lifetime] = []
+    alive: dict[tuple[int, int], int] = {}
+    for event in made.events():
+        if event.kind in (Kind.ALLOC, Kind.FREE):
+            row = alive.pop((event.place, event.address), None)
+            if row is not None:
+                found[row] = found[row]._replace(end_ns=event.time_ns)
+        if event.kind == Kind.ALLOC:
+            alive[event.place, event.address] = len(found)
+            known = (event.address, event.size, event.time_ns, None)
+            found.append(Lifetime(*known, event.stack, event.place, event.tag))
+    assert found == made.lifetimes()
 
 
 def test_totals_are_the_sums_of_what_is_alive() -> None:
     made = samples.unet(1)
-    blocks = lifetimes.pair(made)
+    blocks = made.pair()
     totals = lifetimes.totals(made, blocks)
     for event in range(0, len(made), 97):
         alive = lifetimes.alive_after(blocks, event)

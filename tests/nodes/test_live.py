@@ -11,13 +11,13 @@ import time
 import types
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from holdfast.nodes import live
 from holdfast.nodes.live import Live, NodePeak, Peaks, Point
-from holdfast.nodes.memory.sampling import THREAD, Device, Sample
+from holdfast.nodes.memory.sampling import THREAD, Device, Peak, Sample, Span
 
 MB = 10**6
 
@@ -206,12 +206,18 @@ def test_peaks_stay_when_nobody_has_looked_for_a_while(
 
 
 def test_the_highest_peak_comes_first() -> None:
-    peaks = [
-        NodePeak("ram", None, 900 * MB, None, 0, 1.0),
-        NodePeak("small", None, 100 * MB, 10 * MB, 0, 1.0),
-        NodePeak("large", None, 100 * MB, 80 * MB, 0, 1.0),
-    ]
-    assert [one.node for one in sorted(peaks, key=live._highest_first)] == ["large", "small", "ram"]
+    peaks = {
+        "ram": Peak("ram", 900 * MB, None, 0, 1.0),
+        "small": Peak("small", 100 * MB, 10 * MB, 0, 1.0),
+        "large": Peak("large", 100 * MB, 80 * MB, 0, 1.00049),
+    }
+    sampler = types.SimpleNamespace(
+        nodes=[Span("large", "KSampler", "p1", 0.0)], peaks=lambda prompt: peaks
+    )
+    found = live._peaks(cast("Any", sampler))
+    assert found.prompt == "p1"
+    assert found.nodes[0] == NodePeak("large", "KSampler", 100 * MB, 80 * MB, 0, 1.0)
+    assert [one.node for one in found.nodes] == ["large", "small", "ram"]
 
 
 def _sample(at_s: float, ram: int, used: int | None = None) -> Sample:

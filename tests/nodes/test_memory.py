@@ -17,12 +17,13 @@ from typing import Any, ClassVar
 import pytest
 
 from holdfast.base.errors import BadInput, Misuse
+from holdfast.base.series import ticks
 from holdfast.nodes import memory
 from holdfast.nodes.host import following, models
 from holdfast.nodes.host.sockets import ANYTHING
 from holdfast.nodes.memory import freeing, holding, sampling, words
 from holdfast.nodes.memory.machine import _IN_THE_DARK, machine
-from holdfast.nodes.memory.pictures import ticks, timeline
+from holdfast.nodes.memory.pictures import timeline
 from holdfast.nodes.memory.recording import Recorder, RunRecording, extract_run
 from holdfast.nodes.memory.sampling import Device, Peak, Sample, Span
 from holdfast.nodes.memory.sheet import to_plain

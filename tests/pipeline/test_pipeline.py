@@ -17,8 +17,8 @@ from holdfast.pipeline import Event, Pipeline
 from holdfast.pipeline.devices.device import DEVICES
 from holdfast.pipeline.devices.torch_devices import Cpu
 from holdfast.pipeline.model.sources import BUILT_IN
-from holdfast.pipeline.run.families.common import to_bytes
-from holdfast.pipeline.run.stages import STAGES
+from holdfast.pipeline.run.progress import STAGES
+from holdfast.pipeline.run.stages import to_bytes
 
 PROMPT = "a handwritten seven"
 QUICK = {"steps": 3, "seed": 1, "height": 64, "width": 64}
@@ -359,7 +359,7 @@ def test_a_scheduler_of_another_kind_is_told_when_it_fails(folder: Path) -> None
     with pytest.raises(Unsupported) as caught:
         pipe(PROMPT, **QUICK)
     text = str(caught.value)
-    assert text.startswith(f"{str(folder)!r} failed in 'denoise': ValueError: ")
+    assert text.startswith(f"{str(folder)!r} failed in 'denoise': TypeError: ")
     assert text.endswith("another copy of the model, or HOLDFAST_DEBUG=1 to see where")
 
 

@@ -21,7 +21,7 @@ from holdfast.base.errors import BadInput, Misuse, OutOfMemory
 from holdfast.base.units import parse_bytes
 from holdfast.cli.main import main
 from holdfast.pipeline import Event, Pipeline, Result
-from holdfast.pipeline.model import components, load_into_slabs
+from holdfast.pipeline.model import components
 from holdfast.pipeline.model.sources import locate
 from holdfast.residency.interrupt import (
     InterruptProcessingException,
@@ -197,7 +197,7 @@ def test_networks_that_are_read_directly_are_those_of_the_libraries(
             continue
         cls = getattr(importlib.import_module(component.library), component.class_name)
         theirs = components.load(source, name, dtype)
-        ours = load_into_slabs.load_network(component, cls, dtype)
+        ours = components.load_into_slabs(component, cls, dtype)
         assert ours is not None, name
         _same(ours.eval(), theirs)
 
@@ -432,7 +432,7 @@ def test_the_command_streams(
         lines[4],
     )
     page = Path("a.html").read_text()
-    assert 'class="weights"' in page
+    assert 'class="hf-residency"' in page
     from PIL import Image
 
     with Image.open("a.png") as picture:

@@ -8,16 +8,20 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from itertools import pairwise
-from xml.etree import ElementTree
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.pipeline.output import timeline as module
-from holdfast.pipeline.output import timeline_page
 from holdfast.pipeline.output.timeline import LIMIT, Sample, StageSpan, StepMark, Timeline
-from holdfast.pipeline.output.timeline_page import render
+from holdfast.pipeline.output.timeline_page import format_time, render
+from tests.memory import browser
 
 HOSTILE = (
     "</script><script>alert('x')</script> & \"quotes\" <!-- 灯台 🌊 \udcff \0 \x1b $title $data"
@@ -298,29 +302,12 @@ class Page(HTMLParser):
         return sum(name == tag for name, _ in self.tags)
 
     @property
-    def data(self) -> dict[str, list[object]]:
+    def data(self) -> dict[str, Any]:
         return json.loads(self.scripts[0])
 
 
-def _svg(page: str) -> ElementTree.Element:
-    found = re.search(r"<svg .*</svg>", page, re.DOTALL)
-    assert found
-    return ElementTree.fromstring(found[0])
-
-
-def _texts(page: str) -> list[str]:
-    return [e.text or "" for e in _svg(page).iter("{http://www.w3.org/2000/svg}text")]
-
-
-def test_the_page_shows_stages_axes_and_peaks() -> None:
+def test_the_page_shows_tiles_stages_and_settings() -> None:
     page = render(_whole_run().timeline, {"prompt": "a lighthouse", "steps": 2, "negative": None})
-    assert _texts(page) == [
-        *("text", "denoise", "decode"),
-        *("0 MB", "0.5 MB", "1 MB"),
-        *(f"{at} s" for at in range(0, 17, 2)),
-        *("process peak 9.0 KB", "device peak 900 B"),
-        *("memory of the process", "memory of the device"),
-    ]
     words = " ".join(Page(page).words)
     for text in ("16.00 s", "5.00 s", "between stages", "62 %", "a lighthouse", "negative"):
         assert text in words
@@ -329,15 +316,21 @@ def test_the_page_shows_stages_axes_and_peaks() -> None:
 def test_the_script_gets_the_numbers() -> None:
     machine = _whole_run()
     data = Page(render(machine.timeline, {})).data
-    assert data["stages"] == [["text", 1.0, 3.0], ["denoise", 4.0, 14.0], ["decode", 14.0, 16.0]]
-    assert data["events"][1] == [3.0, "text", 1, 1]
-    assert data["samples"][0] == [0.5, 1000, 10]
+    (panel,) = data["panels"]
+    assert panel["stages"] == [
+        {"name": "text", "from_s": 1.0, "to_s": 3.0},
+        {"name": "denoise", "from_s": 4.0, "to_s": 14.0},
+        {"name": "decode", "from_s": 14.0, "to_s": 16.0},
+    ]
+    assert data["marks"][1] == [3.0, "text", 1, 1]
+    assert panel["at_s"][0] == 0.5
+    assert [layer["nbytes"][0] for layer in panel["layers"]] == [1000, 10]
 
 
 def test_the_page_asks_no_network() -> None:
     page = render(_whole_run().timeline, {"prompt": "x"}, picture_png=b"PNG")
     links = [v for _, attrs in Page(page).tags for k, v in attrs.items() if k in ("src", "href")]
-    assert links == ["data:image/png;base64," + base64.b64encode(b"PNG").decode()]
+    assert links == ["data:,", "data:image/png;base64," + base64.b64encode(b"PNG").decode()]
     assert "default-src 'none'" in page
     assert re.findall(r"https?://[^\"]*", page) == ["http://www.w3.org/2000/svg"]
     assert "@import" not in page
@@ -354,63 +347,29 @@ def test_every_text_is_escaped() -> None:
     parsed, plain = Page(page), Page(render(machine.timeline, {"prompt": "x", "y": 1, "z": 1}))
     assert parsed.count("script") == plain.count("script") == 2
     assert [tag for tag, _ in parsed.tags] == [tag for tag, _ in plain.tags]
-    _svg(page)
     page.encode()  # no lone surrogates
     assert "\0" not in page
     assert "<" not in parsed.scripts[0]
     assert parsed.scripts[1:] == plain.scripts[1:]
-    assert parsed.data["stages"] == [[HOSTILE, 0.0, 1.0]]
+    assert parsed.data["panels"][0]["stages"] == [{"name": HOSTILE, "from_s": 0.0, "to_s": 1.0}]
     assert HOSTILE.partition("\udcff")[0] in "".join(parsed.words)
 
 
 def test_a_page_without_anything_to_show_is_whole() -> None:
-    machine = Machine()
-    page = render(machine.timeline, {})
-    Page(page)
-    assert "memory of the device" not in _texts(page)
-
-
-def test_one_sample_is_a_dot() -> None:
-    machine = Machine()
-    machine.timeline.mark("text", 0, 0)
-    page = render(machine.timeline, {})
-    Page(page)
-    circles = [e.get("class") for e in _svg(page).iter("{http://www.w3.org/2000/svg}circle")]
-    assert circles == ["host", "peak host", "host", "device"]
-
-
-def test_a_time_without_numbers_is_a_gap_in_the_line() -> None:
-    machine = Machine()
-    for host in (1, 2, None, 3, 4):
-        machine.host = host
-        machine.now_s += 1
-        machine.timeline.mark("text", 1, None)
-    page = render(machine.timeline, {})
-    assert machine.timeline.samples[2] == Sample(3.0, None, None)
-    assert len(list(_svg(page).iter("{http://www.w3.org/2000/svg}polyline"))) == 2
+    data = Page(render(Machine().timeline, {})).data
+    assert [layer["name"] for layer in data["panels"][0]["layers"]] == ["process"]
 
 
 def test_a_page_of_very_many_steps_stays_small() -> None:
+    assert len(render(_many_steps(), {})) < 300_000
+
+
+def _many_steps() -> Timeline:
     machine = Machine()
     for done in range(50_000):
         machine.now_s += 0.01
         machine.timeline.mark("denoise", done, 50_000)
-    page = render(machine.timeline, {})
-    assert len(page) < 300_000
-    assert page.count('class="step') < 300
-
-
-@pytest.mark.parametrize(
-    ("most", "ticks"),
-    [
-        (1.0, [0, 0.2, 0.4, 0.6, 0.8, 1.0]),
-        (4.7, [0, 1, 2, 3, 4]),
-        (93, [0, 20, 40, 60, 80]),
-        (0.0021, [0, 0.0005, 0.001, 0.0015, 0.002]),
-    ],
-)
-def test_axes_have_round_numbers(most: float, ticks: list[float]) -> None:
-    assert timeline_page._ticks(most, 5) == pytest.approx(ticks)
+    return machine.timeline
 
 
 @pytest.mark.parametrize(
@@ -418,4 +377,82 @@ def test_axes_have_round_numbers(most: float, ticks: list[float]) -> None:
     [(0.0123, "12 ms"), (1.5, "1.50 s"), (59.999, "60.00 s"), (3725, "62 min 5 s")],
 )
 def test_times_are_written_for_people(duration_s: float, text: str) -> None:
-    assert timeline_page._time(duration_s) == text
+    assert format_time(duration_s) == text
+
+
+# ---- the page in a browser
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser.browser() as running:
+        yield running
+
+
+@dataclass
+class Drawn:
+    """What the script of a page has drawn."""
+
+    opened: browser.Opened
+
+    def texts(self) -> list[str]:
+        return self.opened.page.locator("#app svg text").all_text_contents()
+
+    def count(self, selector: str) -> int:
+        return self.opened.page.locator(f"#app {selector}").count()
+
+
+@contextmanager
+def drawn(chromium: Any, path: Path, timeline: Timeline) -> Iterator[Drawn]:
+    path.write_text(render(timeline, {"prompt": "x"}))
+    with browser.opened(chromium, path) as opened:
+        yield Drawn(opened)
+        assert opened.errors == []
+        assert opened.requests == [path.as_uri()]
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.skipif(browser.missing() is not None, reason=str(browser.missing()))
+class TestDrawn:
+    def test_the_chart_shows_stages_axes_and_peaks(self, chromium: Any, tmp_path: Path) -> None:
+        with drawn(chromium, tmp_path / "a.html", _whole_run().timeline) as seen:
+            assert seen.texts() == [
+                *("text", "denoise", "decode"),
+                *("0 B", "500 KB", "1.0 MB"),
+                *(f"{at} s" for at in range(0, 17, 2)),
+                *("process peak 9.0 KB", "device peak 900 B"),
+            ]
+            legend = seen.opened.page.locator("#app li").all_text_contents()
+            assert legend == ["process, at most 9.0 KB", "device, at most 900 B"]
+            seen.opened.page.mouse.move(*seen.opened.at("#app svg", 0.45, 0.5))
+            tip = seen.opened.page.locator("#tip").inner_text().splitlines()
+            assert tip[0].endswith(" s, denoise, step 1 of 2")
+            assert tip[1:] == ["700 B  device", "1.0 KB  process"]
+
+    def test_hostile_names_are_text(self, chromium: Any, tmp_path: Path) -> None:
+        machine = Machine()
+        machine.timeline.mark("<b>bold</b>", 0, 1)
+        machine.run(1)
+        with drawn(chromium, tmp_path / "a.html", machine.timeline) as seen:
+            assert seen.texts()[0] == "<b>bold</b>"
+
+    def test_one_sample_is_a_dot(self, chromium: Any, tmp_path: Path) -> None:
+        machine = Machine()
+        machine.timeline.mark("text", 0, 0)
+        with drawn(chromium, tmp_path / "a.html", machine.timeline) as seen:
+            assert (seen.count("circle:not(.peak)"), seen.count("circle.peak")) == (1, 1)
+
+    def test_unknown_values_are_a_gap_in_the_line(self, chromium: Any, tmp_path: Path) -> None:
+        machine = Machine()
+        for host in (1, 2, None, 3, 4):
+            machine.host = host
+            machine.now_s += 1
+            machine.timeline.mark("text", 1, None)
+        assert machine.timeline.samples[2] == Sample(3.0, None, None)
+        with drawn(chromium, tmp_path / "a.html", machine.timeline) as seen:
+            assert seen.count("polyline") == 2
+
+    def test_very_many_steps_are_few_marks(self, chromium: Any, tmp_path: Path) -> None:
+        with drawn(chromium, tmp_path / "a.html", _many_steps()) as seen:
+            assert 100 < seen.count("line.step") < 300

@@ -49,9 +49,6 @@ class Card:
     def cached(self, device: torch.device) -> int:
         return self.cached_bytes
 
-    def total(self, device: torch.device) -> int:
-        return self.total_bytes
-
     def empty(self) -> None:
         self.cached_bytes = 0
         self.emptied += 1

@@ -51,11 +51,6 @@ def test_attention_on_the_cpu_of_a_machine_with_a_card_is_sub_quadratic() -> Non
     assert attention.choose_attention(MACHINES["h200"], DEFAULT, "cuda:0") == "pytorch"
 
 
-def test_short_sequences_use_torch_where_it_is_good() -> None:
-    assert attention.choose_attention_small(MACHINES["h200"], DEFAULT) == "pytorch"
-    assert attention.choose_attention_small(MACHINES["rx6800"], DEFAULT) == "basic"
-
-
 def test_an_xformers_that_breaks_vaes_is_not_used_for_them() -> None:
     machine = _with("rtx3060-12g", "xformers", xformers_version="0.0.18.dev")
     assert attention.choose_attention(machine, DEFAULT) == "xformers"

@@ -223,6 +223,7 @@ class Shown:
 def shown(running: Any, path: Path, text: str, **options: Any) -> Iterator[Shown]:
     path.write_text(text, encoding="utf-8")
     context = running.new_context(viewport={"width": 1300, "height": 1000}, **options)
+    context.set_default_timeout(240_000)  # the machine may be busy
     context.set_offline(True)
     tab = context.new_page()
     found = Shown(tab)

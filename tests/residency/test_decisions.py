@@ -71,7 +71,7 @@ def _decide(machine: Machine, o: Options) -> dict[str, str]:
         "cast_of_fp8": cast(FP8),
         "cast_of_fp16": cast("float16"),
         "vae_bf16_or_fp32": vae,
-        "text_encoder_dtype": precision.text_encoder_dtype(o),
+        "text_encoder_dtype": precision.text_encoder_dtype(machine, o),
         "text_encoder": placing.text_encoder_device(machine, o),
         "text_encoder_offload": placing.text_encoder_offload_device(machine, o),
         "unet_offload": placing.unet_offload_device(machine, o),

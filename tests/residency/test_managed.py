@@ -658,3 +658,29 @@ def test_room_for_a_large_call_is_given_back_after_some_small_ones() -> None:
     assert kept[7] < kept[5]
     assert kept[-1] == kept[5]
     unmanage(module)
+
+
+class Scattered(Simulated):
+    """A device whose free memory lies in gaps: a pass that fitted may find no room."""
+
+    is_compact = False
+    refuses = 0  # the next allocations
+
+    def count_computed(self, nbytes: int) -> None:
+        if nbytes > 0 and self.refuses:
+            self.refuses -= 1
+            raise torch.OutOfMemoryError("no gap is large enough")
+        super().count_computed(nbytes)
+
+
+def test_any_pass_may_find_no_room_between_gaps_and_gives_the_same_bits() -> None:
+    net = nn.Sequential(*(nn.Linear(64, 64) for _ in range(8))).requires_grad_(False)
+    resident, x = copy.deepcopy(net), torch.randn(2, 64)
+    carrier = Scattered(link_gb_s=0.5, compute_gflops=50)
+    managed = manage(net, budget=BUDGET, device=carrier)
+    with torch.no_grad():
+        for passes in range(8):
+            carrier.refuses = int(passes == 7)
+            assert same(net(x), resident(x))
+    assert carrier.refuses == 0
+    assert managed.repeated_ops == 1

@@ -238,16 +238,16 @@ def test_the_smallest_allowance_works_and_what_cannot_work_does_not(problem: Pro
 def plainly_smallest(problem: Problem, keep_bytes: int | None) -> int:
     """The definition: halve until a plan can no longer be made, each from the very beginning."""
     fine = replace(problem, chunk_bytes=1)
-    once = planning.make_course(fine)
-    whole = planning.plan_resident(once).device_bytes
+    once = course.make_course(fine)
+    whole = making.plan_resident(once).device_bytes
     low, high = 0, 2 * sum(c.raw_bytes + c.payload_bytes for c in once.chunks) + ALIGNMENT
     if keep_bytes is None or whole <= keep_bytes:
         high = min(high, whole)
     while high - low > ALIGNMENT:
         middle = (low + high) // 2
         plans = (
-            planning.plan_streaming(planning.make_course(fine), middle, ring, packed, keep_bytes)
-            for ring in planning.list_ring_sizes(once)
+            making.plan_streaming(course.make_course(fine), middle, ring, packed, keep_bytes)
+            for ring in course.list_ring_sizes(once)
             for packed in (False, True)
         )
         low, high = (low, middle) if any(plans) else (middle, high)
@@ -269,15 +269,15 @@ def test_the_smallest_allowance_is_that_of_plans_made_one_by_one(
 def test_what_plans_share_changes_none_of_them(
     problem: Problem, asked: list[tuple[float, bool]]
 ) -> None:
-    shared = planning.make_course(problem)
+    shared = course.make_course(problem)
     for share, packed in asked:
         allowance = int(share * total(problem))
-        for ring in planning.list_ring_sizes(shared):
-            alone = planning.make_course(problem)
+        for ring in course.list_ring_sizes(shared):
+            alone = course.make_course(problem)
             spans = course._spans(alone, ring // 4)
             assert shared.stays(ring).spans == tuple(s for s in spans if s[0] not in alone.pinned)
-            plan = planning.plan_streaming(shared, allowance, ring, packed, None)
-            assert plan == planning.plan_streaming(alone, allowance, ring, packed, None)
+            plan = making.plan_streaming(shared, allowance, ring, packed, None)
+            assert plan == making.plan_streaming(alone, allowance, ring, packed, None)
             works = making._is_feasible(alone, allowance, ring, packed, None)
             assert works == (plan is not None)
 

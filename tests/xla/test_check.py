@@ -13,7 +13,7 @@ pytest.importorskip("diffusers")
 from holdfast.base.errors import Absent, BadInput, NotFound  # noqa: E402
 from holdfast.xla import tiny  # noqa: E402
 from holdfast.xla.check.check import PortCheck, check, devices_for  # noqa: E402
-from holdfast.xla.tiny.spec import Normal, Tiny  # noqa: E402
+from holdfast.xla.tiny.spec import TensorSpec, Tiny  # noqa: E402
 from tests.tolerance import no_worse  # noqa: E402
 
 HERE = __name__
@@ -70,9 +70,9 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """The classes above have tiny models, too."""
     table: Any = tiny.tiny_models()
     for cls in (Net, Branching, Lacking, Guessing):
-        entry = Tiny(config={}, inputs={"x": Normal((2, 16))})
+        entry = Tiny(config={}, inputs={"x": TensorSpec("normal", (2, 16))})
         monkeypatch.setitem(table, f"{HERE}:{cls.__name__}", entry)
-    attending = Tiny(config={}, inputs={"x": Normal((2, 5, 32))})
+    attending = Tiny(config={}, inputs={"x": TensorSpec("normal", (2, 5, 32))})
     monkeypatch.setitem(table, f"{HERE}:Attending", attending)
 
 

@@ -17,9 +17,12 @@ pytest.importorskip("jax")
 pytest.importorskip("diffusers")
 pytest.importorskip("transformers")
 
-from holdfast.base.errors import BadInput, NotFound
+import torch
+
+from holdfast.base.errors import NotFound
 from holdfast.xla import tiny
-from holdfast.xla.check.comparison import compare, distance, floats
+from holdfast.xla.check.check import check
+from holdfast.xla.check.comparison import distance, floats, on_torch
 from tests.tolerance import no_worse
 
 pytestmark = [pytest.mark.xla, pytest.mark.filterwarnings("ignore")]  # the models' own
@@ -78,30 +81,36 @@ REWRITTEN = ("diffusers:HiDreamImageTransformer2DModel",)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_that_of_torch_in_f32_on_one_device_and_on_eight(name: str) -> None:
-    found = compare(name, "f32", devices=8)
+    found = check(name, 8, ("f32",))
     assert found.failure is None
-    assert found.error is not None
-    assert found.apart is not None
-    assert found.error <= tiny.tiny_models()[name].bound
-    assert found.apart <= tiny.tiny_models()[name].apart
+    assert found.error_f32 is not None
+    assert found.error_sharded is not None
+    assert found.error_f32 <= tiny.tiny_models()[name].bound
+    assert found.error_sharded <= tiny.tiny_models()[name].apart
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_bf16_is_as_near_as_torchs_own(name: str) -> None:
-    found = compare(name, "bf16")
-    if name in REFUSED:
-        assert str(found.failure).startswith(REFUSED[name])
-        assert found.failure == found.reference_failure
-        return
+    found = check(name, 1, ("bf16",))
+    if name in REFUSED | WITHOUT_REFERENCE:
+        half = tiny.make(name)
+        half.module.to(torch.bfloat16)
+        with pytest.raises(Exception, match="") as caught:  # noqa: PT011  its class is compared
+            on_torch(half, torch.bfloat16)
+        reason = f"{type(caught.value).__name__}: {caught.value}".splitlines()[0]
+        assert reason.startswith((REFUSED | WITHOUT_REFERENCE)[name])
+        if name in REFUSED:
+            assert str(found.failure).startswith(reason)
+            return
     assert found.failure is None
-    assert found.error is not None
+    assert found.error_bf16 is not None
     if name in WITHOUT_REFERENCE:
-        assert str(found.reference_failure).startswith(WITHOUT_REFERENCE[name])
-        assert found.error <= MOST_WITHOUT_REFERENCE
+        assert found.torch_bf16_error is None
+        assert found.error_bf16 <= MOST_WITHOUT_REFERENCE
         return
-    assert found.reference_error is not None
-    assert no_worse(found.error, found.reference_error, "bfloat16")
+    assert found.torch_bf16_error is not None
+    assert no_worse(found.error_bf16, found.torch_bf16_error, "bfloat16")
 
 
 # ---- what is out of the ordinary is named here
@@ -124,12 +133,10 @@ def test_what_is_out_of_the_ordinary_has_its_reason(name: str) -> None:
 def test_constants_are_needed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
-    from holdfast.xla.check import comparison
-
     made = tiny.make(name)
     free = replace(made, tiny=replace(made.tiny, static=()))
-    monkeypatch.setattr(comparison.tiny, "make", lambda _: free)
-    failure = compare(name).failure
+    monkeypatch.setattr("holdfast.xla.check.check.make", lambda *_: free)
+    failure = check(name, 1, ("f32",)).failure
     assert failure is not None
     assert "concrete" in failure
 
@@ -140,25 +147,16 @@ def test_constants_are_needed(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_model_that_fails_says_why_and_where(monkeypatch: pytest.MonkeyPatch) -> None:
     made = tiny.make("transformers:T5EncoderModel")
     monkeypatch.setattr(made.module, "forward", lambda **_: 1 / 0)
-    monkeypatch.setattr(tiny, "make", lambda _: made)
-    found = compare("transformers:T5EncoderModel")
-    assert found.error is None
+    monkeypatch.setattr("holdfast.xla.check.check.make", lambda *_: made)
+    found = check("transformers:T5EncoderModel", 1, ("f32",))
+    assert found.error_f32 is None
     assert found.failure is not None
     assert found.failure.startswith("ZeroDivisionError: division by zero (")
 
 
-def test_what_cannot_be_compared_is_an_error() -> None:
-    with pytest.raises(BadInput) as caught:
-        compare("transformers:T5EncoderModel", "f16")
-    assert str(caught.value) == "cannot compare in 'f16'\n  expected: one of f32, bf16"
-    with pytest.raises(BadInput) as caught:
-        compare("transformers:T5EncoderModel", devices=9)
-    assert str(caught.value) == (
-        "cannot compare on 9 devices: JAX has 8\n"
-        "  try: XLA_FLAGS=--xla_force_host_platform_device_count=9"
-    )
+def test_a_class_without_a_tiny_model_is_an_error() -> None:
     with pytest.raises(NotFound):
-        compare("diffusers:NoSuchModel")
+        check("diffusers:NoSuchModel")
 
 
 def test_distance_is_relative_to_the_largest_and_infinite_for_what_is_no_answer() -> None:

@@ -35,15 +35,14 @@ def test_guidance_goes_from_uncond_towards_cond() -> None:
     assert apply_guidance([cond.astype(jnp.bfloat16)], None).dtype == jnp.float32
 
 
-@pytest.mark.parametrize("batched", [False, True])
-def test_guided_loop_is_that_of_torch(batched: bool) -> None:
+def test_guided_loop_is_that_of_torch() -> None:
     table = table_of(named("unipc-2-bh2-flow"), 8)
-    step = make_step(jax_model, table, latents_name="x", time_name="t", batched=batched)
+    step = make_step(jax_model, table, latents_name="x", time_name="t")
     push, other = (torch.full((2, 4, 1, 1), value) for value in (0.3, -0.2))
     conditioning = Conditioning(
         {"push": jnp.asarray(push.numpy())}, {"push": jnp.asarray(other.numpy())}, 4.0
     )
-    ours = sampling.run(step, {}, start(table), table, conditioning)
+    ours = Sampler(step).run({}, start(table), table, conditioning)
 
     def predict(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         yes, no = torch_model(x, t) + push, torch_model(x, t) + other
@@ -83,36 +82,11 @@ def test_time_can_be_given_for_each_token() -> None:
     assert seen[0]["t"].tolist() == [[751.0] * 5] * 2
 
 
-def test_batched_guidance_is_one_call_and_shares_what_has_no_batch() -> None:
-    seen, step, table = told(batched=True, guidance=2.0)
-    cond = {"text": {"a": jnp.ones((2, 3))}, "ids": jnp.ones((7, 3)), "size": jnp.zeros((2, 1))}
-    uncond = {"text": {"a": jnp.zeros((2, 3))}}
-    step({}, table.start(jnp.ones((2, 4, 1, 1))), 0, Conditioning(cond, uncond))
-    (inputs,) = seen
-    shapes = jax.tree.map(lambda leaf: leaf.shape, inputs)
-    assert shapes == {
-        "x": (4, 4, 1, 1),
-        "t": (4,),
-        "text": {"a": (4, 3)},
-        "ids": (7, 3),
-        "size": (4, 1),
-    }
-    assert inputs["text"]["a"][:, 0].tolist() == [1, 1, 0, 0]
-
-
-def test_guidance_in_turn_takes_texts_of_different_lengths_and_a_batch_does_not() -> None:
+def test_guidance_takes_texts_of_different_lengths() -> None:
     cond, uncond = {"text": jnp.ones((2, 3))}, {"text": jnp.ones((2, 5))}
     seen, step, table = told(guidance=2.0)
     step({}, table.start(jnp.ones((2, 4, 1, 1))), 0, Conditioning(cond, uncond))
     assert [inputs["text"].shape for inputs in seen] == [(2, 3), (2, 5)]
-    _, step, table = told(guidance=2.0, batched=True)
-    with pytest.raises(BadInput) as caught:
-        step({}, table.start(jnp.ones((2, 4, 1, 1))), 0, Conditioning(cond, uncond))
-    assert str(caught.value) == (
-        "cond and uncond cannot be one call: 'text' is [2, 3] and [2, 5]\n"
-        "  expected: equal shapes with the batch of 2 in front\n"
-        "  try: make_step(..., batched=False), or leave out of uncond what is the same in both"
-    )
 
 
 def test_mistakes_in_a_step_are_named() -> None:
@@ -198,7 +172,7 @@ def test_an_index_given_to_a_jitted_step_is_traced_once() -> None:
     for i in range(len(table)):
         state = step({}, state, i, Conditioning({}))
     assert len(traces) == 1
-    by_rows = sampling.run(step, {}, start(table), table, Conditioning({}))
+    by_rows = Sampler(step).run({}, start(table), table, Conditioning({}))
     np.testing.assert_allclose(state[0], by_rows, rtol=1e-5, atol=1e-6)
 
 
@@ -267,6 +241,6 @@ def test_a_compiled_step_runs_for_another_number_of_steps() -> None:
     compiled = jax.jit(step, donate_argnums=1).lower({}, *shapes, Conditioning({})).compile()
     longer = table_of(make("UniPCMultistep", **FLOW), 12)
     latents = start(longer)
-    ours = sampling.run(compiled, {}, latents, longer, Conditioning({}))
-    plain = sampling.run(step, {}, latents, longer, Conditioning({}))
+    ours = Sampler(compiled).run({}, latents, longer, Conditioning({}))
+    plain = Sampler(step).run({}, latents, longer, Conditioning({}))
     np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-6)

@@ -10,7 +10,8 @@ Uses only the standard library.
     files           atomic writes, paths, JSON files
     threads         threads that are joined for certain; callbacks at fork
     interrupts      Ctrl-C during imports, and Ctrl-C wrapped in other exceptions
-    downsample      drop old samples of a series, keep its peaks
+    series          bytes over time: series, panels, thinning that keeps peaks
+    html            pages without a network: frame, policy, escaping, charts of panels
     announce        tell the dashboard that this process uses Holdfast
 """
 

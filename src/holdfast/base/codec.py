@@ -47,7 +47,7 @@ def decode(cls: type[T], data: Any, path: str = "") -> T:
     """Make a `cls` (a dataclass) from `data`; raises BadInput with the path of a bad value."""
     if not isinstance(data, dict):
         raise _wrong(path, "an object", data)
-    hints = _hints(cls)
+    hints, required = _hints(cls), _required(cls)
     unknown = [name for name in data if name not in hints]
     if unknown:
         raise BadInput(
@@ -59,8 +59,7 @@ def decode(cls: type[T], data: Any, path: str = "") -> T:
         for name, hint in hints.items()
         if name in data
     }
-    required = {f.name for f in _fields(cls) if not _has_default(f)}
-    missing = [name for name in hints if name in required and name not in values]
+    missing = [name for name in required if name not in values]
     if missing:
         raise BadInput(
             f"the field {_join(path, missing[0])!r} is missing",
@@ -88,11 +87,8 @@ def _value(hint: Any, data: Any, path: str) -> Any:
             raise _wrong(path, "one of " + ", ".join(map(repr, args)), data)
         return data
     if dataclasses.is_dataclass(hint):
-        return decode(_class(hint), data, path)
-    return _scalar(hint, data, path)
-
-
-def _scalar(hint: type, data: Any, path: str) -> Any:
+        kind: Any = hint
+        return decode(kind, data, path)
     if hint is float and isinstance(data, int) and not isinstance(data, bool):
         return float(data)
     if not isinstance(data, hint) or (isinstance(data, bool) and hint is not bool):
@@ -113,8 +109,8 @@ def json_schema(cls: type, title: str, schema_id: str) -> dict[str, Any]:
     }
 
 
-def _object_schema(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
-    fields = {f.name: f for f in _fields(cls)}
+def _object_schema(cls: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    fields = {f.name: f for f in dataclasses.fields(cls)}
     properties = {
         name: {"description": fields[name].metadata.get("doc", ""), **_schema(hint, definitions)}
         for name, hint in _hints(cls).items()
@@ -139,43 +135,35 @@ def _schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     if origin is Literal:
         return {"enum": list(args)}
     if dataclasses.is_dataclass(hint):
-        name = _class(hint).__name__
+        name = getattr(hint, "__name__", "")
         if name not in definitions:
             definitions[name] = {}  # ends the recursion of a class that refers to itself
-            definitions[name] = _object_schema(_class(hint), definitions)
+            definitions[name] = _object_schema(hint, definitions)
         return {"$ref": f"#/$defs/{name}"}
     return {"type": _SCALARS[hint]}
 
 
 @functools.cache
-def _hints(cls: type) -> dict[str, Any]:
+def _hints(cls: Any) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)
-    return {f.name: hints[f.name] for f in _fields(cls)}
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 
 @functools.cache
-def _reader(cls: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]] | None:
+def _required(cls: Any) -> tuple[str, ...]:
+    missing, fields = dataclasses.MISSING, dataclasses.fields(cls)
+    return tuple(f.name for f in fields if f.default is missing and f.default_factory is missing)
+
+
+@functools.cache
+def _reader(cls: Any) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]] | None:
     """Names of a dataclass's fields, and a function that reads them; None for other types."""
     if not dataclasses.is_dataclass(cls):
         return None
-    names = tuple(f.name for f in _fields(cls))
+    names = tuple(f.name for f in dataclasses.fields(cls))
     if len(names) < 2:
         return names, lambda value: tuple(getattr(value, name) for name in names)
     return names, operator.attrgetter(*names)
-
-
-def _class(hint: Any) -> Any:
-    """The hint as a class; tells the type checker that it is a dataclass."""
-    return hint
-
-
-def _fields(cls: Any) -> tuple[dataclasses.Field[Any], ...]:
-    return dataclasses.fields(cls)
-
-
-def _has_default(field: dataclasses.Field[Any]) -> bool:
-    missing = dataclasses.MISSING
-    return field.default is not missing or field.default_factory is not missing
 
 
 def _join(path: str, name: str) -> str:

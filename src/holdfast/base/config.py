@@ -178,17 +178,14 @@ def _convert(hint: Any, value: Any, source: str) -> Any:
     convert, expected = _CONVERTERS[wanted]
     try:
         return convert(value)
-    except (TypeError, ValueError, RuntimeError) as exc:  # the last for "~nobody/x"
+    except (TypeError, ValueError, LookupError, RuntimeError) as exc:  # the last for "~nobody/x"
         raise BadInput(f"cannot use {source}={value!r}", expected=expected) from exc
 
 
-def _boolean(value: Any) -> bool:
-    words = {"1": True, "true": True, "yes": True, "on": True}
-    words |= {"0": False, "false": False, "no": False, "off": False}
-    word = str(value).strip().lower()
-    if word not in words:
-        raise ValueError(value)
-    return words[word]
+_BOOLEANS: dict[str, bool] = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
 
 
 def _seconds(value: Any) -> float:
@@ -215,7 +212,10 @@ def _names(value: Any) -> tuple[str, ...]:
 
 _CONVERTERS: dict[Any, tuple[Callable[[Any], Any], str]] = {
     str: (str, "text"),
-    bool: (_boolean, "1, true, yes, on, 0, false, no or off"),
+    bool: (
+        lambda value: _BOOLEANS[str(value).strip().lower()],
+        "1, true, yes, on, 0, false, no or off",
+    ),
     int: (_count, "an integer, 0 or more"),
     float: (_seconds, "a number above 0"),
     tuple: (_names, "names separated by commas"),

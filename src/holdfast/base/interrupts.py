@@ -39,9 +39,14 @@ def run_uninterrupted(work: Callable[[], T]) -> T:
 
 def is_interrupt(exc: BaseException) -> bool:
     """Whether Ctrl-C caused an exception; libraries that import lazily wrap it in their own."""
-    seen: BaseException | None = exc
-    while seen is not None:
-        if isinstance(seen, KeyboardInterrupt):
-            return True
-        seen = seen.__cause__ or seen.__context__
-    return False
+    return any(isinstance(cause, KeyboardInterrupt) for cause in list_causes(exc))
+
+
+def list_causes(exc: BaseException) -> list[BaseException]:
+    """An exception, its cause, the cause of that, and so on; a circle of causes ends."""
+    found: list[BaseException] = []
+    cause: BaseException | None = exc
+    while cause is not None and not any(cause is known for known in found):
+        found.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    return found

@@ -7,11 +7,11 @@ package. A package that is absent or fails to import raises MissingDependency.
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from holdfast.base.errors import AlreadyRegistered, HoldfastError, MissingDependency, NotFound
@@ -74,7 +74,8 @@ class Registry(Mapping[str, T], Generic[T]):
     def _load(self, name: str, entry: Entry) -> T:
         module_name, _, attribute = entry.target.partition(":")
         try:
-            module = self._import(module_name, entry)
+            load = functools.partial(importlib.import_module, module_name)
+            module = load() if entry.extra is None else run_uninterrupted(load)
         except (HoldfastError, MemoryError):
             raise
         except ImportError as exc:
@@ -87,11 +88,6 @@ class Registry(Mapping[str, T], Generic[T]):
             raise self._broken(name, package, entry.extra, reason) from exc
         loaded: Any = getattr(module, attribute) if attribute else module
         return loaded
-
-    def _import(self, module: str, entry: Entry) -> ModuleType:
-        if entry.extra is None:
-            return importlib.import_module(module)
-        return run_uninterrupted(lambda: importlib.import_module(module))
 
     def _missing(self, name: str, entry: Entry, exc: ImportError) -> Exception:
         package = (exc.name or "").partition(".")[0]

@@ -20,6 +20,12 @@ def register_at_fork(**callbacks: Callable[[], object]) -> None:
         os.register_at_fork(**callbacks)
 
 
+def renew_in_child(lock: Any) -> Any:
+    """Make `lock` free in the child of a fork, where a thread that held it does not exist."""
+    register_at_fork(after_in_child=lock._at_fork_reinit)
+    return lock
+
+
 class Team(contextlib.AbstractContextManager["Team"]):
     """Starts threads in a block; leaving the block waits for all of them.
 

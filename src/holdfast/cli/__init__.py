@@ -5,7 +5,7 @@ its help.
 
     main            finds and runs the sub-command; errors as text and exit status
     parsing         argument parsers with examples in their help
-    tree            all commands and options as data
+    tree            the parser of all commands, and what may be typed for each argument
     files           files named on the command line
     tables          text and tables on standard output
     progress        bars and status lines on standard error
@@ -25,5 +25,5 @@ its help.
     serve           the dashboard in the browser
     bench           benchmarks and their report
     completion      install shell completion; answer its questions
-    shells          completion scripts for bash, zsh and fish
+    shells          completion scripts for bash, zsh and fish, written by shtab
 """

@@ -24,8 +24,10 @@ from pathlib import Path
 
 from holdfast.base.errors import BadInput
 from holdfast.base.files import expand_path
-from holdfast.cli.drawing import DRAWING, add_drawing, add_placing
+from holdfast.cli.drawing import DRAWING, DRAWING_OPTIONS, PLACING_OPTIONS
 from holdfast.cli.files import read_text
+from holdfast.cli.parsing import option
+from holdfast.cli.tables import as_json
 from holdfast.pipeline.batch import (
     LOCAL_RAY,
     SUFFIXES,
@@ -40,43 +42,27 @@ from holdfast.pipeline.batch import (
     read,
 )
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `holdfast batch`."""
-    add = parser.add_argument
-    add("file", metavar="FILE", nargs="?", help="the prompts (- for JSON lines on standard input)")
-    add("--out", metavar="DIR", help="where the pictures go (default: out/batch/NAME-OF-FILE)")
-    add(
-        "--model",
-        metavar="MODEL",
-        default="tiny-flux",
-        help="as for holdfast run (default tiny-flux)",
-    )
-    add_drawing(parser)
-    add_placing(parser)
-    add(
-        "--seed",
-        type=int,
-        default=0,
-        metavar="BASE",
-        help="lines without a seed get BASE, BASE+1, and so on (default 0)",
-    )
-    add(
-        "--format",
-        metavar="KIND",
-        help=f"{', '.join(s[1:] for s in SUFFIXES)} (default: png, and gif for videos)",
-    )
-    add("--workers", type=int, metavar="N", help="processes (default: one for each GPU)")
-    add(
-        "--ray",
+OPTIONS = (
+    option("file FILE", "the prompts (- for JSON lines on standard input)", nargs="?"),
+    option("--out DIR", "where the pictures go (default: out/batch/NAME-OF-FILE)"),
+    option("--model MODEL", "as for holdfast run (default tiny-flux)", "tiny-flux"),
+    *DRAWING_OPTIONS,
+    *PLACING_OPTIONS,
+    option("--seed BASE", "lines without a seed get BASE, BASE+1, and so on (default 0)", 0),
+    option(
+        "--format KIND", f"{', '.join(s[1:] for s in SUFFIXES)} (default: png, and gif for videos)"
+    ),
+    option("--workers N", "processes (default: one for each GPU)", type=int),
+    option(
+        "--ray ADDRESS",
+        "work on a Ray cluster: HOST:PORT or auto; without an address, one is started here",
         nargs="?",
         const=LOCAL_RAY,
-        metavar="ADDRESS",
-        help="work on a Ray cluster: HOST:PORT or auto; without an address, one is started here",
-    )
-    add("--retries", type=int, default=1, metavar="N", help="attempts after the first (default 1)")
-    add("--dry-run", action="store_true", help="show what would be done, and stop")
-    add("--json", action="store_true", help="print the summary as JSON")
+    ),
+    option("--retries N", "attempts after the first (default 1)", 1),
+    option("--dry-run", "show what would be done, and stop"),
+    option("--json", "print the summary as JSON"),
+)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -136,7 +122,7 @@ def _text(file: str) -> str:
         ) from exc
 
 
-def _run(batch: Batch, as_json: bool) -> int:
+def _run(batch: Batch, wants_json: bool) -> int:
     show: Show = Bars() if sys.stderr.isatty() else Lines(sys.stderr)
     try:
         summary = batch.run(show)
@@ -149,8 +135,8 @@ def _run(batch: Batch, as_json: bool) -> int:
             file=sys.stderr,
         )
         raise
-    if as_json:
-        print(json.dumps(dataclasses.asdict(summary), indent=2))
+    if wants_json:
+        print(as_json(dataclasses.asdict(summary)))
     else:
         _print_summary(summary)
     return 1 if summary.failed else 0
@@ -171,15 +157,15 @@ def _print_summary(summary: Summary) -> None:
         print("  the same command tries these again")
 
 
-def _dry_run(batch: Batch, as_json: bool) -> int:
+def _dry_run(batch: Batch, wants_json: bool) -> int:
     status = batch.status()
     done = len(status.done) + len(status.found)
     to_do = [
         {"where": job.where, "file": batch.name(job), "settings": dict(job.settings)}
         for job in status.to_do
     ]
-    if as_json:
-        print(json.dumps({"folder": str(batch.folder), "done": done, "to_do": to_do}, indent=2))
+    if wants_json:
+        print(as_json({"folder": str(batch.folder), "done": done, "to_do": to_do}))
         return 0
     print(f"{len(to_do)} to do, {done} done; pictures: {batch.folder}")
     for job in to_do:

@@ -32,6 +32,7 @@ from holdfast.base.config import Config
 from holdfast.base.errors import BadInput
 from holdfast.base.units import format_seconds
 from holdfast.cli.files import write_file
+from holdfast.cli.parsing import option
 from holdfast.cli.tables import output_console
 from holdfast.dashboard.bench import ability, markdown, page, phrases, reading
 from holdfast.dashboard.bench.catalog import Benchmark, select
@@ -43,20 +44,19 @@ from holdfast.topology import Topology, discover
 FOLDER = "holdfast-bench"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `holdfast bench`."""
-    add = parser.add_argument
-    add("names", metavar="NAME", nargs="*", help="which benchmarks (default: all that can run)")
-    add("--list", action="store_true", help="show them, run none")
-    add("--quick", action="store_true", help="fewer sizes and runs")
-    add("--out", metavar="DIR", help=f"folder for the report (default: {FOLDER})")
-    add(
+OPTIONS = (
+    option("names NAME", "which benchmarks (default: all that can run)", nargs="*"),
+    option("--list", "show them, run none"),
+    option("--quick", "fewer sizes and runs"),
+    option("--out DIR", f"folder for the report (default: {FOLDER})"),
+    option(
         "--compare",
+        "an earlier report or result to compare with; or two, and nothing is run",
         metavar=("OLD.json", "NEW.json"),
         nargs="+",
-        help="an earlier report or result to compare with; or two, and nothing is run",
-    )
-    add("--json", action="store_true", help="print JSON instead of tables")
+    ),
+    option("--json", "print JSON instead of tables"),
+)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -105,23 +105,13 @@ def _show_comparison(comparison: Comparison) -> None:
         _say(f"[bold red]{escape(warning)}[/]")
     for remark in comparison.remarks:
         _say(f"[yellow]{escape(remark)}[/]")
-    heads = ("benchmark", "subject", "system", ">earlier", ">later", ">÷", ">noise", "verdict")
     looks = {"better": "green", "worse": "red"}
     rows = []
-    for c in comparison.changes:
-        figures = (phrases.figure(value, c.unit) for value in (c.old, c.new))
-        cells = [
-            c.table,
-            c.subject,
-            c.system,
-            *figures,
-            phrases.change(c),
-            phrases.percent(c.noise),
-        ]
-        look = looks.get(c.verdict, "dim")
-        rows.append([*map(escape, cells), f"[{look}]{escape(c.verdict)}[/]"])
+    for change in comparison.changes:
+        *cells, verdict = map(escape, phrases.change(change))
+        rows.append([*cells, f"[{looks.get(change.verdict, 'dim')}]{verdict}[/]"])
     if rows:
-        _table(heads, rows)
+        _table(phrases.CHANGE_HEADS, rows)
     _say(escape(phrases.verdicts(comparison)))
 
 
@@ -129,7 +119,7 @@ def _show_comparison(comparison: Comparison) -> None:
 
 
 def _list(args: argparse.Namespace, wanted: Sequence[Benchmark]) -> int:
-    machine = _machine()
+    machine = discover(config=Config.load())
     found = [_describe(benchmark, machine) for benchmark in wanted]
     if args.json:
         print(json.dumps(found, indent=1, ensure_ascii=False))
@@ -156,15 +146,11 @@ def _describe(benchmark: Benchmark, machine: Topology) -> dict[str, Any]:
     return {
         "name": benchmark.name,
         "about": benchmark.about,
-        "quick_s": benchmark.quick_s,
-        "whole_s": benchmark.whole_s,
+        "quick_s": benchmark.seconds(quick=True),
+        "whole_s": benchmark.seconds(quick=False),
         "reason": ability.why_not(benchmark, machine),
         "absent": [encode(one) for one in ability.missing_peers(benchmark)],
     }
-
-
-def _machine() -> Topology:
-    return discover(config=Config.load())
 
 
 # ---- measuring
@@ -173,7 +159,7 @@ def _machine() -> Topology:
 def _measure(args: argparse.Namespace, wanted: Sequence[Benchmark], earlier: Report | None) -> int:
     ability.scripts()  # raises if they are missing
     folder = _folder(args.out or FOLDER)
-    session = Session(_machine(), folder, args.quick)
+    session = Session(discover(config=Config.load()), folder, args.quick)
     with _show_progress(args.quick) as listener:
 
         def on_progress(progress: Progress) -> None:
@@ -265,7 +251,13 @@ def _show_progress(quick: bool) -> Iterator[Listener]:
 
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
-        yield lambda progress: _print_step(progress)
+
+        def say(progress: Progress) -> None:
+            said = phrases.how(progress.table) if progress.table is not None else "began"
+            if progress.table is not None or progress.rows == progress.seconds == 0:
+                print(f"{_position(progress)}: {said}", file=sys.stderr, flush=True)
+
+        yield say
         return
     with console.status("looking at the machine", refresh_per_second=4) as status:
 
@@ -283,10 +275,3 @@ def _show_progress(quick: bool) -> Iterator[Listener]:
 
 def _position(progress: Progress) -> str:
     return f"({progress.place} of {progress.of}) {progress.benchmark.name}"
-
-
-def _print_step(progress: Progress) -> None:
-    if progress.table is not None:
-        print(f"{_position(progress)}: {phrases.how(progress.table)}", file=sys.stderr, flush=True)
-    elif progress.rows == 0 and progress.seconds == 0:
-        print(f"{_position(progress)}: began", file=sys.stderr, flush=True)

@@ -16,7 +16,6 @@ holdfast comfy remove ~/ComfyUI             remove them again
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -24,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.base.codec import encode
 from holdfast.base.errors import BadInput
-from holdfast.cli.parsing import add_actions, run_action
+from holdfast.cli.parsing import JSON, Action, action, option
+from holdfast.cli.tables import as_json
 
 if TYPE_CHECKING:
     from holdfast.nodes.checking import PackCheck
@@ -33,77 +33,30 @@ if TYPE_CHECKING:
 A_DAY_S = 86_400
 USUAL = "http://127.0.0.1:8188"
 MARKS = {"ok": "✓", "missing": "✗", "different": "✗"}
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `holdfast comfy` and of its actions."""
-    actions = add_actions(parser)
-    _install_arguments(actions.add_parser("install", help="put the nodes into a ComfyUI"))
-    _remove_arguments(actions.add_parser("remove", help="remove them again"))
-    _check_arguments(actions.add_parser("check", help="ask a running ComfyUI for them"))
-
-
-def _install_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Link or copy Holdfast's nodes into custom_nodes of a ComfyUI, or update them."
-    )
-    add = parser.add_argument
-    add("folder", metavar="DIR", help="ComfyUI's folder, or its base directory")
-    add("--copy", action="store_true", help="a copy, where a link would do")
-    add(
-        "--force",
-        action="store_true",
-        help="replace files of the copy that were changed, or a link that leads elsewhere",
-    )
-    add("--json", action="store_true", help="print JSON instead of text")
-
-
-def _remove_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Remove the link, or the files of the copy, that `install` has made; nothing else."
-    )
-    add = parser.add_argument
-    add("folder", metavar="DIR", help="ComfyUI's folder, or its base directory")
-    add("--json", action="store_true", help="print JSON instead of text")
-
-
-def _check_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Ask a running ComfyUI for every node of this Holdfast with its sockets, for what the "
-        "browser loads, translations and templates."
-    )
-    add = parser.add_argument
-    add(
-        "url",
-        metavar="URL",
-        nargs="?",
-        default=USUAL,
-        help="where it listens (default %(default)s)",
-    )
-    add(
-        "--timeout",
-        metavar="SECONDS",
-        type=float,
-        default=30.0,
-        help="wait so long for each answer (default 30)",
-    )
-    add("--json", action="store_true", help="print JSON instead of a list")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Run the action, or print the help."""
-    return run_action(args, {"install": _install, "remove": _remove, "check": _check})
+_FOLDER = option("folder DIR", "ComfyUI's folder, or its base directory")
+ACTIONS: dict[str, Action] = {}
 
 
 # ---- install and remove
 
 
+@action(
+    ACTIONS,
+    "put the nodes into a ComfyUI",
+    _FOLDER,
+    option("--copy", "a copy, where a link would do"),
+    option(
+        "--force", "replace files of the copy that were changed, or a link that leads elsewhere"
+    ),
+    JSON,
+)
 def _install(args: argparse.Namespace) -> int:
+    """Link or copy Holdfast's nodes into custom_nodes of a ComfyUI, or update them."""
     from holdfast.nodes import installing
 
     done = installing.install(Path(args.folder), copy=args.copy, force=args.force)
     if args.json:
-        print(json.dumps(_plain(done) | {"next": _next(done)}, indent=2))
+        print(as_json(_plain(done) | {"next": _next(done)}))
         return 0
     print(f"{done.folder}\n{done.how}, {done.state}: Holdfast {done.version}")
     if done.note:
@@ -121,12 +74,14 @@ def _next(done: Installed) -> list[str]:
     return [*get, *again, f"holdfast comfy check {USUAL}"]
 
 
+@action(ACTIONS, "remove them again", _FOLDER, JSON)
 def _remove(args: argparse.Namespace) -> int:
+    """Remove the link, or the files of the copy, that `install` has made; nothing else."""
     from holdfast.nodes import installing
 
     done = installing.remove(Path(args.folder))
     if args.json:
-        print(json.dumps(_plain(done), indent=2))
+        print(as_json(_plain(done)))
         return 0
     print(f"removed: {done.how} {done.folder}")
     if done.kept:
@@ -141,7 +96,17 @@ def _plain(value: Any) -> dict[str, Any]:
 # ---- check
 
 
+@action(
+    ACTIONS,
+    "ask a running ComfyUI for them",
+    option("url URL", "where it listens (default %(default)s)", nargs="?", default=USUAL),
+    option("--timeout SECONDS", "wait so long for each answer (default 30)", 30.0),
+    option("--json", "print JSON instead of a list"),
+)
 def _check(args: argparse.Namespace) -> int:
+    """Ask a running ComfyUI for every node of this Holdfast with its sockets, for what the browser
+    loads, translations and templates.
+    """
     from holdfast.nodes import checking
 
     if not 0 < args.timeout <= A_DAY_S:
@@ -150,10 +115,7 @@ def _check(args: argparse.Namespace) -> int:
             expected=f"--timeout with a number above 0, up to {A_DAY_S}",
         )
     found = checking.check(args.url, args.timeout)
-    if args.json:
-        print(json.dumps(encode(found) | {"ok": found.ok}, indent=2))
-    else:
-        print(_list(found))
+    print(as_json(encode(found) | {"ok": found.ok}) if args.json else _list(found))
     return 0 if found.ok else 1
 
 

@@ -15,41 +15,40 @@ import argparse
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from typing import TYPE_CHECKING
 
 import holdfast
 from holdfast.base.errors import BadInput, HoldfastError
 from holdfast.base.registry import Entry, Registry
 from holdfast.cli.files import read_text, write_file
-from holdfast.cli.tree import read_commands
+from holdfast.cli.parsing import option
 
-SHELLS: Registry[ModuleType] = Registry(
+if TYPE_CHECKING:
+    from holdfast.cli.shells import Shell
+
+SHELLS: Registry[Shell] = Registry(
     "shell",
-    {
-        "bash": Entry("holdfast.cli.shells.bash"),
-        "zsh": Entry("holdfast.cli.shells.zsh"),
-        "fish": Entry("holdfast.cli.shells.fish"),
-    },
+    {name: Entry(f"holdfast.cli.shells:{name.upper()}") for name in ("bash", "zsh", "fish")},
 )
 _MADE_BY = "made by `holdfast completion"
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `holdfast completion`."""
-    parser.add_argument("shell", metavar="SHELL", nargs="?", help="bash, zsh or fish")
-    parser.add_argument(
-        "--install", action="store_true", help="write it to where the shell looks for it"
-    )
+OPTIONS = (
+    option("shell SHELL", "bash, zsh or fish", nargs="?"),
+    option("--install", "write it to where the shell looks for it"),
+)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the script, or install it."""
     if args.shell is None:
+        name = Path(os.environ.get("SHELL", "")).name
+        likely = name if name in SHELLS else "bash"
         raise BadInput(
             "no shell was named",
             expected=f"one of {', '.join(SHELLS)}",
-            hint=f"holdfast completion {_likely()} --install",
+            hint=f"holdfast completion {likely} --install",
         )
     shell = SHELLS[args.shell]
     target = _target(shell)
@@ -60,35 +59,33 @@ def run(args: argparse.Namespace) -> int:
         print(text, end="")
         return 0
     _write(target, text)
-    print(f"written: {target}\n{shell.BY_HAND}\nit works in every {args.shell} started from now on")
+    print(f"written: {target}\n{shell.by_hand}\nit works in every {args.shell} started from now on")
     return 0
 
 
 def script(name: str, target: Path) -> str:
     """The script of a shell, with comments on where it belongs."""
     shell = SHELLS[name]
-    text: str = shell.script(read_commands())
-    first, newline, rest = text.partition("\n")
+    first, newline, rest = shell.script().partition("\n")
     about = [
         f"# Completion for holdfast {holdfast.__version__}, {_MADE_BY} {name}`.",
         f"# Written to its place by: holdfast completion {name} --install",
         f"# By hand: holdfast completion {name} > {target}",
-        f"# ({shell.BY_HAND})",
+        f"# ({shell.by_hand})",
     ]
     if first.startswith("#compdef"):  # zsh reads only the first line
         return "\n".join([first, *about, rest])
     return "\n".join([*about, first]) + newline + rest
 
 
-def _target(shell: ModuleType) -> Path:
+def _target(shell: Shell) -> Path:
     try:
         home = Path.home()
     except RuntimeError as exc:
         raise BadInput(
             "cannot tell where your home folder is", expected="the variable HOME"
         ) from exc
-    path: Path = shell.path(home, os.environ)
-    return path
+    return shell.path(home, os.environ)
 
 
 def _refuse_foreign(target: Path) -> None:
@@ -112,11 +109,6 @@ def _write(target: Path, text: str) -> None:
             hint="holdfast completion SHELL > FILE",
         ) from exc
     write_file(target, text)
-
-
-def _likely() -> str:
-    name = Path(os.environ.get("SHELL", "")).name
-    return name if name in SHELLS else "bash"
 
 
 # ---- values that the scripts ask for

@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import fnmatch
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +26,8 @@ from holdfast.base.config import Config
 from holdfast.base.errors import HoldfastError, NotFound
 from holdfast.base.registry import Entry, Registry
 from holdfast.base.units import format_bytes
-from holdfast.cli.parsing import add_actions, run_action
-from holdfast.cli.tables import align
+from holdfast.cli.parsing import Action, action, option
+from holdfast.cli.tables import align, as_json
 from holdfast.compute.engine import ENGINES
 from holdfast.topology.render import words
 
@@ -46,35 +45,16 @@ _PARTS: Registry[Any] = Registry(
     },
 )
 _HEADINGS = ("overload", "form", "way", "op of the table")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `holdfast device` and of its actions."""
-    actions = add_actions(parser)
-    _ops_arguments(actions.add_parser("ops", help="how each overload of torch is computed"))
-    build = actions.add_parser("build", help="compile the C++ shim for this torch")
-    build.description = "Compile the C++ shim for the torch that is installed: about a minute."
-
-
-def _ops_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Show how each overload of torch is computed on the device."
-    add = parser.add_argument
-    names = ", ".join(ENGINES)
-    add("--engine", metavar="ENGINE", default="numpy", help=f"one of {names} (default numpy)")
-    add("--only", metavar="PATTERN", help="names that fit, such as add, add.Tensor or 'conv*'")
-    add("--fallbacks", action="store_true", help="only what torch computes on the CPU")
-    add("--json", action="store_true", help="print JSON instead of a table")
+ACTIONS: dict[str, Action] = {}
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the action, or show engines, devices and the help."""
-    if args.action is None:
-        print(_engines(), _opencl_devices(), "", sep="\n\n", end="")
-    return run_action(args, {"ops": _ops, "build": _build})
+    """Show engines, devices and the help."""
+    print(_engines(), _opencl_devices(), args.format_help(), sep="\n\n", end="")
+    return 0
 
 
 def _engines() -> str:
-    """Engines by name, and which one is the default."""
     chosen = Config.load().engine
     rows = [
         [name, ENGINES.entry(name).summary, "chosen" if name == chosen else ""] for name in ENGINES
@@ -103,12 +83,16 @@ def _opencl_devices() -> str:
     return "\n".join(["OpenCL devices", *align(rows, indent="  ")])
 
 
-def _build(_: argparse.Namespace) -> int:
-    print(f"shim  {_PARTS['device build'].build(lambda text: print(text, file=sys.stderr))}")
-    return 0
-
-
+@action(
+    ACTIONS,
+    "how each overload of torch is computed",
+    option("--engine ENGINE", f"one of {', '.join(ENGINES)} (default numpy)", "numpy"),
+    option("--only PATTERN", "names that fit, such as add, add.Tensor or 'conv*'"),
+    option("--fallbacks", "only what torch computes on the CPU"),
+    option("--json", "print JSON instead of a table"),
+)
 def _ops(args: argparse.Namespace) -> int:
+    """Show how each overload of torch is computed on the device."""
     ENGINES.entry(args.engine)  # raises NotFound before anything is loaded
     table = _PARTS["device ops"]
     rows: list[Row] = table.coverage(args.engine)
@@ -117,10 +101,16 @@ def _ops(args: argparse.Namespace) -> int:
     total: dict[str, int] = table.counts(rows)
     if args.fallbacks:
         rows = [row for row in rows if row.way == table.FALLBACK]
-    if args.json:
-        print(json.dumps(_document(args.engine, rows, total), indent=2))
-    else:
-        print(_text(args.engine, rows, total))
+    overloads = [row._asdict() for row in rows]
+    document = {"engine": args.engine, "counts": total, "overloads": overloads}
+    print(as_json(document) if args.json else _text(args.engine, rows, total))
+    return 0
+
+
+@action(ACTIONS, "compile the C++ shim for this torch")
+def _build(_: argparse.Namespace) -> int:
+    """Compile the C++ shim for the torch that is installed: about a minute."""
+    print(f"shim  {_PARTS['device build'].build(lambda text: print(text, file=sys.stderr))}")
     return 0
 
 
@@ -138,10 +128,6 @@ def _filter(rows: list[Row], pattern: str) -> list[Row]:
             hint=close[0] if close else "holdfast device ops",
         )
     return found
-
-
-def _document(engine: str, rows: list[Row], total: dict[str, int]) -> dict[str, Any]:
-    return {"engine": engine, "counts": total, "overloads": [row._asdict() for row in rows]}
 
 
 def _text(engine: str, rows: list[Row], total: dict[str, int]) -> str:

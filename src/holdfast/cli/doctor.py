@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +23,8 @@ import holdfast
 from holdfast.base.codec import about, encode
 from holdfast.base.config import Config, unknown_variables, variable_for
 from holdfast.base.errors import BadInput, HoldfastError
-from holdfast.cli.tables import output_console
+from holdfast.cli.parsing import option
+from holdfast.cli.tables import as_json, output_console
 from holdfast.dashboard.ipc import server, socket_dir
 from holdfast.memory import svm
 from holdfast.memory.core import native_build
@@ -73,7 +73,7 @@ EXTRAS = (
 CHECKS = ("machine", "gpu", *(extra.name for extra in EXTRAS))  # names for --require
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Check:
     """One line of the report."""
 
@@ -88,15 +88,14 @@ class Check:
 MARKS = {"ok": "[green]✓[/]", "missing": "[yellow]○[/]", "idle": "[dim]–[/]", "broken": "[red]✗[/]"}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `holdfast doctor`."""
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the report")
-    parser.add_argument(
-        "--require",
-        metavar="CHECKS",
-        default="",
-        help="checks that must be ok, by name, such as opencl,torch (default: none)",
-    )
+OPTIONS = (
+    option("--json", "print JSON instead of the report"),
+    option(
+        "--require CHECKS",
+        "checks that must be ok, by name, such as opencl,torch (default: none)",
+        "",
+    ),
+)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -108,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     healthy = not unmet and all(check.state != "broken" for check in checks)
     if args.json:
         document = {"healthy": healthy, "unmet": unmet, "checks": [encode(c) for c in checks]}
-        print(json.dumps(document, indent=2))
+        print(as_json(document))
     else:
         _print(checks, unmet, healthy)
     return 0 if healthy else 1
@@ -117,18 +116,14 @@ def run(args: argparse.Namespace) -> int:
 def examine(topology: Topology) -> list[Check]:
     """Every check, in the order a person wants to read them."""
     return [
-        Check(
-            name="holdfast",
-            state="ok",
-            found=f"{holdfast.__version__} on Python {platform.python_version()}",
-        ),
+        Check("holdfast", "ok", f"{holdfast.__version__} on Python {platform.python_version()}"),
         _machine(topology),
-        *(_gpu_checks(topology)),
+        *_gpu_checks(topology),
         *(_extra(extra, topology) for extra in EXTRAS),
         _memory_core(),
-        *(_shared_memory()),
-        *(_processes()),
-        *(_settings()),
+        *_shared_memory(),
+        *_processes(),
+        *_settings(),
     ]
 
 
@@ -143,29 +138,22 @@ def _machine(topology: Topology) -> Check:
         ]
     )
     if topology.nodes:
-        return Check(name="machine", state="ok", found=found)
+        return Check("machine", "ok", found)
     reasons = words.join([linux.reason if linux else None, other.reason if other else None], "; ")
-    return Check(
-        name="machine", state="broken", found=f"no memory was found: {reasons}", advice="report it"
-    )
+    return Check("machine", "broken", f"no memory was found: {reasons}", "report it")
 
 
 def _gpu_checks(topology: Topology) -> list[Check]:
     gpus = [gpu for gpu in topology.gpus if gpu.kind not in ("display", "virtual")]
     if not gpus:
-        found = "no GPU on the PCI bus; models run on the CPU"
-        return [Check(name="gpu", state="idle", found=found)]
-    return [
-        Check(
-            name=f"gpu {gpu.id}",
-            state="ok" if gpu.torch or gpu.opencl else "missing",
-            found=words.join([words.gpu_title(gpu), words.gpu_memory(gpu), gpu.torch, gpu.opencl]),
-            advice=None
-            if gpu.torch or gpu.opencl
-            else "install a driver, then holdfast[torch] or holdfast[opencl]",
-        )
-        for gpu in gpus
-    ]
+        return [Check("gpu", "idle", "no GPU on the PCI bus; models run on the CPU")]
+    advice = "install a driver, then holdfast[torch] or holdfast[opencl]"
+    checks = []
+    for gpu in gpus:
+        found = words.join([words.gpu_title(gpu), words.gpu_memory(gpu), gpu.torch, gpu.opencl])
+        outcome = ("ok", found) if gpu.torch or gpu.opencl else ("missing", found, advice)
+        checks.append(Check(f"gpu {gpu.id}", *outcome))
+    return checks
 
 
 def _extra(extra: Extra, topology: Topology) -> Check:
@@ -174,15 +162,11 @@ def _extra(extra: Extra, topology: Topology) -> Check:
     ]
     if missing:
         some = "" if len(missing) == len(extra.packages) else f"{words.join(missing)} is "
-        return Check(
-            name=extra.name,
-            state="missing",
-            found=f"{some}not installed; would add {extra.adds}",
-            advice=f"pip install 'holdfast[{extra.name}]'",
-        )
+        found = f"{some}not installed; would add {extra.adds}"
+        return Check(extra.name, "missing", found, f"pip install 'holdfast[{extra.name}]'")
     version = words.join([f"{name} {_version(name)}" for name in extra.packages])
     if extra.probe is None:
-        return Check(name=extra.name, state="ok", found=f"{version}; for {extra.adds}")
+        return Check(extra.name, "ok", f"{version}; for {extra.adds}")
     return _check_probe(extra, version, topology)
 
 
@@ -190,18 +174,14 @@ def _check_probe(extra: Extra, version: str, topology: Topology) -> Check:
     """The check of an installed extra, by the result of its probe."""
     report = topology.probe(extra.probe or "")
     if report is None or report.status == "skipped":
-        return Check(name=extra.name, state="idle", found=f"{version}; not asked")
+        return Check(extra.name, "idle", f"{version}; not asked")
     if report.status == "absent":
-        return Check(name=extra.name, state="idle", found=f"{version}; {report.reason}")
+        return Check(extra.name, "idle", f"{version}; {report.reason}")
     if report.status == "failed":
-        return Check(
-            name=extra.name,
-            state="broken",
-            found=f"{version}; {report.reason}",
-            advice=f"pip install --force-reinstall 'holdfast[{extra.name}]', or repair the driver",
-        )
+        advice = f"pip install --force-reinstall 'holdfast[{extra.name}]', or repair the driver"
+        return Check(extra.name, "broken", f"{version}; {report.reason}", advice)
     devices = _DEVICES[extra.name](topology)
-    return Check(name=extra.name, state="ok", found=words.join([version, devices, report.reason]))
+    return Check(extra.name, "ok", words.join([version, devices, report.reason]))
 
 
 def _memory_core() -> Check:
@@ -211,8 +191,8 @@ def _memory_core() -> Check:
     except HoldfastError as exc:
         found = f"the pools run in Python: {exc.what.splitlines()[0]}"
         advice = "apt-get install g++ python3-dev, which makes them ten times as fast"
-        return Check(name="memory core", state="missing", found=found, advice=advice)
-    return Check(name="memory core", state="ok", found="compiled on this machine")
+        return Check("memory core", "missing", found, advice)
+    return Check("memory core", "ok", "compiled on this machine")
 
 
 def _version(distribution: str) -> str:
@@ -238,9 +218,8 @@ def _shared_memory() -> list[Check]:
     try:
         svm.provider(name, config=config)
     except HoldfastError as exc:
-        advice = exc.hint or exc.expected
-        return [Check(name="shared memory", state="broken", found=exc.what, advice=advice)]
-    return [Check(name="shared memory", state="ok", found=f"provider {name}")]
+        return [Check("shared memory", "broken", exc.what, exc.hint or exc.expected)]
+    return [Check("shared memory", "ok", f"provider {name}")]
 
 
 def _processes() -> list[Check]:
@@ -248,7 +227,7 @@ def _processes() -> list[Check]:
     config = Config.load()
     if not config.offer:
         found = "HOLDFAST_OFFER is off: holdfast top and serve do not see such processes"
-        return [Check(name="processes", state="idle", found=found)]
+        return [Check("processes", "idle", found)]
     if server.is_offered():
         return []
     opened = socket_dir.open_here(config)
@@ -256,18 +235,12 @@ def _processes() -> list[Check]:
         opened.close()
         return []
     reasons = words.join([_why_not(folder) for folder in socket_dir.folders(config)], "; ")
-    return [
-        Check(
-            name="processes",
-            state="broken",
-            found=f"holdfast top and serve would see none: {reasons}",
-            advice=f"{variable_for('runtime_dir')} names a folder that is yours alone",
-        )
-    ]
+    advice = f"{variable_for('runtime_dir')} names a folder that is yours alone"
+    found = f"holdfast top and serve would see none: {reasons}"
+    return [Check("processes", "broken", found, advice)]
 
 
 def _why_not(folder: Path) -> str:
-    """Why no socket can be made in a folder."""
     try:
         socket_dir.refuse_shared(folder)
     except OSError as exc:
@@ -279,13 +252,9 @@ def _why_not(folder: Path) -> str:
 
 def _settings() -> list[Check]:
     return [
-        Check(
-            name="settings",
-            state="broken",
-            found=f"the variable {name} is read by nothing",
-            advice=f"did you mean {meant}?" if meant else "unset it",
-        )
+        Check("settings", "broken", f"the variable {name} is read by nothing", advice)
         for name, meant in unknown_variables().items()
+        for advice in [f"did you mean {meant}?" if meant else "unset it"]
     ]
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,9 @@ from typing import TYPE_CHECKING, Any
 from holdfast.base.errors import BadInput
 from holdfast.base.registry import Entry, Registry
 from holdfast.cli.files import parse_integer
+from holdfast.cli.parsing import option
 from holdfast.cli.progress import show_status
+from holdfast.cli.tables import as_json
 from holdfast.pipeline.model import sources
 
 if TYPE_CHECKING:
@@ -46,32 +47,19 @@ _PARTS: Registry[Any] = Registry(
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `holdfast fit`."""
-    add = parser.add_argument
-    add("model", metavar="MODEL", nargs="?", help="the model: see above")
-    add(
-        "--budget",
-        metavar="SIZE",
-        help="memory to take at most, such as 8GB (default: what is free)",
-    )
-    add("--size", metavar="WxH", help="of the picture, such as 1024x1024 (default: the model's)")
-    add("--frames", metavar="N", help="frames of a video (default: the model's)")
-    add(
-        "--device",
-        metavar="DEVICE",
-        default="auto",
-        help="cpu, cuda, cuda:1, xpu, mps, holdfast, simulated (default auto)",
-    )
-    add(
-        "--precision",
-        metavar="FORMAT",
-        default="auto",
-        help="fp32, bf16, fp16, fp8 (default auto, by the device)",
-    )
-    add("--no-pack", action="store_true", help="weights cross the link as they are")
-    add("--config", metavar="DIR", help="the folder with the configuration of a single file")
-    add("--json", action="store_true", help="print JSON: all numbers, the networks one by one")
+OPTIONS = (
+    option("model MODEL", "the model: see above", nargs="?"),
+    option("--budget SIZE", "memory to take at most, such as 8GB (default: what is free)"),
+    option("--size WxH", "of the picture, such as 1024x1024 (default: the model's)"),
+    option("--frames N", "frames of a video (default: the model's)"),
+    option(
+        "--device DEVICE", "cpu, cuda, cuda:1, xpu, mps, holdfast, simulated (default auto)", "auto"
+    ),
+    option("--precision FORMAT", "fp32, bf16, fp16, fp8 (default auto, by the device)", "auto"),
+    option("--no-pack", "weights cross the link as they are"),
+    option("--config DIR", "the folder with the configuration of a single file"),
+    option("--json", "print JSON: all numbers, the networks one by one"),
+)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -79,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
     if args.model is None:
         raise BadInput(
             "no model was named",
-            expected=f"a folder, a .safetensors file, a hub id, or one of {_built_in()}",
+            expected="a folder, a .safetensors file, a hub id, or one of "
+            + ", ".join(sources.built_in()),
             hint="holdfast fit tiny-flux",
         )
     fit = _PARTS["fit"]
@@ -97,12 +86,8 @@ def run(args: argparse.Namespace) -> int:
         )
     if answer.parts:
         answer = dataclasses.replace(answer, model=args.model)
-    print(json.dumps(answer.to_dict(), indent=2) if args.json else str(answer))
+    print(as_json(answer.to_dict()) if args.json else str(answer))
     return 0 if answer.fits else 1
-
-
-def _built_in() -> str:
-    return ", ".join(sources.built_in())
 
 
 def _path(model: str) -> Path:

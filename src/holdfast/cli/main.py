@@ -21,10 +21,10 @@ from holdfast.base.config import Config
 from holdfast.base.errors import BadInput, HoldfastError, OutOfMemory
 from holdfast.base.interrupts import is_interrupt
 from holdfast.base.registry import Entry, Registry
-from holdfast.cli.parsing import Parser, describe, read_examples, shorten
+from holdfast.cli.parsing import Parser, add_command, read_examples, shorten
 from holdfast.residency.interrupt import InterruptProcessingException
 
-# Each module has add_arguments(parser) and run(args) -> exit status.
+# Each module has OPTIONS and run(args) -> exit status, or ACTIONS.
 COMMANDS: Registry[ModuleType] = Registry(
     "command",
     {
@@ -88,13 +88,27 @@ def _main(arguments: list[str]) -> int:
     try:
         with _flush_at_end():
             return _run(arguments)
-    except HoldfastError as exc:
-        if _debug():
+    except (Exception, KeyboardInterrupt) as exc:
+        status = _explain(exc)
+        if status is None:
             raise
+        return status
+
+
+def _explain(exc: BaseException) -> int | None:
+    """Print an error that a user can cause, and return the exit status; None for all others."""
+    ours = isinstance(exc, (HoldfastError, InterruptProcessingException, MemoryError))
+    wraps = isinstance(exc, (RuntimeError, ImportError)) and not ours and is_interrupt(exc)
+    if isinstance(exc, KeyboardInterrupt) or wraps:  # an import may have wrapped it
+        return _report_stop()
+    if isinstance(exc, BrokenPipeError):
+        _discard(sys.stdout)  # the reader has ended: `holdfast topo | head`
+        return 0
+    if _debug():
+        return None
+    if isinstance(exc, HoldfastError):
         return _report_error(exc)
-    except MemoryError:
-        if _debug():
-            raise
+    if isinstance(exc, MemoryError):
         return _report_error(
             OutOfMemory(
                 "there was not enough memory",
@@ -102,28 +116,18 @@ def _main(arguments: list[str]) -> int:
                 hint="HOLDFAST_DEBUG=1 shows where",
             )
         )
-    except KeyboardInterrupt:
-        return _report_stop()
-    except InterruptProcessingException:
-        if _debug():
-            raise
+    if isinstance(exc, InterruptProcessingException):
         return _report_stop("on request")  # of `holdfast top` or `holdfast serve`
-    except (RuntimeError, ImportError) as exc:
-        if is_interrupt(exc):  # an import may have wrapped it
-            return _report_stop()
-        raise
-    except BrokenPipeError:
-        _discard(sys.stdout)  # the reader has ended: `holdfast topo | head`
-        return 0
-    except OSError as exc:
-        if exc.errno in _NO_PATH and exc.filename is not None and not _debug():
-            reason = f"cannot use {str(exc.filename)!r}: {exc.strerror}"
-            return _report_error(BadInput(reason, expected="a path that this system can have"))
-        if exc.filename is not None or exc.errno not in _UNWRITABLE or _debug():
-            raise
-        _discard(sys.stdout)
-        _print_error(_style(f"holdfast: error: cannot write the output: {exc.strerror}"))
-        return 1
+    if not isinstance(exc, OSError):
+        return None
+    if exc.errno in _NO_PATH and exc.filename is not None:
+        reason = f"cannot use {str(exc.filename)!r}: {exc.strerror}"
+        return _report_error(BadInput(reason, expected="a path that this system can have"))
+    if exc.filename is not None or exc.errno not in _UNWRITABLE:
+        return None
+    _discard(sys.stdout)
+    _print_error(_style(f"holdfast: error: cannot write the output: {exc.strerror}"))
+    return 1
 
 
 # Errors of writing; opening a file can raise them too, but then names the file.
@@ -162,17 +166,15 @@ def _flush_at_end() -> Iterator[None]:
 
     The text of the error comes first.
     """
+    leaving = None
     try:
         yield
-    except SystemExit:
-        _flush()
-        raise
-    _flush()
-
-
-def _flush() -> None:
+    except SystemExit as exc:
+        leaving = exc
     if sys.stdout is not None:
         sys.stdout.flush()
+    if leaving is not None:
+        raise leaving
 
 
 def _print_error(text: str) -> None:
@@ -197,7 +199,7 @@ def _run(arguments: list[str]) -> int:
     if args.command is None:
         parser.print_help()
         return 0
-    return COMMANDS[args.command].run(args)
+    return args.run(args)
 
 
 def _answer(kinds: list[str]) -> int:
@@ -229,14 +231,11 @@ def parser_for(arguments: Sequence[str]) -> Parser:
     for name in COMMANDS:
         sub = commands.add_parser(name, help=COMMANDS.entry(name).summary)
         if name == chosen:
-            module = COMMANDS[name]
-            module.add_arguments(sub)
-            describe(sub, module.__doc__)
+            add_command(sub, COMMANDS[name])
     return parser
 
 
 def _groups() -> str:
-    """Every command with its summary, by group."""
     column = max(map(len, COMMANDS))
     parts = []
     for title, names in GROUPS.items():

@@ -21,17 +21,17 @@ import argparse
 import contextlib
 import dataclasses
 import importlib.util
-import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.base.errors import BadInput
 from holdfast.base.files import expand_path, resolve_path
 from holdfast.cli.files import parse_integer, refuse_endless, unwritable, write_file
-from holdfast.cli.parsing import add_actions, run_action
+from holdfast.cli.parsing import JSON, Action, action, option
 from holdfast.cli.progress import show_status
+from holdfast.cli.tables import as_json
 from holdfast.memory.profile import export, page
 from holdfast.memory.profile.diff import diff
 from holdfast.memory.profile.recording import SUFFIX, Recording
@@ -41,69 +41,34 @@ from holdfast.memory.profile.timeline import PICTURES, Timeline
 SOURCES = ("pool", "numpy", "torch", "python")
 DEFAULT_SOURCES = "pool,numpy,torch"  # recording Python's own objects makes a program slower
 DEPTH = 16
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `holdfast mem` and of its actions."""
-    actions = add_actions(parser)
-    _record_arguments(actions.add_parser("record", help="run a program and record its memory"))
-    _report_arguments(actions.add_parser("report", help="show what a recording holds"))
-    _replay_arguments(actions.add_parser("replay", help="run a recording through allocators"))
-
-
-def _record_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Run a Python script or module and record the memory it takes. The recording is written "
-        "also when the program fails or is stopped by Ctrl-C; a file of that name is replaced."
-    )
-    parser.usage = "holdfast mem record [OPTION ...] [-m] SCRIPT [ARGUMENT ...]"
-    add = parser.add_argument
-    add("--out", metavar="FILE", help=f"where to (default: the script's name with {SUFFIX})")
-    add("--depth", metavar="N", default=DEPTH, help=f"frames of a stack to keep (default {DEPTH})")
-    add(
-        "--sources",
-        metavar="SOURCES",
-        default=DEFAULT_SOURCES,
-        help=f"some of {','.join(SOURCES)} (default {DEFAULT_SOURCES})",
-    )
-    add("--html", metavar="FILE", help="write the page of `holdfast mem report --html` as well")
-    add("-m", dest="module", action="store_true", help="SCRIPT is the name of a module")
-    add("script", metavar="SCRIPT", help="the program")
-    add("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="passed on to it")
-
-
-def _report_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Show what a recording holds, and write it in other forms."
-    add = parser.add_argument
-    add("file", metavar="FILE", help=f"a {SUFFIX} file, or a snapshot of torch's allocator")
-    add("--html", metavar="FILE", help="a page: every block over time, address space, holders")
-    add("--png", metavar="FILE", help=f"a picture ({' '.join(PICTURES)}); needs matplotlib")
-    add("--perfetto", metavar="FILE", help="a trace for ui.perfetto.dev or chrome://tracing")
-    add("--snapshot", metavar="FILE", help="a pickle for torch's memory_viz")
-    add("--collapsed", metavar="FILE", help="stacks at the peak for flamegraph.pl or speedscope")
-    add("--diff", metavar="FILE", help="compare with this earlier recording")
-    add("--json", action="store_true", help="print JSON instead of text")
-
-
-def _replay_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Run the blocks of a recording through Holdfast's pool and through models of other "
-        "allocators, and compare what each would have reserved."
-    )
-    parser.add_argument("file", metavar="FILE", help=f"a {SUFFIX} file, or a torch snapshot")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Run the action, or print the help."""
-    return run_action(args, {"record": _record, "report": _report, "replay": _replay})
+ACTIONS: dict[str, Action] = {}
 
 
 # ---- record
 
 
+@action(
+    ACTIONS,
+    "run a program and record its memory",
+    option("--out FILE", f"where to (default: the script's name with {SUFFIX})"),
+    option("--depth N", f"frames of a stack to keep (default {DEPTH})", DEPTH, type=str),
+    option(
+        "--sources SOURCES",
+        f"some of {','.join(SOURCES)} (default {DEFAULT_SOURCES})",
+        DEFAULT_SOURCES,
+    ),
+    option("--html FILE", "write the page of `holdfast mem report --html` as well"),
+    option("-m", "SCRIPT is the name of a module", dest="module"),
+    option("script SCRIPT", "the program"),
+    option("arguments ARGUMENT", "passed on to it", nargs=argparse.REMAINDER),
+    usage="holdfast mem record [OPTION ...] [-m] SCRIPT [ARGUMENT ...]",
+)
 def _record(args: argparse.Namespace) -> int:
-    out = expand_path(args.out or _default_name(args.script, args.module))
+    """Run a Python script or module and record the memory it takes. The recording is written also
+    when the program fails or is stopped by Ctrl-C; a file of that name is replaced.
+    """
+    default = args.script if args.module else Path(args.script).stem
+    out = expand_path(args.out or f"{default}{SUFFIX}")
     html = None if args.html is None else expand_path(args.html)
     _check_program(args.script, args.module)
     _check_targets({"--out": out, "--html": html}, "" if args.module else args.script)
@@ -127,17 +92,12 @@ def _record(args: argparse.Namespace) -> int:
     return status
 
 
-def _default_name(script: str, module: bool) -> str:
-    return (script if module else Path(script).stem) + SUFFIX
-
-
 def _check_program(script: str, module: bool) -> None:
     if module:
-        try:
-            found = importlib.util.find_spec(script.partition(".")[0]) is not None
-        except (ImportError, ValueError):
-            found = False
-        found = found or Path(script.partition(".")[0]).exists()  # in the current folder
+        package = script.partition(".")[0]
+        found = Path(package).exists()  # in the current folder
+        with contextlib.suppress(ImportError, ValueError):
+            found = found or importlib.util.find_spec(package) is not None
         if not found:
             raise BadInput(
                 f"there is no module {script!r}", expected="a name that `python -m` would take"
@@ -149,17 +109,13 @@ def _check_program(script: str, module: bool) -> None:
             expected="a Python script, with the options of `record` before it",
         )
     else:
-        _refuse_unreadable(script)
-
-
-def _refuse_unreadable(script: str) -> None:
-    try:
-        with Path(script).open("rb") as file:
-            file.read(1)
-    except OSError as exc:
-        raise BadInput(
-            f"cannot run {script!r}: {exc.strerror}", expected="a script that can be read"
-        ) from exc
+        try:
+            with Path(script).open("rb") as file:
+                file.read(1)
+        except OSError as exc:
+            raise BadInput(
+                f"cannot run {script!r}: {exc.strerror}", expected="a script that can be read"
+            ) from exc
 
 
 def _depth(text: str | int) -> int:
@@ -183,7 +139,20 @@ def _sources(text: str) -> tuple[str, ...]:
 # ---- report
 
 
+@action(
+    ACTIONS,
+    "show what a recording holds",
+    option("file FILE", f"a {SUFFIX} file, or a snapshot of torch's allocator"),
+    option("--html FILE", "a page: every block over time, address space, holders"),
+    option("--png FILE", f"a picture ({' '.join(PICTURES)}); needs matplotlib"),
+    option("--perfetto FILE", "a trace for ui.perfetto.dev or chrome://tracing"),
+    option("--snapshot FILE", "a pickle for torch's memory_viz"),
+    option("--collapsed FILE", "stacks at the peak for flamegraph.pl or speedscope"),
+    option("--diff FILE", "compare with this earlier recording"),
+    JSON,
+)
 def _report(args: argparse.Namespace) -> int:
+    """Show what a recording holds, and write it in other forms."""
     forms: dict[str, Callable[[Recording, Path], object]] = {
         "html": page.write,
         "png": lambda recording, path: Timeline(recording).save(path),
@@ -195,14 +164,18 @@ def _report(args: argparse.Namespace) -> int:
         name: expand_path(getattr(args, name)) for name in forms if getattr(args, name) is not None
     }
     _check_targets({f"--{name}": path for name, path in targets.items()}, args.file)
-    _check_suffixes(targets)
+    picture = targets.get("png")
+    if picture is not None and picture.suffix.lower() not in PICTURES:
+        *most, last = PICTURES
+        ends = f"{', '.join(most)} or {last}"
+        raise BadInput(f"cannot draw {str(picture)!r}", expected=f"a name that ends in {ends}")
     recording = load(args.file)
     earlier = None if args.diff is None else load(args.diff)
     for name, path in targets.items():
         forms[name](recording, path)
         print(f"{name}: {path}", file=sys.stderr)
     report = Report(recording) if earlier is None else diff(earlier, recording)
-    print(json.dumps(report.to_dict(), indent=2) if args.json else report.summary())
+    print(as_json(report.to_dict()) if args.json else report.summary())
     return 0
 
 
@@ -230,7 +203,7 @@ def _is_pickle(path: Path) -> bool:
 def _check_targets(targets: dict[str, Path | None] | dict[str, Path], source: str = "") -> None:
     """Refuse, before any work, targets that cannot be files or are the same file."""
     taken = {resolve_path(expand_path(source)): source} if source else {}
-    for option, path in targets.items():
+    for name, path in targets.items():
         if path is None:
             continue
         if path.is_dir():
@@ -245,40 +218,32 @@ def _check_targets(targets: dict[str, Path | None] | dict[str, Path], source: st
         target = resolve_path(path)
         if target in taken:
             raise BadInput(
-                f"cannot use {str(path)!r} for {option}: {taken[target]} is that file",
+                f"cannot use {str(path)!r} for {name}: {taken[target]} is that file",
                 expected="a different name for each file",
             )
-        taken[target] = option
-
-
-def _check_suffixes(targets: dict[str, Path]) -> None:
-    path = targets.get("png")
-    if path is not None and path.suffix.lower() not in PICTURES:
-        raise BadInput(
-            f"cannot draw {str(path)!r}", expected=f"a name that ends in {_either(PICTURES)}"
-        )
-
-
-def _either(names: Iterable[str]) -> str:
-    *most, last = names
-    return f"{', '.join(most)} or {last}"
+        taken[target] = name
 
 
 # ---- replay
 
 
+@action(
+    ACTIONS,
+    "run a recording through allocators",
+    option("file FILE", f"a {SUFFIX} file, or a torch snapshot"),
+    option("--json", "print JSON instead of the table"),
+)
 def _replay(args: argparse.Namespace) -> int:
+    """Run the blocks of a recording through Holdfast's pool and through models of other allocators,
+    and compare what each would have reserved.
+    """
     recording = load(args.file)
     from holdfast.memory.plan.replay import compare, table
 
     with show_status("") as show:
         outcomes = compare(
-            recording,
-            progress=lambda done, total, name: show(f"{name} ({done + 1} of {total})"),
+            recording, progress=lambda done, total, name: show(f"{name} ({done + 1} of {total})")
         )
-    if args.json:
-        rows = [{**dataclasses.asdict(outcome), "ratio": outcome.ratio} for outcome in outcomes]
-        print(json.dumps(rows, indent=2))
-    else:
-        print(table(outcomes))
+    rows = [{**dataclasses.asdict(outcome), "ratio": outcome.ratio} for outcome in outcomes]
+    print(as_json(rows) if args.json else table(outcomes))
     return 0

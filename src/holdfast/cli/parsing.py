@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 WIDEST = 100
@@ -73,8 +73,8 @@ def describe(parser: argparse.ArgumentParser, text: str | None) -> None:
     examples = tuple(read_examples(lines))
     _set_examples(parser, examples)
     for name, action in actions_of(parser).items():
-        words = f"{parser.prog} {name}".split()
-        _set_examples(action, tuple(one for one in examples if _calls(one, words)))
+        call = f" {parser.prog} {name} "
+        _set_examples(action, tuple(one for one in examples if call in f" {one.command} "))
 
 
 def read_examples(lines: str) -> Iterator[Example]:
@@ -92,18 +92,87 @@ def actions_of(parser: argparse.ArgumentParser) -> Mapping[str, argparse.Argumen
     return {}
 
 
-def add_actions(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[Any]:
-    """Sub-parsers for the actions of a command, which `run_action` runs."""
-    parser.set_defaults(format_help=parser.format_help)
-    return parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
+class Option(NamedTuple):
+    """An argument of a command, as `option` makes it."""
+
+    name: str
+    settings: dict[str, Any]
+    group: str = ""  # of options with the same group, only one may be given
 
 
-def run_action(
-    args: argparse.Namespace, actions: Mapping[str, Callable[[argparse.Namespace], int]]
-) -> int:
-    """Run the chosen action of a command; without one, print the command's help."""
-    if args.action is not None:
-        return actions[args.action](args)
+Run = Callable[[argparse.Namespace], int]
+
+
+class Action(NamedTuple):
+    """An action of a command, as `action` makes it."""
+
+    run: Run
+    summary: str
+    options: tuple[Option, ...]
+    usage: str | None
+
+
+def action(
+    actions: dict[str, Action], summary: str, *options: Option, usage: str | None = None
+) -> Callable[[Run], Run]:
+    """List the function below as an action; its docstring is the description in the help."""
+
+    def add(run: Run) -> Run:
+        actions[run.__name__.removeprefix("_")] = Action(run, summary, options, usage)
+        return run
+
+    return add
+
+
+def option(
+    spec: str, help: str, default: Any = None, *, group: str = "", **settings: Any
+) -> Option:
+    """An argument: "--out FILE" takes a value, "--json" is a flag, "file FILE" is positional.
+
+    A default that is a number sets the type.
+    """
+    name, _, metavar = spec.partition(" ")
+    if metavar:
+        settings["metavar"] = metavar
+    elif "metavar" not in settings:
+        return Option(name, {"help": help, "action": "store_true", **settings}, group)
+    if isinstance(default, (int, float)):
+        settings.setdefault("type", type(default))
+    if default is not None:
+        settings["default"] = default
+    return Option(name, {"help": help, **settings}, group)
+
+
+JSON = option("--json", "print JSON instead of text")
+
+
+def add_command(parser: argparse.ArgumentParser, module: Any) -> None:
+    """Add the options or actions of a command's module; `args.run` is the function to call.
+
+    A module has OPTIONS and `run`, or ACTIONS; without an action, `run` or the help is shown.
+    """
+    _add_options(parser, getattr(module, "OPTIONS", ()))
+    actions: Mapping[str, Action] = getattr(module, "ACTIONS", {})
+    parser.set_defaults(run=getattr(module, "run", _show_help), format_help=parser.format_help)
+    if actions:
+        below = parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
+        for name, (run, summary, options, usage) in actions.items():
+            about = " ".join((run.__doc__ or "").split())
+            sub = below.add_parser(name, help=summary, description=about, usage=usage)
+            sub.set_defaults(run=run)
+            _add_options(sub, options)
+    describe(parser, module.__doc__)
+
+
+def _add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
+    groups: dict[str, Any] = {"": parser}
+    for one in options:
+        if one.group not in groups:
+            groups[one.group] = parser.add_mutually_exclusive_group()
+        groups[one.group].add_argument(one.name, **one.settings)
+
+
+def _show_help(args: argparse.Namespace) -> int:
     print(args.format_help(), end="")
     return 0
 
@@ -121,11 +190,6 @@ def width() -> int:
 def _set_examples(parser: argparse.ArgumentParser, examples: tuple[Example, ...]) -> None:
     if isinstance(parser, Parser):
         parser.examples = examples
-
-
-def _calls(example: Example, words: list[str]) -> bool:
-    found = example.command.split()
-    return any(found[i : i + len(words)] == words for i in range(len(found)))
 
 
 def _fill(paragraph: str, width: int, indent: str) -> str:
@@ -153,7 +217,9 @@ def _format_examples(examples: tuple[Example, ...]) -> list[str]:
     column = max((len(one.command) for one in examples if one.about), default=0)
     if width() - column >= LEAST:
         return ["examples:", *(line for one in examples for line in _beside(one, column))]
-    return ["examples:", *(line for one in examples for line in _below(one))]
+    wrap = textwrap.TextWrapper(width(), initial_indent=" " * 6, subsequent_indent=" " * 6)
+    below = ([f"  {one.command}", *wrap.wrap(one.about)] for one in examples)
+    return ["examples:", *(line for lines in below for line in lines)]
 
 
 def _beside(example: Example, column: int) -> list[str]:
@@ -162,8 +228,3 @@ def _beside(example: Example, column: int) -> list[str]:
         f"  {example.command.ljust(column)}  {first}".rstrip(),
         *(" " * (column + 4) + line for line in more),
     ]
-
-
-def _below(example: Example) -> list[str]:
-    about = textwrap.wrap(example.about, width(), initial_indent=" " * 6, subsequent_indent=" " * 6)
-    return [f"  {example.command}", *about]

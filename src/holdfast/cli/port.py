@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import shlex
 from pathlib import Path
@@ -26,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast.base.errors import BadInput
 from holdfast.base.registry import Entry, Registry
 from holdfast.base.units import format_bytes, format_seconds
-from holdfast.cli.parsing import add_actions, run_action
-from holdfast.cli.tables import align
+from holdfast.cli.parsing import JSON, Action, action, option
+from holdfast.cli.tables import align, as_json
 
 if TYPE_CHECKING:
     from holdfast.xla.check.check import PortCheck
@@ -47,83 +46,37 @@ _PARTS: Registry[Any] = Registry(
 )
 MOST_DEVICES = 512
 _FLAG = "--xla_force_host_platform_device_count"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `holdfast port` and of its actions."""
-    actions = add_actions(parser)
-    _new_arguments(actions.add_parser("new", help="write a port and its nodes for ComfyUI"))
-    _check_arguments(actions.add_parser("check", help="compare a class on torch and on XLA"))
-    _list_arguments(actions.add_parser("list", help="the ports that are there"))
-
-
-def _new_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Write a folder ComfyUI-NAME-TPU: a port, its ComfyUI nodes and a test of them."
-    )
-    add = parser.add_argument
-    add("name", metavar="NAME", help="letters, digits, - and _")
-    add(
-        "--class",
-        dest="cls",
-        metavar="CLASS",
-        help="such as diffusers:WanTransformer3DModel (default: by NAME)",
-    )
-    add("--out", metavar="DIR", help="where to, such as ComfyUI/custom_nodes (default: here)")
-    add(
-        "--force", action="store_true", help="replace the files of an earlier one, leave all others"
-    )
-    add("--json", action="store_true", help="print JSON instead of text")
-
-
-def _check_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Run a tiny random model of a class in torch and on XLA, and compare. A class is a "
-        "ClassName or library:ClassName, one of those that `holdfast port list --classes` shows."
-    )
-    add = parser.add_argument
-    add("cls", metavar="CLASS", help="such as diffusers:FluxTransformer2DModel")
-    add(
-        "--devices",
-        metavar="N",
-        type=int,
-        default=8,
-        help="split over so many; virtual ones where there is no such accelerator (default 8)",
-    )
-    add("--dtype", metavar="TYPE", help="f32 or bf16 alone (default: both; f32 is also split)")
-    add("--json", action="store_true", help="print JSON instead of a table")
-
-
-def _list_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Show the ports that come with Holdfast."
-    add = parser.add_argument
-    add("--classes", action="store_true", help="the classes that `port check` has tiny models of")
-    add("--json", action="store_true", help="print JSON instead of text")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Run the action, or print the help."""
-    return run_action(args, {"new": _new, "check": _check, "list": _list})
+ACTIONS: dict[str, Action] = {}
 
 
 # ---- new
 
 
+@action(
+    ACTIONS,
+    "write a port and its nodes for ComfyUI",
+    option("name NAME", "letters, digits, - and _"),
+    option(
+        "--class CLASS", "such as diffusers:WanTransformer3DModel (default: by NAME)", dest="cls"
+    ),
+    option("--out DIR", "where to, such as ComfyUI/custom_nodes (default: here)"),
+    option("--force", "replace the files of an earlier one, leave all others"),
+    JSON,
+)
 def _new(args: argparse.Namespace) -> int:
+    """Write a folder ComfyUI-NAME-TPU: a port, its ComfyUI nodes and a test of them."""
     out = None if args.out is None else Path(args.out)
     pack = _PARTS["port new"].new(args.name, args.cls, out, args.force)
     if args.json:
         found = dataclasses.asdict(pack) | {"folder": str(pack.folder), "next": _next(pack)}
-        print(json.dumps(found, indent=2))
+        print(as_json(found))
     else:
+        *before, last = pack.files
+        files = [*(f"├── {file}" for file in before), f"└── {last}"]
         commands = [f"  {command}" for command in _next(pack)]
-        print("\n".join([*_tree(pack), "", *_remark(pack), "", "next:", *commands]))
+        lines = [str(pack.folder), *files, "", *_remark(pack), "", "next:", *commands]
+        print("\n".join(lines))
     return 0
-
-
-def _tree(pack: Pack) -> list[str]:
-    *before, last = pack.files
-    return [str(pack.folder), *(f"├── {file}" for file in before), f"└── {last}"]
 
 
 def _remark(pack: Pack) -> list[str]:
@@ -149,7 +102,22 @@ def _next(pack: Pack) -> list[str]:
 # ---- check
 
 
+@action(
+    ACTIONS,
+    "compare a class on torch and on XLA",
+    option("cls CLASS", "such as diffusers:FluxTransformer2DModel"),
+    option(
+        "--devices N",
+        "split over so many; virtual ones where there is no such accelerator (default 8)",
+        8,
+    ),
+    option("--dtype TYPE", "f32 or bf16 alone (default: both; f32 is also split)"),
+    option("--json", "print JSON instead of a table"),
+)
 def _check(args: argparse.Namespace) -> int:
+    """Run a tiny random model of a class in torch and on XLA, and compare. A class is a ClassName
+    or library:ClassName, one of those that `holdfast port list --classes` shows.
+    """
     if not 1 <= args.devices <= MOST_DEVICES:
         raise BadInput(
             f"cannot check on {args.devices} devices", expected=f"from 1 to {MOST_DEVICES}"
@@ -161,10 +129,7 @@ def _check(args: argparse.Namespace) -> int:
     with _PARTS["quiet"].quiet():
         name = _PARTS["class"].resolve(args.cls)
         found = check.check(name, args.devices, (args.dtype,) if args.dtype else check.DTYPES)
-    if args.json:
-        print(json.dumps(_document(found), indent=2))
-    else:
-        print(_table(found))
+    print(as_json(_document(found)) if args.json else _table(found))
     return 0 if found.ok else 1
 
 
@@ -220,24 +185,26 @@ def _share(held: int | None, ideal: int | None) -> str | None:
 # ---- list
 
 
+@action(
+    ACTIONS,
+    "the ports that are there",
+    option("--classes", "the classes that `port check` has tiny models of"),
+    JSON,
+)
 def _list(args: argparse.Namespace) -> int:
-    rows = _classes() if args.classes else _ports()
+    """Show the ports that come with Holdfast."""
+    if args.classes:
+        rows = [{"name": name} for name in sorted(_PARTS["port list --classes"].tiny_models())]
+    else:
+        ports = _PARTS["port list"].PORTS
+        rows = [
+            {"name": name, "class": ports[name].network, "about": ports.entry(name).summary}
+            for name in ports
+        ]
     if args.json:
-        print(json.dumps(rows, indent=2))
+        print(as_json(rows))
         return 0
     print("\n".join(align([list(row.values()) for row in rows])))
     if not args.classes:
         print("more: holdfast port new NAME (holdfast port list --classes: what can be tried)")
     return 0
-
-
-def _classes() -> list[dict[str, str]]:
-    return [{"name": name} for name in sorted(_PARTS["port list --classes"].tiny_models())]
-
-
-def _ports() -> list[dict[str, str]]:
-    ports = _PARTS["port list"].PORTS
-    return [
-        {"name": name, "class": ports[name].network, "about": ports.entry(name).summary}
-        for name in ports
-    ]

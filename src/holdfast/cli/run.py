@@ -17,7 +17,6 @@ holdfast run ~/FLUX.1-dev --prompt "a lighthouse" --device xla --hosts auto
 from __future__ import annotations
 
 import argparse
-import json
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,13 +25,16 @@ from typing import Any
 from holdfast.base.config import Config, variable_for
 from holdfast.base.errors import BadInput
 from holdfast.base.files import expand_path, resolve_path
+from holdfast.base.html import Section
 from holdfast.base.registry import Entry, Registry
 from holdfast.base.units import format_bytes
-from holdfast.cli.drawing import DRAWING, add_drawing, add_placing
+from holdfast.cli.drawing import DRAWING, DRAWING_OPTIONS, PLACING_OPTIONS
 from holdfast.cli.files import parse_integer, write_file
+from holdfast.cli.parsing import option
 from holdfast.cli.progress import show_stages
+from holdfast.cli.tables import as_json
 from holdfast.pipeline import Pipeline, Result
-from holdfast.pipeline.model.sources import Source, built_in
+from holdfast.pipeline.model.sources import built_in
 from holdfast.pipeline.output import media
 from holdfast.pipeline.output.timeline import Timeline
 from holdfast.pipeline.output.timeline_page import render
@@ -45,22 +47,17 @@ _PARTS: Registry[Any] = Registry(
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `holdfast run`."""
-    add = parser.add_argument
-    add("model", metavar="MODEL", nargs="?", help="what to draw with: see above")
-    add("--prompt", metavar="TEXT", help="what to draw (default: a built-in model's own example)")
-    add(
-        "--out",
-        metavar="FILE",
-        help="where to: .png .webp .jpg .gif .mp4 (default: MODEL-SEED here)",
-    )
-    add_drawing(parser)
-    add("--seed", metavar="N", help="same seed, same picture (default: random, and printed)")
-    add_placing(parser)
-    add("--hosts", metavar="WHO", help="draw together on XLA: auto, or HOST:PORT,INDEX/COUNT")
-    add("--timeline", metavar="FILE", help="write an HTML page of stages and memory over time")
-    add("--json", action="store_true", help="print JSON: settings, times, memory, the file")
+OPTIONS = (
+    option("model MODEL", "what to draw with: see above", nargs="?"),
+    option("--prompt TEXT", "what to draw (default: a built-in model's own example)"),
+    option("--out FILE", "where to: .png .webp .jpg .gif .mp4 (default: MODEL-SEED here)"),
+    *DRAWING_OPTIONS,
+    option("--seed N", "same seed, same picture (default: random, and printed)"),
+    *PLACING_OPTIONS,
+    option("--hosts WHO", "draw together on XLA: auto, or HOST:PORT,INDEX/COUNT"),
+    option("--timeline FILE", "write an HTML page of stages and memory over time"),
+    option("--json", "print JSON: settings, times, memory, the file"),
+)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -94,10 +91,8 @@ def _run(args: argparse.Namespace, prints: bool = True) -> int:
     if page is not None:
         picture = media.encode(result.frames[:1], ".png", result.settings)
         write_file(page, render(timeline, result.settings, picture, weights))
-    if args.json:
-        print(json.dumps(_report(pipe, result, path, page), indent=2))
-    else:
-        print(_text(pipe, result, path, page))
+    found = (pipe, result, path, page)
+    print(as_json(_report(*found)) if args.json else _text(*found))
     return 0
 
 
@@ -119,7 +114,7 @@ def _refuse_early(args: argparse.Namespace, target: Path | None, page: Path | No
 
 def _draw(
     args: argparse.Namespace, target: Path | None, timeline: Timeline, show: Listener
-) -> tuple[Pipeline, Result, list[str]]:
+) -> tuple[Pipeline, Result, list[Section]]:
     """The loaded model, its result, and HTML charts of its weights."""
     last: tuple[Any, ...] = ()
 
@@ -131,8 +126,15 @@ def _draw(
             timeline.mark(*now)
         last = now
 
+    if args.model is None:
+        lines = [f"    {name:<12} {summary}" for name, summary in built_in().items()]
+        raise BadInput(
+            "no model was named",
+            expected="a folder, a .safetensors file, a hub id, or one of\n" + "\n".join(lines),
+            hint="holdfast run tiny-flux",
+        )
     prepared = Pipeline.prepare(
-        _model(args.model),
+        args.model,
         device=args.device,
         budget=args.budget,
         precision=args.precision,
@@ -140,39 +142,20 @@ def _draw(
         progress=on_event,
     )
     options = {name: getattr(args, name) for name in (*DRAWING, "seed")}
-    settings = prepared.check(_prompt(args.prompt, prepared.source), **options)
+    prompt = prepared.source.defaults.get("prompt") if args.prompt is None else args.prompt
+    if prompt is None:
+        raise BadInput("no prompt was given", expected='--prompt "what to draw"')
+    settings = prepared.check(prompt, **options)
     if target is not None:
         media.check_target(target, settings.num_frames)
     pipe = prepared.load(on_event)
-    timeline.device_bytes = _device_bytes(pipe)
+    device = pipe.devices["denoise"]
+    timeline.device_bytes = None if device.name == "cpu" else device.used_bytes
     if args.timeline is None:
         return pipe, pipe.draw(settings, progress=on_event), []
     with pipe.recording() as recorded:
         result = pipe.draw(settings, progress=on_event)
-    return pipe, result, [one.chart() for one in recorded.values()]
-
-
-def _model(model: str | None) -> str:
-    if model is None:
-        lines = [f"    {name:<12} {summary}" for name, summary in built_in().items()]
-        raise BadInput(
-            "no model was named",
-            expected="a folder, a .safetensors file, a hub id, or one of\n" + "\n".join(lines),
-            hint="holdfast run tiny-flux",
-        )
-    return model
-
-
-def _prompt(prompt: str | None, source: Source) -> str:
-    found = source.defaults.get("prompt") if prompt is None else prompt
-    if found is None:
-        raise BadInput("no prompt was given", expected='--prompt "what to draw"')
-    return found
-
-
-def _device_bytes(pipe: Pipeline) -> Any:
-    device = pipe.devices["denoise"]
-    return None if device.name == "cpu" else device.used_bytes
+    return pipe, result, [one.section() for one in recorded.values()]
 
 
 def _free_name(pipe: Pipeline, result: Result) -> Path:

@@ -23,6 +23,7 @@ import threading
 import webbrowser
 
 from holdfast.base.errors import BadInput
+from holdfast.cli.parsing import option
 from holdfast.dashboard.ipc.client import Attached
 from holdfast.dashboard.ipc.watching import Watcher
 from holdfast.dashboard.web.guard import make_token
@@ -31,21 +32,15 @@ from holdfast.dashboard.web.server import INTERVAL_S, LOOPBACK, PORT, Server
 LEAST_S, MOST_S = 0.05, 60.0
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `holdfast serve`."""
-    add = parser.add_argument
-    add("--host", metavar="ADDRESS", default=LOOPBACK, help=f"listen there (default {LOOPBACK})")
-    add("--port", metavar="N", default=str(PORT), help=f"and on that port; 0: any (default {PORT})")
-    add(
-        "--interval",
-        metavar="SECONDS",
-        default=str(INTERVAL_S),
-        help=f"between two looks (default {INTERVAL_S})",
-    )
-    add("--token", metavar="TEXT", help="ask for this token; auto: make one")
-    add("--pid", metavar="PID", nargs="+", help="watch these processes alone (default all)")
-    add("--open", action="store_true", help="open the page in a browser")
-    add("--json", action="store_true", help="print the address, token and process as JSON")
+OPTIONS = (
+    option("--host ADDRESS", f"listen there (default {LOOPBACK})", LOOPBACK),
+    option("--port N", f"and on that port; 0: any (default {PORT})", str(PORT)),
+    option("--interval SECONDS", f"between two looks (default {INTERVAL_S})", str(INTERVAL_S)),
+    option("--token TEXT", "ask for this token; auto: make one"),
+    option("--pid PID", "watch these processes alone (default all)", nargs="+"),
+    option("--open", "open the page in a browser"),
+    option("--json", "print the address, token and process as JSON"),
+)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -65,8 +60,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _serve(server: Server, args: argparse.Namespace) -> None:
     """Serve; Ctrl-C is the normal end."""
+
+    def end(*_: object) -> None:  # a signal handler must not wait
+        threading.Thread(target=server.stop, daemon=True).start()
+
     try:
-        _end_on_sigterm(server)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, end)
         with server:
             _print_address(server, args.json)
             if args.open and not webbrowser.open(server.url_to_open):
@@ -84,16 +84,6 @@ def _print_address(server: Server, as_json: bool) -> None:
         return
     print(f"Holdfast is shown at {server.url_to_open}")
     print("Ctrl-C ends it", flush=True)
-
-
-def _end_on_sigterm(server: Server) -> None:
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: _end(server))
-
-
-def _end(server: Server) -> None:
-    """Stop the server from a signal handler, which must not wait."""
-    threading.Thread(target=server.stop, daemon=True).start()
 
 
 # ---- options

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import signal
 import threading
@@ -29,8 +28,9 @@ from holdfast.base.codec import encode
 from holdfast.base.config import Config
 from holdfast.base.errors import BadInput
 from holdfast.base.units import format_bytes, parse_bytes
-from holdfast.cli.parsing import add_actions, run_action
+from holdfast.cli.parsing import JSON, Action, action, option
 from holdfast.cli.progress import show_bar
+from holdfast.cli.tables import as_json
 from holdfast.memory import svm
 from holdfast.memory.svm import describe, process
 from holdfast.memory.svm.model import MODES, Progress, Stop
@@ -39,77 +39,16 @@ from holdfast.topology.probes.simulated import EXAMPLE
 
 SHOWN = 20  # mappings that `where` lists
 DEMO_SIZE = "64MB"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `holdfast svm` and of its actions."""
-    actions = add_actions(parser)
-    _demo_arguments(actions.add_parser("demo", help="discover, allocate, measure, migrate, free"))
-    _alloc_arguments(actions.add_parser("alloc", help="allocate, and show where it went and why"))
-    _where_arguments(actions.add_parser("where", help="pages of a process by NUMA node"))
-    _migrate_arguments(actions.add_parser("migrate", help="move pages of a process"))
-
-
-def _provider_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--provider",
-        metavar="PROVIDER",
-        help=f"one of {', '.join(svm.PROVIDERS)} (default: the first that works)",
-    )
-    add("--library", metavar="FILE", help="the shared library of the provider retryix")
-    add("--simulate", metavar="TEXT", help=f"a made-up machine, such as {EXAMPLE}")
-    add("--json", action="store_true", help="print JSON instead of text")
-
-
-def _demo_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Run the whole chain once: discover, allocate, measure, migrate, free."
-    help = f"how much to allocate (default {DEMO_SIZE})"
-    parser.add_argument("--size", metavar="SIZE", default=DEMO_SIZE, help=help)
-    _provider_arguments(parser)
-
-
-def _alloc_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Allocate memory by topology; show where its pages are and why there."
-    add = parser.add_argument
-    add("size", metavar="SIZE", help='how much, such as "256MB"')
-    add("--domain", metavar="N", type=int, nargs="+", help="in these domains")
-    add(
-        "--near",
-        metavar="WHAT",
-        help="near gpu:0, node:1 or cpu:3 (default: the CPUs this runs on)",
-    )
-    add("--mode", metavar="MODE", help=f"one of {', '.join(MODES)} (default: bind where it fits)")
-    add("--hold", action="store_true", help="keep it until Ctrl-C")
-    _provider_arguments(parser)
-
-
-def _where_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Show in which NUMA nodes the memory of a running process is."
-    add = parser.add_argument
-    add("pid", metavar="PID", type=int, help="the process")
-    add("--all", action="store_true", help=f"every mapping, not the {SHOWN} largest")
-    add("--json", action="store_true", help="print JSON instead of text")
-
-
-def _migrate_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Move the pages of a running process from one NUMA node to another. Ctrl-C stops between "
-        "parts of 16 MiB; every page is whole then, in the one node or the other."
-    )
-    add = parser.add_argument
-    add("pid", metavar="PID", type=int, help="the process")
-    add("--from", dest="source", metavar="N", type=int, required=True, help="the node they are in")
-    add("--to", dest="target", metavar="N", type=int, required=True, help="the node they go to")
-    add("--address", metavar="HEX", help="only from this address on")
-    add("--size", metavar="SIZE", help="only so much from --address on")
-    add("--json", action="store_true", help="print JSON instead of text")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Run the action, or print the help."""
-    actions = {"demo": _demo, "alloc": _alloc, "where": _where, "migrate": _migrate}
-    return run_action(args, actions)
+_PROVIDER = (
+    option(
+        "--provider PROVIDER", f"one of {', '.join(svm.PROVIDERS)} (default: the first that works)"
+    ),
+    option("--library FILE", "the shared library of the provider retryix"),
+    option("--simulate TEXT", f"a made-up machine, such as {EXAMPLE}"),
+    JSON,
+)
+_PID = option("pid PID", "the process", type=int)
+ACTIONS: dict[str, Action] = {}
 
 
 def _config(args: argparse.Namespace) -> Config:
@@ -127,62 +66,68 @@ def _config(args: argparse.Namespace) -> Config:
 
 
 def _print_json(document: dict[str, Any]) -> None:
-    print(json.dumps(document, indent=2), flush=True)  # --hold waits next
+    print(as_json(document), flush=True)  # --hold waits next
 
 
 # ---- demo
 
 
+@action(
+    ACTIONS,
+    "discover, allocate, measure, migrate, free",
+    option("--size SIZE", f"how much to allocate (default {DEMO_SIZE})", DEMO_SIZE),
+    *_PROVIDER,
+)
 def _demo(args: argparse.Namespace) -> int:
-    config = _config(args)
-    provider = svm.provider(config=config)
-    layout, reports = provider.discover(), svm.reports(config=config)
-    steps = _Steps(args.json)
-    steps.show("discover", layout.to_dict(), describe.layout_text(layout, reports))
-    with provider.alloc(args.size) as handle:
-        steps.show("allocate", _allocation(handle), describe.allocation_text(handle))
-        metrics = provider.metrics(handle)
-        steps.show("measure", metrics.to_dict(), describe.metrics_text(metrics))
-        _demo_migration(steps, layout, handle)
-    steps.show("free", provider.statistics().to_dict(), describe.freed_text(handle))
-    steps.end()
+    """Run the whole chain once: discover, allocate, measure, migrate, free."""
+    steps: dict[str, Any] = {}
+    for name, document, text in _demo_steps(args):
+        steps[name] = document
+        if not args.json:
+            between = "\n" if len(steps) > 1 else ""
+            print(f"{between}{len(steps)}. {name}\n{text}", flush=True)
+    if args.json:
+        _print_json(steps)
     return 0
 
 
-def _demo_migration(steps: _Steps, layout: svm.Layout, handle: svm.Allocation) -> None:
-    source = next(iter(handle.where().pages), layout.domains[0].id)
-    target = next((d.id for d in layout.domains if d.id != source), None)
-    if target is None:
-        steps.show("migrate", None, "there is one domain only, so there is nowhere to migrate to")
-        return
-    with _bar("migrating") as progress:
-        migration = handle.migrate(source, target, progress=progress)
-    steps.show("migrate", migration.to_dict(), describe.migration_text(migration))
-
-
-class _Steps:
-    """Steps of the demo: printed one by one, or all at the end as JSON."""
-
-    def __init__(self, as_json: bool) -> None:
-        self._json = as_json
-        self._document: dict[str, Any] = {}
-
-    def show(self, name: str, document: dict[str, Any] | None, text: str) -> None:
-        self._document[name] = document
-        if not self._json:
-            if len(self._document) > 1:
-                print()
-            print(f"{len(self._document)}. {name}\n{text}", flush=True)
-
-    def end(self) -> None:
-        if self._json:
-            _print_json(self._document)
+def _demo_steps(args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any] | None, str]]:
+    """Name, document and text of each step."""
+    config = _config(args)
+    provider = svm.provider(config=config)
+    layout, reports = provider.discover(), svm.reports(config=config)
+    yield "discover", layout.to_dict(), describe.layout_text(layout, reports)
+    with provider.alloc(args.size) as handle:
+        yield "allocate", _allocation(handle), describe.allocation_text(handle)
+        metrics = provider.metrics(handle)
+        yield "measure", metrics.to_dict(), describe.metrics_text(metrics)
+        source = next(iter(handle.where().pages), layout.domains[0].id)
+        target = next((d.id for d in layout.domains if d.id != source), None)
+        if target is None:
+            text = "there is one domain only, so there is nowhere to migrate to"
+            yield "migrate", None, text
+        else:
+            with _bar("migrating") as progress:
+                migration = handle.migrate(source, target, progress=progress)
+            yield "migrate", migration.to_dict(), describe.migration_text(migration)
+    yield "free", provider.statistics().to_dict(), describe.freed_text(handle)
 
 
 # ---- alloc
 
 
+@action(
+    ACTIONS,
+    "allocate, and show where it went and why",
+    option("size SIZE", 'how much, such as "256MB"'),
+    option("--domain N", "in these domains", type=int, nargs="+"),
+    option("--near WHAT", "near gpu:0, node:1 or cpu:3 (default: the CPUs this runs on)"),
+    option("--mode MODE", f"one of {', '.join(MODES)} (default: bind where it fits)"),
+    option("--hold", "keep it until Ctrl-C"),
+    *_PROVIDER,
+)
 def _alloc(args: argparse.Namespace) -> int:
+    """Allocate memory by topology; show where its pages are and why there."""
     provider = svm.provider(config=_config(args))
     began = time.perf_counter()
     with provider.alloc(args.size, domain=args.domain, near=args.near, mode=args.mode) as handle:
@@ -232,7 +177,15 @@ def _allocation(handle: svm.Allocation) -> dict[str, Any]:
 # ---- processes
 
 
+@action(
+    ACTIONS,
+    "pages of a process by NUMA node",
+    _PID,
+    option("--all", f"every mapping, not the {SHOWN} largest"),
+    JSON,
+)
 def _where(args: argparse.Namespace) -> int:
+    """Show in which NUMA nodes the memory of a running process is."""
     found = process.regions(args.pid)
     where = process.total(found)
     if args.json:
@@ -244,7 +197,20 @@ def _where(args: argparse.Namespace) -> int:
     return 0
 
 
+@action(
+    ACTIONS,
+    "move pages of a process",
+    _PID,
+    option("--from N", "the node they are in", dest="source", type=int, required=True),
+    option("--to N", "the node they go to", dest="target", type=int, required=True),
+    option("--address HEX", "only from this address on"),
+    option("--size SIZE", "only so much from --address on"),
+    JSON,
+)
 def _migrate(args: argparse.Namespace) -> int:
+    """Move the pages of a running process from one NUMA node to another. Ctrl-C stops between parts
+    of 16 MiB; every page is whole then, in the one node or the other.
+    """
     address, length = _range(args.address, args.size)
     with _ctrl_c() as stop, _bar(f"moving pages of {args.pid}") as progress:
         done = process.move(
@@ -281,8 +247,7 @@ def _address(text: str) -> int:
         number = -1
     if not 0 <= number < 1 << 64:
         raise BadInput(
-            f"cannot read {text!r} as an address",
-            expected="a hexadecimal number, such as 0x7f00",
+            f"cannot read {text!r} as an address", expected="a hexadecimal number, such as 0x7f00"
         )
     return number
 
@@ -303,7 +268,6 @@ def _ctrl_c() -> Iterator[Stop]:
 
 @contextlib.contextmanager
 def _bar(label: str) -> Iterator[Progress]:
-    """A progress bar of bytes."""
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn())

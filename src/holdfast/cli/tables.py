@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,6 +21,11 @@ def align(rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:
         indent + "  ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
+
+
+def as_json(value: Any) -> str:
+    """The value as JSON, indented."""
+    return json.dumps(value, indent=2)
 
 
 def output_console() -> Console:

@@ -22,6 +22,7 @@ from types import ModuleType
 
 from holdfast.base.errors import BadInput
 from holdfast.base.registry import Entry, Registry
+from holdfast.cli.parsing import option
 from holdfast.cli.tables import output_console
 from holdfast.dashboard.ipc.client import Attached
 from holdfast.dashboard.ipc.watching import Watcher
@@ -36,35 +37,23 @@ SCREENS: Registry[ModuleType] = Registry(
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `holdfast top`."""
-    add = parser.add_argument
-    add(
-        "pid", metavar="PID", type=_pid, nargs="?", help="only this process (default: all of yours)"
-    )
-    add(
-        "--interval",
-        metavar="SECONDS",
-        type=float,
-        help=f"time between two looks (default {INTERVAL_S})",
-    )
-    add("--sort", metavar="KEY", default="pid", help=f"order: {', '.join(COLUMNS)} (default pid)")
-    add("--light", action="store_true", help="colours for a light background (key: t)")
-    add("--once", action="store_true", help="print one look as text, or with --json, and stop")
-    add(
-        "--json",
-        action="store_true",
-        help="print one look as a line of JSON; with --interval one after the other",
-    )
-    add("--count", metavar="N", type=int, help="stop --json after so many looks")
-
-
 def _pid(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a process ID; holdfast top --once lists them"
         )
     return int(text)
+
+
+OPTIONS = (
+    option("pid PID", "only this process (default: all of yours)", type=_pid, nargs="?"),
+    option("--interval SECONDS", f"time between two looks (default {INTERVAL_S})", type=float),
+    option("--sort KEY", f"order: {', '.join(COLUMNS)} (default pid)", "pid"),
+    option("--light", "colours for a light background (key: t)"),
+    option("--once", "print one look as text, or with --json, and stop"),
+    option("--json", "print one look as a line of JSON; with --interval one after the other"),
+    option("--count N", "stop --json after so many looks", type=int),
+)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,46 +11,36 @@ holdfast topo --simulate 2x16GB,1x64GB:far   a machine you do not have
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 from holdfast.base.config import Config
 from holdfast.base.errors import BadInput
 from holdfast.cli.files import read_text, write_file
+from holdfast.cli.parsing import option
 from holdfast.cli.progress import show_bar
+from holdfast.cli.tables import as_json
 from holdfast.topology import Topology, discover, measure, schema, svg, tree
 from holdfast.topology.probes import PROBES
 from holdfast.topology.probes.simulated import EXAMPLE
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `holdfast topo`."""
-    add = parser.add_argument
-    add("--json", action="store_true", help="print JSON instead of the tree")
-    add("--svg", metavar="FILE", help="write a picture to FILE (- for standard output)")
-    add("--measure", action="store_true", help="time memory and GPU links, and keep the results")
-    add(
-        "--time-limit",
-        metavar="SECONDS",
-        type=float,
-        default=60.0,
-        help="stop measuring after that long (default 60)",
-    )
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--simulate", metavar="TEXT", help=f"a made-up machine, such as {EXAMPLE}")
-    source.add_argument(
-        "--from", dest="file", metavar="FILE", help="a machine saved with --json (- for input)"
-    )
-    source.add_argument("--root", metavar="DIR", help="a recorded tree that holds sys/ and proc/")
-    add("--probes", metavar="PROBES", help=f"some of {','.join(PROBES)} (default: all)")
-    add("--schema", action="store_true", help="print the JSON schema of --json, and stop")
+OPTIONS = (
+    option("--json", "print JSON instead of the tree"),
+    option("--svg FILE", "write a picture to FILE (- for standard output)"),
+    option("--measure", "time memory and GPU links, and keep the results"),
+    option("--time-limit SECONDS", "stop measuring after that long (default 60)", 60.0),
+    option("--simulate TEXT", f"a made-up machine, such as {EXAMPLE}", group="source"),
+    option("--from FILE", "a machine saved with --json (- for input)", group="source", dest="file"),
+    option("--root DIR", "a recorded tree that holds sys/ and proc/", group="source"),
+    option("--probes PROBES", f"some of {','.join(PROBES)} (default: all)"),
+    option("--schema", "print the JSON schema of --json, and stop"),
+)
 
 
 def run(args: argparse.Namespace) -> int:
     """Show the machine, or write it."""
     if args.schema:
-        print(json.dumps(schema(), indent=2))
+        print(as_json(schema()))
         return 0
     config = Config.load(root=args.root, simulate=args.simulate, probes=args.probes)
     topology = _load(args.file) if args.file else discover(config=config)
@@ -95,7 +85,6 @@ def _print_tree(topology: Topology) -> None:
 
 
 def _measure(topology: Topology, time_limit_s: float, config: Config) -> Topology:
-    """Measure with a progress bar."""
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
     with show_bar(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()) as bar:

@@ -1,4 +1,4 @@
-"""Every command with its options as plain data, read from the parsers themselves.
+"""The parser of all commands, and what may be typed for each argument.
 
 A command whose packages are missing has only its name.
 """
@@ -6,7 +6,8 @@ A command whose packages are missing has only its name.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,92 +27,37 @@ class Values:
     files: Literal["file", "folder"] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One option; `values` is None for a flag."""
-
-    names: tuple[str, ...]
-    about: str
-    values: Values | None = None
-    metavar: str = ""
-    value_optional: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A command or one of its actions: `path` is () for `holdfast` itself, or ("mem", "record").
-
-    `positionals` are metavars with their values. With `rest` everything from the last one on
-    belongs to another program; with `repeats` the last one may be repeated.
-    """
-
-    path: tuple[str, ...]
-    about: str
-    options: tuple[Option, ...] = ()
-    positionals: tuple[tuple[str, Values], ...] = ()
-    rest: bool = False
-    repeats: bool = False
-    actions: tuple[Command, ...] = ()
-
-    def walk(self) -> Iterator[Command]:
-        """This command and everything below it."""
-        yield self
-        for action in self.actions:
-            yield from action.walk()
-
-
 NOTHING = Values()
 FILES, FOLDERS = Values(files="file"), Values(files="folder")
 
 
-def read_commands() -> Command:
-    """The tree of all commands."""
-    found = [_read_command(name) for name in COMMANDS]
+def all_commands(completer: Callable[[Values], Any]) -> argparse.ArgumentParser:
+    """A parser with all commands; `complete` of an argument is what `completer` returns for it."""
     top = parser_for([])
-    return Command((), top.description or "", _options(top, ()), actions=tuple(found))
+    (commands,) = (a for a in top._actions if isinstance(a, argparse._SubParsersAction))
+    commands.help = None  # else shtab leaves it out
+    for name in COMMANDS:
+        with contextlib.suppress(HoldfastError):  # an extra is missing
+            commands.choices[name] = parser_of(name)
+    _set_completers(top, (), completer)
+    return top
+
+
+def _set_completers(
+    parser: argparse.ArgumentParser, path: tuple[str, ...], completer: Callable[[Values], Any]
+) -> None:
+    for action in filter(takes_value, parser._actions):
+        found = completer(values_of(action, path))
+        if found is not None:
+            action.complete = found  # type: ignore[attr-defined]
+        action.metavar = _metavar(action).replace(":", " ")
+    for name, sub in actions_of(parser).items():
+        _set_completers(sub, (*path, name), completer)
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
     """The complete parser of a command. Raises what importing the command raises."""
     return actions_of(parser_for([name]))[name]
-
-
-def _read_command(name: str) -> Command:
-    about = COMMANDS.entry(name).summary
-    try:
-        return _command(parser_of(name), (name,), about)
-    except HoldfastError:  # an extra is missing
-        return Command((name,), about)
-
-
-def _command(parser: argparse.ArgumentParser, path: tuple[str, ...], about: str) -> Command:
-    positionals = [a for a in parser._actions if not a.option_strings and takes_value(a)]
-    return Command(
-        path,
-        about,
-        _options(parser, path),
-        tuple((_metavar(a), values_of(a, path)) for a in positionals),
-        rest=any(a.nargs == argparse.REMAINDER for a in positionals),
-        repeats=any(a.nargs in ("*", "+") for a in positionals[-1:]),
-        actions=tuple(
-            _command(sub, (*path, name), _summaries(parser).get(name, ""))
-            for name, sub in actions_of(parser).items()
-        ),
-    )
-
-
-def _options(parser: argparse.ArgumentParser, path: tuple[str, ...]) -> tuple[Option, ...]:
-    return tuple(
-        Option(
-            tuple(action.option_strings),
-            _text(action),
-            values_of(action, path) if takes_value(action) else None,
-            _metavar(action),
-            value_optional=action.nargs == "?",
-        )
-        for action in parser._actions
-        if action.option_strings and action.help != argparse.SUPPRESS
-    )
 
 
 def takes_value(action: argparse.Action) -> bool:
@@ -122,19 +68,6 @@ def takes_value(action: argparse.Action) -> bool:
 def _metavar(action: argparse.Action) -> str:
     metavar = action.metavar[0] if isinstance(action.metavar, tuple) else action.metavar
     return metavar or action.dest.upper()
-
-
-def _text(action: argparse.Action) -> str:
-    return (action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%")
-
-
-def _summaries(parser: argparse.ArgumentParser) -> dict[str, str]:
-    return {
-        one.dest: one.help or ""
-        for action in parser._actions
-        if isinstance(action, argparse._SubParsersAction)
-        for one in action._get_subactions()
-    }
 
 
 # ---- values of arguments
@@ -149,17 +82,14 @@ def values_of(action: argparse.Action, path: tuple[str, ...]) -> Values:
         if key in _KNOWN:
             return _KNOWN[key]
         if key in _TABLES:
-            return Values(tuple(_name(one) for one in _TABLES[key]), several=key in _SEVERAL)
+            found = (one if isinstance(one, str) else one.name for one in _TABLES[key])
+            return Values(tuple(n.removeprefix(".") for n in found), several=key in _SEVERAL)
     return NOTHING
 
 
 def is_known(action: argparse.Action) -> bool:
     """Whether `values_of` knows the argument, or it is free text."""
     return action.choices is not None or _metavar(action) in {*_KNOWN, *_TABLES, *FREE}
-
-
-def _name(one: Any) -> str:
-    return one.removeprefix(".") if isinstance(one, str) else one.name
 
 
 # Arguments by metavar, or by command and metavar: free text, fixed values, names in a table.

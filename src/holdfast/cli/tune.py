@@ -16,30 +16,28 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from holdfast.base.errors import BadInput
+from holdfast.cli.parsing import option
 from holdfast.cli.progress import show_bar
-from holdfast.cli.tables import align
+from holdfast.cli.tables import align, as_json
 from holdfast.compute.engine import ENGINES
 
 _HEADINGS = ("results", "m x n x k", "before", "after", "", "parameters")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `holdfast tune`."""
-    add = parser.add_argument
-    add(
-        "--device",
-        metavar="opencl:N",
-        default="opencl:0",
-        help="which OpenCL device, as `holdfast device` counts them (default opencl:0)",
-    )
-    add("--quick", action="store_true", help="smaller matrices and fewer candidates")
-    add("--json", action="store_true", help="print JSON instead of a table")
+OPTIONS = (
+    option(
+        "--device opencl:N",
+        "which OpenCL device, as `holdfast device` counts them (default opencl:0)",
+        "opencl:0",
+    ),
+    option("--quick", "smaller matrices and fewer candidates"),
+    option("--json", "print JSON instead of a table"),
+)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,11 +49,9 @@ def run(args: argparse.Namespace) -> int:
 
     with _show_search(len(tuned_parameters.CLASSES)) as show:
         found = list(gemm_search.search(engine, args.quick, show))
-    if args.json:
-        print(json.dumps(_record(engine, found, tuned_parameters.file_of(engine)), indent=2))
-    else:
-        print(_table(engine, found))
-        print(f"\nkept in {tuned_parameters.file_of(engine)}")
+    file = tuned_parameters.file_of(engine)
+    text = f"{_table(engine, found)}\n\nkept in {file}"
+    print(as_json(_record(engine, found, file)) if args.json else text)
     return 0
 
 

@@ -73,43 +73,12 @@ _HOME = {
 _MODULES = ("autograd", "engine", "functional", "nn", "ops", "optim", "quant", "random")
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = [
-    "ENGINES",
-    "AutogradTensor",
-    "CustomAdam",
-    "CustomConv2d",
-    "CustomDevice",
-    "CustomLinear",
-    "CustomMSELoss",
-    "CustomTensor",
-    "arange",
-    "autograd",
-    "empty",
-    "enable_grad",
-    "engine",
-    "from_dlpack",
-    "from_numpy",
-    "full",
-    "functional",
-    "fuse",
-    "get_num_threads",
-    "is_grad_enabled",
-    "manual_seed",
-    "matmul",
-    "nn",
-    "no_grad",
-    "ones",
-    "ops",
-    "optim",
-    "quant",
-    "rand",
-    "randint",
-    "randn",
-    "random",
-    "set_num_threads",
-    "tensor",
-    "zeros",
-]
+__all__ = ["ENGINES", "AutogradTensor", "CustomAdam", "CustomConv2d", "CustomDevice"]
+__all__ += ["CustomLinear", "CustomMSELoss", "CustomTensor", "arange", "autograd", "empty"]
+__all__ += ["enable_grad", "engine", "from_dlpack", "from_numpy", "full", "functional", "fuse"]
+__all__ += ["get_num_threads", "is_grad_enabled", "manual_seed", "matmul", "nn", "no_grad", "ones"]
+__all__ += ["ops", "optim", "quant", "rand", "randint", "randn", "random", "set_num_threads"]
+__all__ += ["tensor", "zeros"]
 
 
 def __getattr__(name: str) -> Any:

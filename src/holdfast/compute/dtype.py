@@ -18,11 +18,11 @@ except ImportError:  # then there is no bfloat16 and float8
     ml_dtypes = None
 
 _EXTRA = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
-_PLAIN = (
+PLAIN = (
     *("bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
     *("float16", "float32", "float64", "complex64", "complex128"),
 )
-DTYPES: dict[str, numpy.dtype[Any]] = {name: numpy.dtype(name) for name in _PLAIN}
+DTYPES: dict[str, numpy.dtype[Any]] = {name: numpy.dtype(name) for name in PLAIN}
 if ml_dtypes is not None:
     DTYPES.update({name: numpy.dtype(getattr(ml_dtypes, name)) for name in _EXTRA})
 
@@ -30,18 +30,9 @@ BOOL, INT64 = DTYPES["bool"], DTYPES["int64"]
 FLOAT16, FLOAT32, FLOAT64 = DTYPES["float16"], DTYPES["float32"], DTYPES["float64"]
 COMPLEX64, COMPLEX128 = DTYPES["complex64"], DTYPES["complex128"]
 
-_ALIASES = {
-    "float": "float32",
-    "double": "float64",
-    "half": "float16",
-    "long": "int64",
-    "int": "int32",
-    "short": "int16",
-    "char": "int8",
-    "byte": "uint8",
-    "cfloat": "complex64",
-    "cdouble": "complex128",
-}
+_ALIASES = {"float": "float32", "double": "float64", "half": "float16", "long": "int64"}
+_ALIASES |= {"int": "int32", "short": "int16", "char": "int8", "byte": "uint8"}
+_ALIASES |= {"cfloat": "complex64", "cdouble": "complex128"}
 _PYTHON = {bool: BOOL, int: INT64, float: FLOAT32, complex: COMPLEX64}
 _CATEGORY_OF_KIND = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
 _CATEGORIES: dict[numpy.dtype[Any], int] = {
@@ -165,19 +156,9 @@ def result_type(*operands: Any) -> numpy.dtype[Any]:
             rank, kind = 2, of_scalar(operand)
         found = ranks[rank]
         ranks[rank] = kind if found is None else promote(found, kind)
-    result = None
-    for kind in ranks:
-        if kind is None:
-            continue
-        if result is None:
-            result = kind
-        elif category(kind) > category(result):
-            result = _lift(result, kind)
-    return FLOAT32 if result is None else result
-
-
-def _lift(kind: numpy.dtype[Any], by: numpy.dtype[Any]) -> numpy.dtype[Any]:
-    """Raise `kind` to the category of `by`."""
-    if category(by) == COMPLEX and category(kind) == FLOATING:
-        return complex_of(kind)
-    return by
+    first, *others = [kind for kind in ranks if kind is not None] or [FLOAT32]
+    for kind in others:
+        if category(kind) > category(first):
+            widens = category(kind) == COMPLEX and category(first) == FLOATING
+            first = complex_of(first) if widens else kind
+    return first

@@ -31,8 +31,8 @@ class Engine(Protocol):
     """An engine has arrays of its own, and kernels by ATen name.
 
     A kernel takes the op's arguments in the order of its schema, with arrays for Tensor arguments
-    (all of one dtype if the op is pointwise). It returns new arrays, or views where the schema says
-    so, and never changes its arguments.
+    (all of one dtype if the op is pointwise), after the check of the op's rule. It returns new
+    arrays, or views where the schema says so, and never changes its arguments.
     """
 
     name: str
@@ -140,11 +140,16 @@ def run(op: Op, engine: Engine, args: Any, kwargs: Any) -> Any:
     """Compute an op on arrays of `engine`. Raises BadInput that names the op and the shapes."""
     kernel = engine.kernels.get(op.name)
     try:
+        if kernel is None and op.decomposition is not None:
+            return tensor_calls.decompose(op, engine, args, kwargs)
         if kernel is None:
-            return _without_kernel(op, engine, args, kwargs)
-        if op.rule.kind is None:
-            return engine.call(kernel, args, kwargs)
-        return _pointwise(op, engine, kernel, args, kwargs)
+            return on_host(op, engine, args, kwargs)
+        placed, named = _by_place(op, args, kwargs) if kwargs else (args, kwargs)
+        if op.rule.check is not None:
+            op.rule.check(*placed, **named)
+        if op.rule.kind is not None:
+            return _pointwise(op, engine, kernel, placed, named)
+        return engine.call(kernel, placed, named)
     except HoldfastError:
         raise
     except MemoryError as exc:
@@ -155,6 +160,16 @@ def run(op: Op, engine: Engine, args: Any, kwargs: Any) -> Any:
         ) from exc
     except (ValueError, TypeError, IndexError, ArithmeticError, AttributeError) as exc:
         raise make_error(op, args, kwargs, exc) from exc
+
+
+def _by_place(op: Op, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Arguments that were passed by name at their place, as long as none is left out before."""
+    placed, named = list(args), dict(kwargs)
+    for parameter in op.schema.parameters[len(args) :]:
+        if parameter.keyword or parameter.name not in named:
+            break
+        placed.append(named.pop(parameter.name))
+    return placed, named
 
 
 _READY = frozenset((dtypes.FLOAT32, dtypes.FLOAT64))
@@ -198,22 +213,12 @@ def _pointwise(op: Op, engine: Engine, kernel: Any, args: Any, kwargs: Any) -> A
             continue
         if hasattr(value, "ndim"):
             bound[name] = engine.cast(value, working)
-        elif _is_tensor(op, name):
+        elif any(p.name == name and p.tensor for p in op.schema.parameters):
             bound[name] = engine.upload(numpy.asarray(value).astype(working))
     positional = [bound.pop(p.name) for p in op.schema.parameters if not p.keyword]
     out = engine.call(kernel, positional, bound)
     wanted = rules.result_dtype(op.rule.kind, computed)
     return out if isinstance(out, tuple) else engine.cast(out, wanted)
-
-
-def _is_tensor(op: Op, name: str) -> bool:
-    return any(p.name == name and p.tensor for p in op.schema.parameters)
-
-
-def _without_kernel(op: Op, engine: Engine, args: Any, kwargs: Any) -> Any:
-    if op.decomposition is not None:
-        return tensor_calls.decompose(op, engine, args, kwargs)
-    return on_host(op, engine, args, kwargs)
 
 
 # Running statistics are changed although ATen's signature does not mark them.

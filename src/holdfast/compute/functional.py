@@ -52,7 +52,7 @@ class Packet:
             if op.schema.fits(args, kwargs):
                 return op
         for op in self.overloads:
-            if op.schema.fits([_numbers_as_tensors(a) for a in args], kwargs):
+            if op.schema.fits([_Number() if isinstance(a, _NUMBERS) else a for a in args], kwargs):
                 return op
         raise BadInput(
             f"cannot call {self.__name__}({format_arguments(args, kwargs)})",
@@ -73,10 +73,6 @@ class _Number:
     """Stands for a scalar where an op takes a tensor."""
 
     _array = None
-
-
-def _numbers_as_tensors(value: Any) -> Any:
-    return _Number() if isinstance(value, _NUMBERS) else value
 
 
 @functools.cache

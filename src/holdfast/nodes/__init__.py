@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.nodes import memory, residency, svm, tensor, xla
+from holdfast.nodes.node import LOCALES
 
 _HERE = Path(__file__).parent
 EXAMPLE_WORKFLOWS = _HERE / "example_workflows"
-LOCALES = _HERE / "locales"
 WEB = _HERE / "web"
 FAMILIES = (svm, tensor, xla, residency, memory)
 NODE_CLASS_MAPPINGS: dict[str, type[Any]] = {

@@ -73,8 +73,8 @@ def check(url: str, timeout_s: float = 30.0) -> PackCheck:
             _check_web(comfyui, pack),
             _check_translations(comfyui),
             _check_templates(comfyui, pack),
+            _check_routes(comfyui),
         ]
-        parts += [_check_routes(comfyui)]
     return PackCheck(url=comfyui.url, comfyui=_describe(system), parts=tuple(parts))
 
 
@@ -89,12 +89,10 @@ def _check_nodes(info: Mapping[str, Any]) -> PackPart:
         if name in info
         for difference in differences(name, info[name])
     ]
-    wrong = {text.partition(":")[0] for text in different}
-    good = len(NODE_CLASS_MAPPINGS) - len(missing) - len(wrong)
-    advice = AGAIN if missing else RELOAD
     if len(missing) == len(NODE_CLASS_MAPPINGS):
         return PackPart(name="nodes", state="missing", found="none of them", advice=RENEW)
-    return _make_part("nodes", good, [f"{name}: not there" for name in missing], different, advice)
+    advice = AGAIN if missing else RELOAD
+    return _make_part("nodes", len(NODE_CLASS_MAPPINGS), missing, different, advice)
 
 
 def differences(name: str, info: Mapping[str, Any]) -> list[str]:
@@ -166,10 +164,7 @@ def _check_web(comfyui: ComfyUI, pack: str) -> PackPart:
     answers = {name: comfyui.bytes(at[name]) for name in names if name not in unloaded}
     missing = unloaded + [name for name, data in answers.items() if data is None]
     different = [n for n, data in answers.items() if data not in (None, (WEB / n).read_bytes())]
-    good = len(names) - len(missing) - len(different)
-    return _make_part(
-        "web", good, [f"{name}: not there" for name in missing], _label_older(different), RELOAD
-    )
+    return _make_part("web", len(names), missing, _label_older(different), RELOAD)
 
 
 def _check_translations(comfyui: ComfyUI) -> PackPart:
@@ -184,32 +179,30 @@ def _check_translations(comfyui: ComfyUI) -> PackPart:
         there = there if kind == "main" else there.get(kind)
         ours = json.loads((LOCALES / name).read_text(encoding="utf-8"))
         if ours and not there:
-            missing.append(f"{name}: not there")
+            missing.append(name)
         elif ours and not _contains(there, ours):
             different.append(name)
-    good = len(names) - len(missing) - len(different)
-    return _make_part("translations", good, missing, _label_older(different), RENEW)
+    return _make_part("translations", len(names), missing, _label_older(different), RENEW)
 
 
 def _check_templates(comfyui: ComfyUI, pack: str) -> PackPart:
     """Check the example workflows in ComfyUI's template browser."""
     names = [name for name in _list_files(EXAMPLE_WORKFLOWS) if name.endswith(".json")]
     listed = {f"{name}.json" for name in comfyui.json("/api/workflow_templates").get(pack, ())}
-    missing = [f"{name}: not there" for name in names if name not in listed]
+    missing = [name for name in names if name not in listed]
     different = []
     for name in (name for name in names if name in listed):
         data = comfyui.bytes(f"/api/workflow_templates/{urllib.parse.quote(f'{pack}/{name}')}")
         if data != (EXAMPLE_WORKFLOWS / name).read_bytes():
             different.append(name)
-    good = len(names) - len(missing) - len(different)
-    return _make_part("templates", good, missing, _label_older(different), RENEW)
+    return _make_part("templates", len(names), missing, _label_older(different), RENEW)
 
 
 def _check_routes(comfyui: ComfyUI) -> PackPart:
     """Check the routes of the panel in the sidebar."""
     paths = (routes.LIVE, routes.PEAKS)
-    missing = [f"{path}: not there" for path in paths if comfyui.bytes(path) is None]
-    return _make_part("routes", len(paths) - len(missing), missing, [], AGAIN)
+    missing = [path for path in paths if comfyui.bytes(path) is None]
+    return _make_part("routes", len(paths), missing, [], AGAIN)
 
 
 def _list_files(folder: Path) -> list[str]:
@@ -229,17 +222,18 @@ def _contains(there: Any, ours: Any) -> bool:
 
 
 def _make_part(
-    name: str, good: int, missing: list[str], different: list[str], advice: str
+    name: str, total: int, missing: list[str], different: list[str], advice: str
 ) -> PackPart:
-    problems = missing + different
+    """`different` are texts that begin with a name and a colon."""
+    problems = [f"{one}: not there" for one in missing] + different
     if not problems:
-        return PackPart(name=name, state="ok", found=f"all {good}")
-    wrong = len({text.partition(":")[0] for text in problems})
+        return PackPart(name=name, state="ok", found=f"all {total}")
+    good = total - len({text.partition(":")[0] for text in problems})
     more = [f"and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
     return PackPart(
         name=name,
         state="missing" if missing else "different",
-        found=f"{good} of {good + wrong}",
+        found=f"{good} of {total}",
         problems=(*problems[:SHOWN], *more),
         advice=advice,
     )
@@ -310,27 +304,17 @@ class ComfyUI:
         except urllib.error.HTTPError as exc:
             exc.close()
             return None
-        except TimeoutError as exc:
-            raise self._timeout_error(path) from exc
-        except urllib.error.URLError as exc:
-            if isinstance(exc.reason, TimeoutError):
-                raise self._timeout_error(path) from exc
-            raise self._no_answer_error(
-                str(getattr(exc.reason, "strerror", None) or exc.reason)
-            ) from exc
         except (OSError, http.client.HTTPException, ValueError) as exc:
-            raise self._no_answer_error(str(exc) or type(exc).__name__) from exc
-
-    def _timeout_error(self, path: str) -> OutOfTime:
-        return OutOfTime(
-            f"ComfyUI at {self.url} has not answered {path} in {self._timeout_s:g} s",
-            expected="an answer within --timeout",
-            hint=f"--timeout {2 * self._timeout_s:g}, when it is not busy",
-        )
-
-    def _no_answer_error(self, reason: str) -> Unsupported:
-        return Unsupported(
-            f"no ComfyUI answers at {self.url}: {reason}",
-            expected="the address of a ComfyUI that runs",
-            hint=_START,
-        )
+            reason = exc.reason if isinstance(exc, urllib.error.URLError) else exc
+            if isinstance(reason, TimeoutError):
+                raise OutOfTime(
+                    f"ComfyUI at {self.url} has not answered {path} in {self._timeout_s:g} s",
+                    expected="an answer within --timeout",
+                    hint=f"--timeout {2 * self._timeout_s:g}, when it is not busy",
+                ) from exc
+            about = getattr(reason, "strerror", None) if reason is not exc else None
+            raise Unsupported(
+                f"no ComfyUI answers at {self.url}: {about or str(reason) or type(exc).__name__}",
+                expected="the address of a ComfyUI that runs",
+                hint=_START,
+            ) from exc

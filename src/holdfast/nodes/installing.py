@@ -133,13 +133,11 @@ def _is_program(folder: Path) -> bool:
 
 def _place(ours: Path, target: Path, copy: bool, force: bool) -> tuple[str, str, str | None]:
     """Install; returns (how, state, note). Raises OSError, BadInput."""
-    if target.is_symlink():
-        if not _is_ours(target) and not force:
-            raise _other_link_error(target, "replace")
-        return ("copy", _copy(ours, target, force), None) if copy else _link(ours, target)
-    if target.exists():
+    if target.is_symlink() and not _is_ours(target) and not force:
+        raise _other_link_error(target, "replace")
+    if copy or (target.exists() and not target.is_symlink()):
         return "copy", _copy(ours, target, force), None
-    return ("copy", _copy(ours, target, force), None) if copy else _link(ours, target)
+    return _link(ours, target)
 
 
 def _link(ours: Path, target: Path) -> tuple[str, str, str | None]:

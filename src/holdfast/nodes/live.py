@@ -17,7 +17,7 @@ import psutil
 from holdfast.base.codec import encode
 from holdfast.nodes import xla
 from holdfast.nodes.host import following, models, server
-from holdfast.nodes.memory.sampling import INTERVAL_S, Peak, Sample, Sampler
+from holdfast.nodes.memory.sampling import INTERVAL_S, Sample, Sampler
 from holdfast.topology.control_groups import memory_limit
 
 LEASE_S = 5.0
@@ -193,10 +193,7 @@ def list_models() -> tuple[Model, ...]:
 
 def recent(samples: list[Sample], since_s: float | None) -> tuple[Point, ...]:
     """At most `MOST_RECENT` points for the samples after `since_s`; peaks are kept."""
-    first = len(samples) if since_s is None else 0
-    while first < len(samples) and samples[first].at_s <= (since_s or 0.0):
-        first += 1
-    wanted = samples[first:]
+    wanted = [] if since_s is None else [one for one in samples if one.at_s > since_s]
     size = max(1, -(-len(wanted) // MOST_RECENT))
     return tuple(_point(wanted[at : at + size]) for at in range(0, len(wanted), size))
 
@@ -216,14 +213,14 @@ def _ram(now: Sample) -> Ram:
 def _devices(now: Sample) -> tuple[Device, ...]:
     return tuple(
         Device(
-            name=one.name,
-            label=server.device_name(one.name),
-            used_bytes=one.used_bytes,
-            total_bytes=one.total_bytes,
-            allocated_bytes=one.allocated_bytes,
-            reserved_bytes=one.reserved_bytes,
+            d.name,
+            server.device_name(d.name),
+            d.used_bytes,
+            d.total_bytes,
+            d.allocated_bytes,
+            d.reserved_bytes,
         )
-        for one in now.devices
+        for d in now.devices
     )
 
 
@@ -231,7 +228,7 @@ def _working(now: Sample) -> Working | None:
     if now.prompt is None:
         return None
     running = following.running()
-    done, total = server.step() or (None, None)
+    done, total = following.step() or (None, None)
     return Working(now.prompt, running.node, running.kind, done, total)
 
 
@@ -240,20 +237,15 @@ def _peaks(sampler: Sampler | None) -> Peaks:
         return Peaks()
     prompt = spans[-1].prompt
     kinds = {span.node: span.kind for span in spans if span.prompt == prompt}
-    nodes = [_node_peak(peak, kinds.get(peak.node)) for peak in sampler.peaks(prompt).values()]
-    return Peaks(prompt, tuple(sorted(nodes, key=_highest_first)))
-
-
-def _node_peak(peak: Peak, kind: str | None) -> NodePeak:
-    return NodePeak(
-        node=peak.node,
-        kind=kind,
-        ram_bytes=peak.ram_bytes,
-        device_bytes=peak.device_bytes,
-        above_bytes=peak.above_bytes,
-        seconds=round(peak.seconds, 3),
-    )
-
-
-def _highest_first(peak: NodePeak) -> tuple[int, int]:
-    return -(peak.device_bytes or 0), -peak.ram_bytes
+    nodes = [
+        NodePeak(
+            p.node,
+            kinds.get(p.node),
+            p.ram_bytes,
+            p.device_bytes,
+            p.above_bytes,
+            round(p.seconds, 3),
+        )
+        for p in sampler.peaks(prompt).values()
+    ]
+    return Peaks(prompt, tuple(sorted(nodes, key=lambda p: (-(p.device_bytes or 0), -p.ram_bytes))))

@@ -27,20 +27,14 @@ from holdfast.memory import svm
 from holdfast.memory.svm import describe
 from holdfast.nodes import host
 from holdfast.nodes.host.sockets import ANYTHING
-from holdfast.nodes.node import Inputs, UncachedNode
+from holdfast.nodes.node import UncachedNode, boolean, class_mappings, declare, integer, link
 from holdfast.nodes.refusing import only_links
 
 CATEGORY = "RetryIX"
 MIB = 1 << 20
 
-_POINTER = ("POINTER", {"tooltip": "The memory_pointer of an SVM Topology-Aware Allocation."})
-_AFTER = (
-    ANYTHING,
-    {
-        "tooltip": "Anything of a node that has to come first, such as its info text. It is only "
-        "waited for: without it ComfyUI may run the nodes that take one pointer in any order."
-    },
-)
+_POINTER = {"memory_pointer": link("POINTER")}
+_AFTER = {"after": link(ANYTHING)}
 
 
 class _SvmNode(UncachedNode):  # a cached pointer may have been freed
@@ -52,24 +46,8 @@ class SVMTologyDiscoveryNode(_SvmNode):
 
     RETURN_TYPES = ("DICT", "STRING")
     RETURN_NAMES = ("topology_data", "topology_info")
-    OUTPUT_TOOLTIPS = (
-        "The provider, its memory domains (sizes in bytes) and the machine around them.",
-        "The same as text (sizes in GB, 10**9 bytes), and why other providers were passed over.",
-    )
     FUNCTION = "discover_topology"
-    DESCRIPTION = (
-        "Finds the memory domains of this machine: NUMA nodes, or what the first provider that "
-        "works here (retryix, opencl, numa, simulated) has. HOLDFAST_SVM_PROVIDER names another."
-    )
-
-    @classmethod
-    def INPUT_TYPES(cls) -> Inputs:
-        """None is needed."""
-        refresh = {
-            "default": False,
-            "tooltip": "Look for new nodes and devices again; free memory is always read again.",
-        }
-        return {"required": {}, "optional": {"refresh_topology": ("BOOLEAN", refresh)}}
+    INPUTS = declare({}, {"refresh_topology": boolean(False)})
 
     def discover_topology(self, refresh_topology: bool = False) -> tuple[dict[str, Any], str]:
         """(topology_data, topology_info). Does not raise: if no provider works, `topology_data`
@@ -89,40 +67,11 @@ class SVMTopologyAwareAllocNode(_SvmNode):
 
     RETURN_TYPES = ("POINTER", "STRING", "DICT")
     RETURN_NAMES = ("memory_pointer", "alloc_info", "memory_stats")
-    OUTPUT_TOOLTIPS = (
-        "The allocation. In Python: .array() and .tensor() over its bytes, int() is its address.",
-        "Provider, address, placement and its reason, pages by domain, bound threads.",
-        "Counters of the provider: current, peak and total, in bytes and allocations.",
-    )
     FUNCTION = "alloc_memory"
-    DESCRIPTION = (
-        "Allocates shared virtual memory near the CPUs or the GPU that use it. It is freed by SVM "
-        "Memory Cleanup, or when ComfyUI lets go of the pointer."
+    INPUTS = declare(
+        {"size_mb": integer(1024, 1, 1 << 24), "set_affinity": boolean(True)},
+        {"topology_data": link("DICT")},
     )
-
-    @classmethod
-    def INPUT_TYPES(cls) -> Inputs:
-        """The size; the provider comes with the topology."""
-        size = {
-            "default": 1024,
-            "min": 1,
-            "max": 1 << 24,
-            "tooltip": "Size in MiB (2**20 bytes); 1024 is 1 GiB.",
-        }
-        affinity = {
-            "default": True,
-            "tooltip": "Have the threads of this process run on the CPUs beside the memory until "
-            "it is freed.",
-        }
-        topology = {
-            "tooltip": "The topology_data of an SVM Topology Discovery; its provider allocates. "
-            "Left open, the first provider that works here does."
-        }
-        return {
-            "required": {"size_mb": ("INT", size), "set_affinity": ("BOOLEAN", affinity)},
-            "optional": {"topology_data": ("DICT", topology)},
-        }
-
     VALIDATE_INPUTS = only_links("topology_data")
 
     def alloc_memory(
@@ -151,22 +100,9 @@ class SVMTopologyMetricsNode(_SvmNode):
 
     RETURN_TYPES = ("DICT", "STRING")
     RETURN_NAMES = ("topology_metrics", "metrics_info")
-    OUTPUT_TOOLTIPS = (
-        "Pages by domain, local and remote pages, free bytes, bandwidth in GB/s, counters.",
-        "The same as text.",
-    )
     FUNCTION = "get_metrics"
     OUTPUT_NODE = True
-    DESCRIPTION = (
-        "Shows in which domains the pages of an allocation are, or of all allocations where no "
-        "pointer is connected: local and remote share, free memory, bandwidth, counters."
-    )
-
-    @classmethod
-    def INPUT_TYPES(cls) -> Inputs:
-        """One allocation, or none for all."""
-        return {"required": {}, "optional": {"memory_pointer": _POINTER, "after": _AFTER}}
-
+    INPUTS = declare({}, _POINTER | _AFTER)
     VALIDATE_INPUTS = only_links("memory_pointer")
 
     def get_metrics(
@@ -189,36 +125,11 @@ class SVMMemoryMigrationNode(_SvmNode):
 
     RETURN_TYPES = ("BOOLEAN", "STRING")
     RETURN_NAMES = ("migration_success", "migration_info")
-    OUTPUT_TOOLTIPS = (
-        "Whether every page that was in from_domain is in to_domain now.",
-        "Pages and MB moved, GB/s, pages that could not be moved and why, pages by domain now.",
-    )
     FUNCTION = "migrate_memory"
     OUTPUT_NODE = True
-    DESCRIPTION = (
-        "Moves the pages of an allocation between memory domains, with progress; stopping it, or "
-        "a failure, leaves every page whole."
+    INPUTS = declare(
+        {**_POINTER, "from_domain": integer(0, 0, 1023), "to_domain": integer(1, 0, 1023)}, _AFTER
     )
-
-    @classmethod
-    def INPUT_TYPES(cls) -> Inputs:
-        """The allocation and two domains."""
-        source = {
-            "default": 0,
-            "min": 0,
-            "max": 1023,
-            "tooltip": "Domain to move pages from, by its number in topology_info.",
-        }
-        target = source | {"default": 1, "tooltip": "Domain to move them to, by its number."}
-        return {
-            "required": {
-                "memory_pointer": _POINTER,
-                "from_domain": ("INT", source),
-                "to_domain": ("INT", target),
-            },
-            "optional": {"after": _AFTER},
-        }
-
     VALIDATE_INPUTS = only_links("memory_pointer")
 
     def migrate_memory(
@@ -237,22 +148,9 @@ class SVMMemoryCleanupNode(_SvmNode):
 
     RETURN_TYPES = ("BOOLEAN", "STRING")
     RETURN_NAMES = ("cleanup_success", "cleanup_info")
-    OUTPUT_TOOLTIPS = (
-        "Whether the memory was given back.",
-        "What was given back and what the provider still has handed out, or why not.",
-    )
     FUNCTION = "cleanup_memory"
     OUTPUT_NODE = True
-    DESCRIPTION = (
-        "Gives the memory of an allocation back, and the threads that were bound for it. A pointer "
-        "that was given back before, or is none, is refused and nothing is lost."
-    )
-
-    @classmethod
-    def INPUT_TYPES(cls) -> Inputs:
-        """The allocation."""
-        return {"required": {"memory_pointer": _POINTER}, "optional": {"after": _AFTER}}
-
+    INPUTS = declare(_POINTER, _AFTER)
     VALIDATE_INPUTS = only_links("memory_pointer")
 
     def cleanup_memory(
@@ -266,23 +164,13 @@ class SVMMemoryCleanupNode(_SvmNode):
         return True, describe.freed_text(memory_pointer)
 
 
-NODE_CLASS_MAPPINGS: dict[str, type[_SvmNode]] = {
-    node.__name__: node
-    for node in (
-        SVMTologyDiscoveryNode,
-        SVMTopologyAwareAllocNode,
-        SVMTopologyMetricsNode,
-        SVMMemoryMigrationNode,
-        SVMMemoryCleanupNode,
-    )
-}
-NODE_DISPLAY_NAME_MAPPINGS = {
-    "SVMTologyDiscoveryNode": "SVM Topology Discovery",
-    "SVMTopologyAwareAllocNode": "SVM Topology-Aware Allocation",
-    "SVMTopologyMetricsNode": "SVM Topology Metrics",
-    "SVMMemoryMigrationNode": "SVM Memory Migration",
-    "SVMMemoryCleanupNode": "SVM Memory Cleanup",
-}
+NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS = class_mappings(
+    SVMTologyDiscoveryNode,
+    SVMTopologyAwareAllocNode,
+    SVMTopologyMetricsNode,
+    SVMMemoryMigrationNode,
+    SVMMemoryCleanupNode,
+)
 
 _POINTER_ADVICE = "connect the memory_pointer of an allocation of this run"
 _DOMAIN_ADVICE = "topology_info of SVM Topology Discovery lists the domains"
@@ -346,21 +234,19 @@ def _provider_name(topology_data: object) -> str | None:
     name = topology_data.get("provider") if isinstance(topology_data, dict) else None
     if isinstance(name, str) and name in svm.PROVIDERS:
         return name
-    what = f"topology_data is no topology: {_describe_provider(topology_data)}"
-    if isinstance(topology_data, dict) and isinstance(topology_data.get("error"), str):
+    what = "topology_data is no topology: "
+    if not isinstance(topology_data, dict):
+        what += f"it is of type {type(topology_data).__name__}"
+    elif isinstance(topology_data.get("error"), str):
         what = "topology_data has no provider: " + topology_data["error"].partition("\n")[0]
+    else:
+        what += f"its provider is {name!r}" if "provider" in topology_data else "it has no provider"
     raise BadInput(
         what,
         expected="the topology_data of an SVM Topology Discovery that found a provider, one of "
         + ", ".join(svm.PROVIDERS),
         hint="connect that output, or leave the input open",
     )
-
-
-def _describe_provider(value: object) -> str:
-    if not isinstance(value, dict):
-        return f"it is of type {type(value).__name__}"
-    return f"its provider is {value['provider']!r}" if "provider" in value else "it has no provider"
 
 
 def _bind(handle: svm.Allocation) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from holdfast import compute
 from holdfast.base.errors import BadInput
-from holdfast.nodes.node import Inputs, Node
+from holdfast.nodes import node
 from holdfast.nodes.refusing import only_links
 from holdfast.nodes.tensor_inputs import (
     check_choice,
@@ -35,25 +35,17 @@ CATEGORY = "PyTorch Custom"
 TENSOR = "TENSOR,IMAGE,MASK,LATENT"  # ComfyUI links outputs to inputs that share one of the names
 KEPT_LAYERS, KEPT_BYTES = 64, 1 << 30  # the last one is kept whatever its size
 
+_TENSOR = node.link(TENSOR)
 _HIDDEN = {"unique_id": "UNIQUE_ID"}
-_SEED = {
-    "default": -1,
-    "min": -1,
-    "max": 2**53 - 1,
-    "control_after_generate": False,
-    "tooltip": "Where the random weights begin: the same seed gives the same weights everywhere. "
-    "-1 draws them once for this node and keeps them until ComfyUI ends or a setting changes.",
-}
-_BIAS = {"default": True, "tooltip": "Add a learned number to each output."}
+_SEED = {"seed": node.integer(-1, -1, 2**53 - 1, control_after_generate=False)}
+_BIAS = {"use_bias": node.boolean(True)}
 
 
-def _size(
-    default: int, tooltip: str, least: int = 1, most: int = 1 << 16
-) -> tuple[str, dict[str, Any]]:
-    return "INT", {"default": default, "min": least, "max": most, "tooltip": tooltip}
+def _size(default: int, least: int = 1, most: int = 1 << 16) -> node.Input:
+    return node.integer(default, least, most)
 
 
-class _TensorNode(Node):
+class _TensorNode(node.Node):
     CATEGORY = CATEGORY
 
 
@@ -76,28 +68,12 @@ class CustomPyTorchLinear(_Layer):
 
     RETURN_TYPES = (TENSOR,)
     RETURN_NAMES = ("tensor",)
-    OUTPUT_TOOLTIPS = ("The tensor with out_features as its last size, of the kind that came in.",)
     FUNCTION = "forward"
-    DESCRIPTION = (
-        "A linear layer over the last dimension: x · Wᵀ + b. A picture has its channels there, so "
-        "in_features is 3 for it. No driver is needed."
+    INPUTS = node.declare(
+        {"tensor": _TENSOR, "in_features": _size(10), "out_features": _size(5), **_BIAS},
+        _SEED,
+        _HIDDEN,
     )
-
-    @classmethod
-    def INPUT_TYPES(cls) -> Inputs:
-        """The tensor and the sizes of the matrix."""
-        tensor = {"tooltip": "A tensor whose last size is in_features: [..., in_features]."}
-        return {
-            "required": {
-                "tensor": (TENSOR, tensor),
-                "in_features": _size(10, "The last size of the tensor; 3 for a picture."),
-                "out_features": _size(5, "The last size of the result."),
-                "use_bias": ("BOOLEAN", _BIAS),
-            },
-            "optional": {"seed": ("INT", _SEED)},
-            "hidden": _HIDDEN,
-        }
-
     VALIDATE_INPUTS = only_links("tensor")
 
     def forward(
@@ -110,10 +86,8 @@ class CustomPyTorchLinear(_Layer):
         unique_id: object = None,
     ) -> tuple[Any]:
         """(tensor,). Raises BadInput for a tensor whose last size is another."""
-        ins, outs = (
-            check_integer("in_features", in_features),
-            check_integer("out_features", out_features),
-        )
+        ins = check_integer("in_features", in_features)
+        outs = check_integer("out_features", out_features)
         taken = read_tensor("tensor", tensor)
         last = taken.tensor.shape[-1] if taken.tensor.ndim else None
         if last != ins:
@@ -125,9 +99,9 @@ class CustomPyTorchLinear(_Layer):
                 hint=f"set in_features to {last}" if last else "connect another tensor",
             )
         check_linear(taken, ins, outs)
-        place = taken.tensor.device
+        settings = (ins, outs, bool(use_bias))
         layer = self._find_layer(
-            unique_id, compute.CustomLinear, place, seed, ins, outs, bool(use_bias)
+            unique_id, compute.CustomLinear, taken.tensor.device, seed, *settings
         )
         return (taken.restore(_apply(layer, taken.tensor)),)
 
@@ -137,34 +111,20 @@ class CustomPyTorchConv2D(_Layer):
 
     RETURN_TYPES = ("IMAGE",)
     RETURN_NAMES = ("image",)
-    OUTPUT_TOOLTIPS = (
-        "The pictures with out_channels channels. With 3 every node for an IMAGE takes them.",
-    )
     FUNCTION = "forward"
-    DESCRIPTION = (
-        "A convolution over pictures [batch, height, width, channels]. Width and height stay with "
-        "a stride of 1 and a padding of kernel_size // 2. No driver is needed."
+    INPUTS = node.declare(
+        {
+            "image": node.link("IMAGE"),
+            "in_channels": _size(3),
+            "out_channels": _size(3),
+            "kernel_size": _size(3, most=1024),
+            "stride": _size(1),
+            "padding": _size(1, least=0),
+            **_BIAS,
+        },
+        {"clamp": node.boolean(False), **_SEED},
+        _HIDDEN,
     )
-
-    @classmethod
-    def INPUT_TYPES(cls) -> Inputs:
-        """Pictures, and the shape of the window."""
-        image = {"tooltip": "Pictures: [batch, height, width, channels], or one without batch."}
-        clamp = {"default": False, "tooltip": "Keep the result from 0 to 1, as pictures are."}
-        return {
-            "required": {
-                "image": ("IMAGE", image),
-                "in_channels": _size(3, "Channels of the pictures: 3, or 4 with transparency."),
-                "out_channels": _size(3, "Channels of the result: 3 stays a picture."),
-                "kernel_size": _size(3, "Width and height of the window, in pixels.", most=1024),
-                "stride": _size(1, "Pixels from one place of the window to the next."),
-                "padding": _size(1, "Pixels of zeros put around the pictures.", least=0),
-                "use_bias": ("BOOLEAN", _BIAS),
-            },
-            "optional": {"clamp": ("BOOLEAN", clamp), "seed": ("INT", _SEED)},
-            "hidden": _HIDDEN,
-        }
-
     VALIDATE_INPUTS = only_links("image")
 
     def forward(
@@ -181,11 +141,10 @@ class CustomPyTorchConv2D(_Layer):
         unique_id: object = None,
     ) -> tuple[Any]:
         """(image,). Raises BadInput for what is no picture, or has other channels."""
+        names = ("in_channels", "out_channels", "kernel_size", "stride")
+        given = (in_channels, out_channels, kernel_size, stride)
         sizes = (
-            check_integer("in_channels", in_channels),
-            check_integer("out_channels", out_channels),
-            check_integer("kernel_size", kernel_size),
-            check_integer("stride", stride),
+            *map(check_integer, names, given),
             check_integer("padding", padding, least=0),
         )
         taken = read_tensor("image", image)
@@ -205,23 +164,9 @@ class CustomPyTorchActivation(_TensorNode):
 
     RETURN_TYPES = (TENSOR,)
     RETURN_NAMES = ("tensor",)
-    OUTPUT_TOOLTIPS = ("The tensor of the same shape and kind.",)
     FUNCTION = "activate"
-    DESCRIPTION = "relu (max(x, 0)), sigmoid (0 to 1) or tanh (-1 to 1) of every number."
     KINDS: ClassVar[tuple[str, ...]] = ("relu", "sigmoid", "tanh")
-
-    @classmethod
-    def INPUT_TYPES(cls) -> Inputs:
-        """The tensor, and which function."""
-        tensor = {"tooltip": "A tensor of any shape: pictures, masks, latents."}
-        kind = {"default": "relu", "tooltip": "relu cuts off below 0; the others bend smoothly."}
-        return {
-            "required": {
-                "tensor": (TENSOR, tensor),
-                "activation_type": (list(cls.KINDS), kind),
-            }
-        }
-
+    INPUTS = node.declare({"tensor": _TENSOR, "activation_type": node.choice(KINDS, "relu")})
     VALIDATE_INPUTS = only_links("tensor")
 
     def activate(self, tensor: Any, activation_type: str = "relu") -> tuple[Any]:
@@ -236,28 +181,11 @@ class CustomPyTorchLoss(_TensorNode):
 
     RETURN_TYPES = ("FLOAT",)
     RETURN_NAMES = ("loss",)
-    OUTPUT_TOOLTIPS = ("One number: 0 where both are equal.",)
     FUNCTION = "compute_loss"
-    DESCRIPTION = (
-        "Compares two tensors of one shape: mse is the mean of the squared differences, mae of "
-        "the absolute ones."
-    )
     KINDS: ClassVar[tuple[str, ...]] = ("mse", "mae")
-
-    @classmethod
-    def INPUT_TYPES(cls) -> Inputs:
-        """Two tensors, and how they are compared."""
-        prediction = {"tooltip": "What a network made: pictures, latents, any tensor."}
-        target = {"tooltip": "What it should have made, in the same shape."}
-        kind = {"default": "mse", "tooltip": "mse weighs large differences more than mae does."}
-        return {
-            "required": {
-                "prediction": (TENSOR, prediction),
-                "target": (TENSOR, target),
-                "loss_type": (list(cls.KINDS), kind),
-            }
-        }
-
+    INPUTS = node.declare(
+        {"prediction": _TENSOR, "target": _TENSOR, "loss_type": node.choice(KINDS, "mse")}
+    )
     VALIDATE_INPUTS = only_links("prediction", "target")
 
     def compute_loss(self, prediction: Any, target: Any, loss_type: str = "mse") -> tuple[float]:
@@ -281,28 +209,11 @@ class CustomPyTorchTensorOps(_TensorNode):
 
     RETURN_TYPES = (TENSOR,)
     RETURN_NAMES = ("tensor",)
-    OUTPUT_TOOLTIPS = ("The result, of the kind that tensor_a is.",)
     FUNCTION = "compute"
-    DESCRIPTION = (
-        "add and multiply go number by number, and repeat sizes of 1; matmul multiplies matrices."
-    )
     KINDS: ClassVar[tuple[str, ...]] = ("add", "multiply", "matmul")
-
-    @classmethod
-    def INPUT_TYPES(cls) -> Inputs:
-        """Two tensors, and what becomes of them."""
-        first = {"tooltip": "The first tensor; the result is of its kind."}
-        second = {"tooltip": "The second tensor. For matmul it has as many rows as the first has "
-                  "columns."}  # fmt: skip
-        kind = {"default": "add", "tooltip": "add, multiply: number by number; matmul: matrices."}
-        return {
-            "required": {
-                "tensor_a": (TENSOR, first),
-                "tensor_b": (TENSOR, second),
-                "operation": (list(cls.KINDS), kind),
-            }
-        }
-
+    INPUTS = node.declare(
+        {"tensor_a": _TENSOR, "tensor_b": _TENSOR, "operation": node.choice(KINDS, "add")}
+    )
     VALIDATE_INPUTS = only_links("tensor_a", "tensor_b")
 
     def compute(self, tensor_a: Any, tensor_b: Any, operation: str = "add") -> tuple[Any]:
@@ -319,23 +230,13 @@ class CustomPyTorchTensorOps(_TensorNode):
         return (answering.restore(function(a, b)),)
 
 
-NODE_CLASS_MAPPINGS: dict[str, type[_TensorNode]] = {
-    node.__name__: node
-    for node in (
-        CustomPyTorchLinear,
-        CustomPyTorchConv2D,
-        CustomPyTorchActivation,
-        CustomPyTorchLoss,
-        CustomPyTorchTensorOps,
-    )
-}
-NODE_DISPLAY_NAME_MAPPINGS = {
-    "CustomPyTorchLinear": "Custom Linear Layer",
-    "CustomPyTorchConv2D": "Custom Conv2D Layer",
-    "CustomPyTorchActivation": "Custom Activation",
-    "CustomPyTorchLoss": "Custom Loss Function",
-    "CustomPyTorchTensorOps": "Custom Tensor Operations",
-}
+NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS = node.class_mappings(
+    CustomPyTorchLinear,
+    CustomPyTorchConv2D,
+    CustomPyTorchActivation,
+    CustomPyTorchLoss,
+    CustomPyTorchTensorOps,
+)
 
 
 # ---- the cache of layers

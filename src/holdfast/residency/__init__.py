@@ -90,11 +90,7 @@ _HOME: dict[str, tuple[str, ...]] = {
 # These change with the options or the machine, so they are looked up each time.
 _LIVE = {
     "model_management.rules.current": (
-        "vram_state",
-        "cpu_state",
-        "lowvram_available",
-        "total_vram",
-        "total_ram",
+        *("vram_state", "cpu_state", "lowvram_available", "total_vram", "total_ram"),
     ),
     "model_management.models.offload": ("NUM_STREAMS",),
 }
@@ -104,17 +100,8 @@ _MODULE_OF = {
 
 
 # What tools see; the rest of the names are those of the table above.
-__all__ = [
-    "Fit",
-    "Group",
-    "Managed",
-    "add_lora",
-    "fit",
-    "manage",
-    "remove_lora",
-    "together",
-    "unmanage",
-]
+__all__ = ["Fit", "Group", "Managed", "add_lora", "fit", "manage"]
+__all__ += ["remove_lora", "together", "unmanage"]
 
 
 def __getattr__(name: str) -> Any:

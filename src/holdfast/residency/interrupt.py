@@ -42,10 +42,7 @@ def processing_interrupted() -> bool:
 
 
 def throw_exception_if_processing_interrupted() -> None:
-    """Raise InterruptProcessingException if a stop request is pending, and clear it.
-
-    If several threads check at once, one of them raises.
-    """
+    """Raise InterruptProcessingException if a stop request is pending, and clear it."""
     if not _request.wanted:
         return
     with _request.lock:
@@ -55,9 +52,7 @@ def throw_exception_if_processing_interrupted() -> None:
 
 
 @contextlib.contextmanager
-def interrupting(
-    on_signal: Callable[[], object] = interrupt_current_processing,
-) -> Iterator[None]:
+def interrupting(on_signal: Callable[[], object] = interrupt_current_processing) -> Iterator[None]:
     """In the block, the first Ctrl-C calls `on_signal` (sets the flag); a second one interrupts.
 
     For a main thread that waits for other threads; in any other thread this does nothing. The

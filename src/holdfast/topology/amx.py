@@ -35,10 +35,7 @@ def flag_without_tiles(root: Path = Path("/")) -> bool:
 
 
 def disable_broken_amx() -> bool:
-    """Keep oneDNN from using AMX if it would crash; returns whether it would.
-
-    Call it before the first matrix product of the process. A value set by the user stays.
-    """
+    """Keep oneDNN from using AMX if it would crash, unless the user set it; returns whether."""
     if not flag_without_tiles():
         return False
     os.environ.setdefault(VARIABLE, WITHOUT_AMX)

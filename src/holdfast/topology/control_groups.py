@@ -28,11 +28,13 @@ def memory_left(root: Path = Path("/")) -> int | None:
 
 
 def _groups(root: Path) -> Iterator[tuple[int, int]]:
-    """Limit and used bytes of each group that limits this process."""
     for folder, version in _folders(root):
-        limit = read_natural(folder / _VERSIONS[version][0])
+        most, use, cached = _VERSIONS[version]
+        limit = read_natural(folder / most)
         if limit is not None and limit < _NO_LIMIT:
-            yield limit, _used(folder, version)
+            found = re.search(rf"(?m)^{cached} (\d+)$", read(folder / "memory.stat") or "")
+            used = (read_natural(folder / use) or 0) - int(found[1] if found else 0)
+            yield limit, max(0, used)
 
 
 @functools.cache
@@ -52,9 +54,3 @@ def _folders(root: Path) -> tuple[tuple[Path, int], ...]:
         folders = (p for p in (folder, *folder.parents) if p.is_relative_to(base))
         found += [(f, version) for f in folders if (f / _VERSIONS[version][0]).exists()]
     return tuple(found)
-
-
-def _used(folder: Path, version: int) -> int:
-    _, use, cached = _VERSIONS[version]
-    found = re.search(rf"^{cached} (\d+)$", read(folder / "memory.stat") or "", re.MULTILINE)
-    return max(0, (read_natural(folder / use) or 0) - int(found[1] if found else 0))

@@ -10,7 +10,6 @@ import importlib.util
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.base.codec import decode, encode
@@ -23,6 +22,7 @@ from holdfast.topology.probes import FROM_FILES, IN_A_CHILD, PROBES
 from holdfast.topology.probes.simulated import simulate
 from holdfast.topology.speed import store
 
+_Answer = tuple[ProbeReport, Topology | None]
 _lock = threading.Lock()
 _found: dict[Config, Topology] = {}
 
@@ -55,10 +55,10 @@ def _discover(config: Config) -> Topology:
     asked = [name for name in PROBES if name in wanted and (here or name in FROM_FILES)]
     answers = _ask_all(asked, config)
     reports = [
-        answers[name].report if name in answers else ProbeReport(name=name, status="skipped")
+        answers[name][0] if name in answers else ProbeReport(name=name, status="skipped")
         for name in PROBES
     ]
-    topology = merge([a.topology for a in answers.values() if a.topology is not None])
+    topology = merge([found for _, found in answers.values() if found is not None])
     topology = topology.replace(probes=tuple(reports), discovered_at=utc_now())
     return topology.replace(measurements=store.load(topology, config)) if here else topology
 
@@ -68,14 +68,7 @@ def utc_now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    report: ProbeReport
-    topology: Topology | None
-
-
 def _ask_all(names: list[str], config: Config) -> dict[str, _Answer]:
-    """Run the slow probes in child processes and the others here; answers in order."""
     slow = [n for n in names if n in IN_A_CHILD and importlib.util.find_spec(IN_A_CHILD[n])]
     answers: dict[str, _Answer] = {}
     if slow:
@@ -87,9 +80,9 @@ def _ask_all(names: list[str], config: Config) -> dict[str, _Answer]:
 
 def _ask_here(names: list[str], config: Config, answers: dict[str, _Answer]) -> None:
     for name in names:
-        if name == "psutil" and "linux" in answers and answers["linux"].topology:
+        if name == "psutil" and "linux" in answers and answers["linux"][1]:
             report = ProbeReport(name=name, status="skipped", reason="sysfs has all of it")
-            answers[name] = _Answer(report, None)
+            answers[name] = report, None
         else:
             answers[name] = _ask(name, lambda name=name: PROBES[name](config))
 
@@ -116,7 +109,6 @@ def _ask_in_children(
 
 
 def answer(name: str) -> dict[str, object]:
-    """Run a probe; called in the child process."""
     return encode(PROBES[name](Config.load()))
 
 
@@ -136,7 +128,7 @@ def _ask(name: str, question: Callable[[], Topology]) -> _Answer:
         status, reason = "failed", f"{type(exc).__name__}: {exc}"
     elapsed_ms = round((time.perf_counter() - start) * 1000, 2)
     report = ProbeReport(name=name, status=status, reason=reason, elapsed_ms=elapsed_ms)
-    return _Answer(report, topology)
+    return report, topology
 
 
 def _sentence(exc: HoldfastError) -> str:

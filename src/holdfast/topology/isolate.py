@@ -47,7 +47,11 @@ class Children(contextlib.AbstractContextManager["Children"]):
                 self._end(child)
             if not answer.exists():
                 raise _crash(child.returncode, stderr.decode(errors="replace"))
-            return _unpack(json.loads(answer.read_text()))
+            told = json.loads(answer.read_text())
+            if "error" in told:
+                cls = getattr(errors, told["error"]["class"], errors.Unsupported)
+                raise cls(**told["error"]["parts"])
+            return told["result"]
 
     def _start(self, arguments: list[str]) -> subprocess.Popen[bytes]:
         with self._lock:
@@ -78,10 +82,7 @@ class Children(contextlib.AbstractContextManager["Children"]):
 
 
 def call(target: str, arguments: list[Any], *, timeout_s: float) -> Any:
-    """Call "package.module:function" with `arguments`; these and the result must be JSON values.
-
-    Raises OutOfTime after `timeout_s`, Unsupported if the process crashed.
-    """
+    """Call "module:function" with JSON values. Raises OutOfTime, or Unsupported if it crashed."""
     with Children() as children:
         return children.call(target, arguments, timeout_s=timeout_s)
 
@@ -94,15 +95,7 @@ def _crash(code: int, stderr: str) -> errors.Unsupported:
     )
 
 
-def _unpack(answer: dict[str, Any]) -> Any:
-    if "error" not in answer:
-        return answer["result"]
-    cls = getattr(errors, answer["error"]["class"], errors.Unsupported)
-    raise cls(**answer["error"]["parts"])
-
-
 def _main(target: str, arguments: str, answer: str) -> None:
-    """The child process: call the function, write its result or error."""
     never_offer()
     module, _, function = target.partition(":")
     try:

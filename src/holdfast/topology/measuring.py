@@ -5,9 +5,10 @@ Nothing stays bound or allocated. The report names the steps that failed.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from holdfast.base.config import Config
@@ -22,12 +23,7 @@ from holdfast.topology.speed.host import HostMemory, region_bytes
 # (label of the step, steps done, number of steps)
 Progress = Callable[[str, int, int], None]
 NAME = "measure"
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    label: str
-    run: Callable[[float], list[Measurement]]  # takes the seconds left
+_Step = tuple[str, Callable[[float], list[Measurement]]]  # a label; a call with the seconds left
 
 
 def measure(
@@ -54,8 +50,9 @@ def measure(
     steps = [*_host_steps(topology), *_gpu_steps(topology)]
     measured, report = _run(steps, time_limit_s, progress or (lambda label, done, total: None))
     probes = tuple(p for p in topology.probes if p.name != NAME)
-    kept = _update(topology.measurements, measured)
-    topology = topology.replace(measurements=kept, probes=(*probes, report))
+    replaced = {(m.source, m.target, m.mode) for m in measured}
+    older = (m for m in topology.measurements if (m.source, m.target, m.mode) not in replaced)
+    topology = topology.replace(measurements=(*measured, *older), probes=(*probes, report))
     store.save(topology, config)
     return topology
 
@@ -71,12 +68,6 @@ def _refuse_other_machines(topology: Topology, config: Config) -> None:
         )
 
 
-def _update(old: tuple[Measurement, ...], new: list[Measurement]) -> tuple[Measurement, ...]:
-    """The new results, and the old ones that none replaces."""
-    replaced = {(m.source, m.target, m.mode) for m in new}
-    return (*new, *(m for m in old if (m.source, m.target, m.mode) not in replaced))
-
-
 def _run(
     steps: list[_Step], time_limit_s: float, progress: Progress
 ) -> tuple[list[Measurement], ProbeReport]:
@@ -84,18 +75,18 @@ def _run(
     measured: list[Measurement] = []
     remarks: list[str] = []
     done = 0
-    for step in steps:
+    for label, run in steps:
         left = time_limit_s - (time.monotonic() - start)
         if left <= 0:
             remarks.append(
                 f"the time limit of {time_limit_s:g} s ended it after {done} steps of {len(steps)}"
             )
             break
-        progress(step.label, done, len(steps))
+        progress(label, done, len(steps))
         try:
-            measured += step.run(left)
+            measured += run(left)
         except (HoldfastError, OSError) as exc:
-            remarks.append(f"{step.label}: {str(exc).splitlines()[0]}")
+            remarks.append(f"{label}: {str(exc).splitlines()[0]}")
         done += 1
     progress("done", done, len(steps))
     report = ProbeReport(
@@ -107,20 +98,14 @@ def _run(
     return measured, report
 
 
-# ---- host memory
-
-
 def _host_steps(topology: Topology) -> Iterator[_Step]:
     for memory in (n for n in topology.nodes if n.total_bytes):
         for home, cpus in _homes(topology):
-            yield _Step(
-                f"CPUs of node {home.id} on memory of node {memory.id}",
-                lambda _left, m=memory, h=home, c=cpus: _time_host(topology, h, c, m),
-            )
+            label = f"CPUs of node {home.id} on memory of node {memory.id}"
+            yield label, lambda _left, m=memory, h=home, c=cpus: _time_host(topology, h, c, m)
 
 
 def _homes(topology: Topology) -> list[tuple[Node, list[int]]]:
-    """Nodes with CPUs that this process may use, and those CPUs."""
     allowed = topology.usable_cpus
     homes = [
         (node, [c for c in node.cpus if allowed is None or c in allowed]) for node in topology.nodes
@@ -139,28 +124,24 @@ def _time_host(topology: Topology, home: Node, cpus: list[int], memory: Node) ->
         read, write = region.read_gb_s(cpus), region.write_gb_s(cpus)
         latency_ns = region.latency_ns(cpus)
     here, there = f"node:{home.id}", f"node:{memory.id}"
+    how = f"memchr, {threads}; {chase_method()}"
+    reading = _measured(there, here, "read", read, how)
     return [
-        Measurement(
-            source=there,
-            target=here,
-            mode="read",
-            bandwidth_gb_s=round(read, 2),
-            latency_ns=latency_ns,
-            method=f"memchr, {threads}; {chase_method()}",
-            measured_at=utc_now(),
-        ),
-        Measurement(
-            source=here,
-            target=there,
-            mode="write",
-            bandwidth_gb_s=round(write, 2),
-            method=f"memset, {threads}",
-            measured_at=utc_now(),
-        ),
+        dataclasses.replace(reading, latency_ns=latency_ns),
+        _measured(here, there, "write", write, f"memset, {threads}"),
     ]
 
 
-# ---- host to GPU
+def _measured(source: str, target: str, mode: Any, gb_s: float, method: str) -> Measurement:
+    return Measurement(
+        source=source,
+        target=target,
+        mode=mode,
+        bandwidth_gb_s=round(gb_s, 2),
+        method=method,
+        measured_at=utc_now(),
+    )
+
 
 # Backends whose torch module can pin memory and wait for copies.
 _TORCH_BACKENDS = ("cuda", "rocm", "xpu", "npu", "mlu")
@@ -172,16 +153,11 @@ def _gpu_steps(topology: Topology) -> Iterator[_Step]:
         if copier is None:
             continue
         for home, cpus in _homes(topology):
-            yield _Step(
-                f"memory of node {home.id} to and from gpu {gpu.id}",
-                lambda left, g=gpu, by=copier, h=home, c=cpus: _time_gpu(
-                    topology, g, by, h, c, left
-                ),
-            )
+            label = f"memory of node {home.id} to and from gpu {gpu.id}"
+            yield label, functools.partial(_time_gpu, topology, gpu, copier, home, cpus)
 
 
 def _copier(topology: Topology, gpu: Gpu) -> tuple[str, str] | None:
-    """The library that can copy to a GPU, and its name of the device."""
     backends = {d.id: d.backend for d in topology.torch}
     if gpu.torch and backends.get(gpu.torch) in _TORCH_BACKENDS:
         return "torch", gpu.torch
@@ -199,14 +175,9 @@ def _time_gpu(
         timeout_s=left,
     )
     host, card = f"node:{home.id}", f"gpu:{gpu.id}"
+    ends = {"to_device": (host, card), "from_device": (card, host)}
+    method = f"copies through {library}"
     return [
-        Measurement(
-            source=host if row["direction"] == "to_device" else card,
-            target=card if row["direction"] == "to_device" else host,
-            mode=row["mode"],
-            bandwidth_gb_s=row["bandwidth_gb_s"],
-            method=f"copies through {library}",
-            measured_at=utc_now(),
-        )
+        _measured(*ends[row["direction"]], row["mode"], row["bandwidth_gb_s"], method)
         for row in rows
     ]

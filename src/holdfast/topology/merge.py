@@ -28,15 +28,11 @@ _LISTS = ("nodes", "cpus", "caches", "opencl", "torch", "measurements", "probes"
 def merge(answers: Sequence[Topology]) -> Topology:
     """One machine from partial descriptions, most trusted first."""
     gpus = _gpus(answers)
-    facts: dict[str, Any] = {
-        field.name: _first(getattr(answer, field.name) for answer in answers)
-        for field in dataclasses.fields(Topology)
-        if field.name not in {*_LISTS, "gpus", "links", "schema_version", "simulated"}
-    }
-    lists: dict[str, Any] = {
-        name: next((getattr(a, name) for a in answers if getattr(a, name)), ()) for name in _LISTS
-    }
-    machine = Topology(**(facts | lists), simulated=any(answer.simulated for answer in answers))
+    facts = _facts(Topology, answers)
+    for name in ("gpus", "links", "schema_version", "simulated"):
+        del facts[name]
+    facts |= {name: facts[name] or () for name in _LISTS}
+    machine = Topology(**facts, simulated=any(answer.simulated for answer in answers))
     machine = machine.replace(gpus=tuple(_with_unified_gpu(gpus, machine)))
     completed = (_complete(gpu, machine) for gpu in machine.gpus)
     numbered = tuple(dataclasses.replace(gpu, id=i) for i, gpu in enumerate(completed))
@@ -45,11 +41,14 @@ def merge(answers: Sequence[Topology]) -> Topology:
     return machine.replace(links=tuple(_links(machine, peers)))
 
 
-def _first(values: Iterable[object]) -> object:
-    return next((value for value in values if value is not None and value != ()), None)
-
-
-# ---- GPUs
+def _facts(kind: type, answers: Sequence[object]) -> dict[str, Any]:
+    """For each field the first value that is known."""
+    names = [field.name for field in dataclasses.fields(kind)]
+    values = {name: [getattr(answer, name) for answer in answers] for name in names}
+    return {
+        name: next((value for value in found if value is not None and value != ()), None)
+        for name, found in values.items()
+    }
 
 
 def _gpus(answers: Sequence[Topology]) -> list[Gpu]:
@@ -59,24 +58,14 @@ def _gpus(answers: Sequence[Topology]) -> list[Gpu]:
     for gpu in (gpu for answer in answers for gpu in answer.gpus):
         same = unplaced if gpu.pci_address is None else groups.setdefault(gpu.pci_address, [])
         same.append(gpu)
-    placed = [_join(group) for _, group in sorted(groups.items())]
+    placed = [Gpu(**_facts(Gpu, group)) for _, group in sorted(groups.items())]
     return sorted(placed + unplaced, key=lambda gpu: gpu.kind in ("display", "virtual"))
 
 
-def _join(seen: list[Gpu]) -> Gpu:
-    facts: dict[str, Any] = {
-        field.name: _first(getattr(gpu, field.name) for gpu in seen)
-        for field in dataclasses.fields(Gpu)
-    }
-    return Gpu(**facts)
-
-
 def _with_unified_gpu(gpus: list[Gpu], machine: Topology) -> list[Gpu]:
-    """Add Apple's GPU, which has no PCI address: only torch sees it."""
-    apple = [device for device in machine.torch if device.backend == "mps"]
-    if not apple or gpus:
+    device = next((device for device in machine.torch if device.backend == "mps"), None)
+    if device is None or gpus:
         return gpus
-    device = apple[0]
     return [
         Gpu(
             id=0,
@@ -92,15 +81,13 @@ def _with_unified_gpu(gpus: list[Gpu], machine: Topology) -> list[Gpu]:
 def _complete(gpu: Gpu, machine: Topology) -> Gpu:
     """Fill in the nearest node if there is only one, and facts of the OpenCL and torch devices."""
     homes = [node.id for node in machine.nodes if node.cpus]
+    only = homes[0] if len(homes) == 1 else None
     opencl = _same_card(gpu, [d for d in machine.opencl if d.kind != "cpu"], machine)
     torch = _same_card(gpu, [d for d in machine.torch if d.backend != "cpu"], machine)
-    node = gpu.numa_node
-    if node is None and len(homes) == 1:
-        node = homes[0]
     memory = machine.node(gpu.memory_node) if gpu.memory_node is not None else None
     return dataclasses.replace(
         gpu,
-        numa_node=node,
+        numa_node=only if gpu.numa_node is None else gpu.numa_node,
         name=gpu.name or (torch.name if torch else opencl.name if opencl else None),
         memory_bytes=gpu.memory_bytes
         or (memory.total_bytes if memory else torch.memory_bytes if torch else None),
@@ -128,9 +115,6 @@ def _vendor_fits(gpu: Gpu, device: OpenclDevice | TorchDevice) -> bool:
     return gpu.vendor is not None and gpu.vendor.lower() in names
 
 
-# ---- links
-
-
 def _links(machine: Topology, peers: Iterable[Link]) -> list[Link]:
     endpoints = {f"pci:{gpu.pci_address}": f"gpu:{gpu.id}" for gpu in machine.gpus}
     renamed = [
@@ -145,7 +129,6 @@ def _links(machine: Topology, peers: Iterable[Link]) -> list[Link]:
 
 
 def _node_links(machine: Topology) -> list[Link]:
-    """A link for each pair of nodes, with the firmware's figures for that pair."""
     links = []
     for a, b in itertools.combinations(machine.nodes, 2):
         hmat = _hmat_between(a, b) or _hmat_between(b, a)
@@ -168,7 +151,6 @@ def _hmat_between(initiator: Node, target: Node) -> Performance | None:
 
 
 def _host_links(machine: Topology) -> list[Link]:
-    """A link from each GPU to its nearest node."""
     links = []
     for gpu in machine.gpus:
         display_only = gpu.kind in ("display", "virtual") and gpu.link is None
@@ -190,7 +172,6 @@ def _host_links(machine: Topology) -> list[Link]:
 
 
 def _best_of_each_pair(links: list[Link]) -> list[Link]:
-    """Drop PCIe links between GPUs that have NVLink or xGMI."""
     pairs: dict[frozenset[str], Link] = {}
     for link in links:
         pair = frozenset((link.source, link.target))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -261,23 +262,16 @@ class Topology:
         return max((len(core) for core in self.cores), default=1)
 
     def node(self, node_id: int) -> Node | None:
-        """The node with that number."""
         return next((n for n in self.nodes if n.id == node_id), None)
 
     def distance(self, source: int, target: int) -> int | None:
         """The kernel's distance between two nodes."""
-        node = self.node(source)
-        order = [n.id for n in self.nodes]
-        if node is None or target not in order or len(node.distances) != len(order):
-            return None
-        return node.distances[order.index(target)]
+        return distance_between(self.nodes, source, target)
 
     def probe(self, name: str) -> ProbeReport | None:
-        """The report of the probe with that name."""
         return next((p for p in self.probes if p.name == name), None)
 
     def replace(self, **changes: Any) -> Topology:
-        """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
     def to_json(self, indent: int | None = 2) -> str:
@@ -303,6 +297,15 @@ class Topology:
                 hint=hint,
             )
         return decode(cls, data)
+
+
+def distance_between(nodes: Sequence[Any], source: int, target: int) -> int | None:
+    """The distance in `nodes` (with an `id`, and `distances` in their order); None if unknown."""
+    order = [node.id for node in nodes]
+    if source not in order or target not in order:
+        return None
+    distances = nodes[order.index(source)].distances
+    return distances[order.index(target)] if len(distances) == len(order) else None
 
 
 def schema() -> dict[str, Any]:

@@ -87,10 +87,7 @@ def running_on(cpus: Sequence[int]) -> Iterator[None]:
 
 
 def nodes_of(address: int, length: int, *, pid: int = 0) -> list[int]:
-    """The node of each page, or a negative errno (-2: never touched).
-
-    `pid` is another process whose memory this one may inspect.
-    """
+    """The node of each page of a process (0: this one), or a negative errno (-2: never touched)."""
     count = -(-length // PAGE_BYTES)
     pages = array("Q", range(address, address + count * PAGE_BYTES, PAGE_BYTES))
     status = array("i", bytes(4 * count))
@@ -138,7 +135,6 @@ class Region(contextlib.AbstractContextManager["Region"]):
         self.close()
 
     def close(self) -> None:
-        """Free the memory."""
         self.buffer.release()
         self._map.close()
 

@@ -15,7 +15,6 @@ def read(path: Path) -> str | None:
 
 
 def read_int(path: Path, base: int = 10) -> int | None:
-    """The integer in a file."""
     text = read(path)
     try:
         return int(text, base) if text is not None else None

@@ -14,6 +14,7 @@ import does not give. Names load on first use; importing this is cheap.
     check           `holdfast port check`: a class on torch and on XLA, compared
     cluster         devices: meshes, several hosts, processes that hold a device
     compat          corrections of torchax for the installed torch
+    denoising       what a sampling loop needs besides its network; no JAX
     env             torchax's environment by the specification's names
     errors          errors of JAX, XLA and torchax as Holdfast's
     module          one module on XLA: its methods as functions, compiled and cached

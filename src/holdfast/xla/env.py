@@ -98,8 +98,6 @@ _Places = tuple[int, int | None]  # of the function mode, of the dispatch mode
 
 
 class _ThreadState(threading.local):
-    """The pauses that are open in this thread."""
-
     def __init__(self) -> None:
         self.pauses: list[list[_Places]] = []  # what each of them took off
         self.floor = 0  # pauses below are not of the innermost context
@@ -159,7 +157,7 @@ class TorchaxEnvManager:
 
     @classmethod
     @contextlib.contextmanager
-    def _enabled(cls) -> Iterator[SharedEnvironment]:
+    def _enable(cls) -> Iterator[SharedEnvironment]:
         """Inside, it is enabled in this thread, once; pauses that were left open end with it."""
         env, here = cls.get_env(), cls._here
         floor, here.floor = here.floor, len(here.pauses)
@@ -196,7 +194,7 @@ class TorchaxContext:
             held.enter_context(_outside_inference_mode())
             if mesh is not None:
                 held.enter_context(jax.set_mesh(mesh))
-            held.enter_context(TorchaxEnvManager._enabled())
+            held.enter_context(TorchaxEnvManager._enable())
             self._open.append(held.pop_all())
         return self
 
@@ -253,7 +251,6 @@ def _make_usable(cls: Any) -> None:
 
 
 def _take(env: Environment) -> _Places | None:
-    """Disable an environment once; return where its modes were, or None if it was off."""
     function, dispatch = _FUNCTIONS.take(env._function_mode), _DISPATCH.take(env._dispatch_mode)
     env.enabled = False
     return None if function is None else (function, dispatch)

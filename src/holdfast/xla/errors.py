@@ -98,14 +98,15 @@ def explain(
     text = str(exc)
     if isinstance(exc, RuntimeError) and (_IN_USE.search(text) or _FULL_AT_START.search(text)):
         return in_use(text, doing)
-    if isinstance(exc, jax.errors.JaxRuntimeError) and _is_out_of_memory(text):
+    is_full = "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower()
+    if isinstance(exc, jax.errors.JaxRuntimeError) and is_full:
         return _out_of_memory(text, doing, report, dtype)
     if type(exc).__name__ == "OperatorNotFound" and (found := _OPERATOR.search(text)):
         return _no_operator(found[1], doing)
     if isinstance(exc, jax.errors.UnexpectedTracerError):
-        return _leaked(text, doing)
+        return _explain_leak(text, doing)
     if needs_a_value(exc):
-        return _needs_a_value(text, doing)
+        return _explain_value(text, doing)
     return None
 
 
@@ -146,10 +147,6 @@ def _way_out(text: str, found: Sequence[Holder], is_tpu: bool) -> str:
         return f"rm {LOCK_FILE}, which a process that has ended left behind"
     look = f"sudo lsof -w {' '.join(TPU_FILES[:2])}" if is_tpu else "nvidia-smi"
     return f"{look} shows processes of other users; JAX_PLATFORMS=cpu runs without"
-
-
-def _is_out_of_memory(text: str) -> bool:
-    return "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower()
 
 
 def _out_of_memory(text: str, doing: str, report: Weights | None, dtype: str | None) -> OutOfMemory:
@@ -201,7 +198,7 @@ def advice(weights_bytes: int, capacity_bytes: int, devices: int, dtype: str | N
     A fifth of each device is left for activations. `dtype` is that of the weights.
     """
     ways = []
-    parts = _fitting(weights_bytes, capacity_bytes, devices)
+    parts = _count_devices(weights_bytes, capacity_bytes, devices)
     if parts == devices:  # the weights are not what is too much
         ways.append("a smaller picture or fewer frames")
         parts = 2 * devices
@@ -216,7 +213,7 @@ def advice(weights_bytes: int, capacity_bytes: int, devices: int, dtype: str | N
 
 def _narrow(weights: int, capacity: int, devices: int, dtype: str | None) -> list[str]:
     """Suggest bfloat16, with more devices if that alone is not enough."""
-    parts = _fitting(weights // 2, capacity, devices)
+    parts = _count_devices(weights // 2, capacity, devices)
     if dtype is None:
         return ["bfloat16 if the weights are float32"]
     if parts is None:
@@ -232,8 +229,7 @@ def _split(parts: int, weights: int) -> str:
     )
 
 
-def _fitting(weights: int, capacity: int, devices: int) -> int | None:
-    """The smallest number of devices that holds the weights, doubling the present number."""
+def _count_devices(weights: int, capacity: int, devices: int) -> int | None:
     while weights > devices * capacity * ROOM:
         devices *= 2
         if devices > _MOST_DEVICES:
@@ -255,21 +251,19 @@ def _no_operator(name: str, doing: str) -> Unsupported:
     )
 
 
-def _needs_a_value(text: str, doing: str) -> Unsupported:
+def _explain_value(text: str, doing: str) -> Unsupported:
     names = _inputs(text)
-    if not names:
-        return Unsupported(
-            f"cannot compile while {doing}: the model's Python looks at a value that only the "
-            "running program has",
-            expected="code whose branches and shapes depend on static inputs alone",
-            hint='name the input that decides: Port(..., static=("name",))',
-        )
-    static = ", ".join(f'"{name}"' for name in names) + ("," if len(names) == 1 else "")
+    if names:
+        what = f"the value of {' and '.join(map(repr, names))}"
+        static = ", ".join(f'"{name}"' for name in names) + ("," if len(names) == 1 else "")
+        hint = f"Port(..., static=({static})), which compiles once for each value"
+    else:
+        what = "a value that only the running program has"
+        hint = 'name the input that decides: Port(..., static=("name",))'
     return Unsupported(
-        f"cannot compile while {doing}: the model's Python looks at the value of "
-        f"{' and '.join(repr(name) for name in names)}",
+        f"cannot compile while {doing}: the model's Python looks at {what}",
         expected="code whose branches and shapes depend on static inputs alone",
-        hint=f"Port(..., static=({static})), which compiles once for each value",
+        hint=hint,
     )
 
 
@@ -286,7 +280,7 @@ def _inputs(text: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _leaked(text: str, doing: str) -> Unsupported:
+def _explain_leak(text: str, doing: str) -> Unsupported:
     line = re.search(r"was created on line (.+?:\d+(?::\d+)?)\b", text)
     where = f", made at {line[1]}" if line else ""
     return Unsupported(

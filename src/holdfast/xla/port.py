@@ -89,9 +89,9 @@ class Port:
 PORTS: Registry[Port] = Registry(
     "port",
     {
-        "flux": Entry("holdfast.xla.ports.flux:PORT", "FLUX.1", "xla"),
-        "sdxl": Entry("holdfast.xla.ports.sdxl:PORT", "Stable Diffusion XL", "xla"),
-        "wan21": Entry("holdfast.xla.ports.wan21:PORT", "Wan 2.1", "xla"),
-        "wan22": Entry("holdfast.xla.ports.wan22:PORT", "Wan 2.2, two transformers", "xla"),
+        "flux": Entry("holdfast.xla.ports:FLUX", "FLUX.1", "xla"),
+        "sdxl": Entry("holdfast.xla.ports:SDXL", "Stable Diffusion XL", "xla"),
+        "wan21": Entry("holdfast.xla.ports:WAN21", "Wan 2.1", "xla"),
+        "wan22": Entry("holdfast.xla.ports:WAN22", "Wan 2.2, two transformers", "xla"),
     },
 )

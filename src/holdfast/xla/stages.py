@@ -8,7 +8,6 @@ raises ends the loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -19,6 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from holdfast.base.errors import Unsupported
 from holdfast.xla.arrays import dtype_of, to_torch
 from holdfast.xla.cluster.hosts import whole
+from holdfast.xla.denoising import Denoising
 from holdfast.xla.errors import translate_errors
 from holdfast.xla.module.placed import Placed, digest_of
 from holdfast.xla.ops import code_of
@@ -70,32 +70,6 @@ class NamedOutput(dict[str, Any]):
         return tuple(one for one in self.values() if one is not None)[key]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Denoising:
-    """What a sampler needs besides its network. Tensors are on the CPU.
-
-    `steps` and `options` are for the scheduler's `set_timesteps`. `texts` are the inputs of the
-    prompt and, where there is guidance, those of the negative one; `fixed` is the same for both and
-    in every step. `moment` makes the model's time input; `weak` takes over below the timestep
-    `boundary`.
-    """
-
-    latents: torch.Tensor
-    scheduler: Any
-    steps: int | None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    texts: tuple[Mapping[str, Any], ...]
-    fixed: Mapping[str, Any]
-    guidance: float = 1.0
-    latents_name: str = "hidden_states"
-    time_name: str = "timestep"
-    time_scale: float = 1.0
-    moment: Callable[[jax.Array, jax.Array], jax.Array] = per_sample
-    dtype: torch.dtype | None = None
-    weak: OnXla | None = None
-    boundary: float = float("-inf")
-
-
 def per_token(moment: jax.Array, latents: jax.Array) -> jax.Array:
     """One timestep for each token of a video, as Wan 2.2 TI2V takes it."""
     tokens = latents[0, 0, :, ::2, ::2].size
@@ -103,12 +77,19 @@ def per_token(moment: jax.Array, latents: jax.Array) -> jax.Array:
 
 
 class StepCallback:
-    """Forwards step callbacks; sends `convert(latents)` to listeners that accept latents."""
+    """Forwards step callbacks and counts steps.
 
-    def __init__(self, step_done: Callable[[int], None], convert: Callable[[Any], Any]) -> None:
+    Sends `convert(latents)` to listeners that accept latents.
+    """
+
+    def __init__(
+        self, step_done: Callable[[int], None], convert: Callable[[Any], Any] = lambda one: one
+    ) -> None:
         self._step_done, self._convert = step_done, convert
+        self.done = 0
 
     def __call__(self, done: int) -> None:
+        self.done = done
         self._step_done(done)
 
     def latents(self, get: Callable[[], Any]) -> None:
@@ -129,6 +110,7 @@ def sample(network: OnXla, work: Denoising, step_done: Callable[[int], None]) ->
     networks = [(network, 0, switch)] if switch else []
     if switch < len(table):
         networks.append((work.weak or network, switch, len(table)))
+    latents = work.latents * table.init_noise_sigma if work.is_scaled else work.latents
     state: Any = None
     callback = StepCallback(
         step_done, lambda latents: to_torch(whole(latents)).to(work.latents.dtype)
@@ -136,7 +118,7 @@ def sample(network: OnXla, work: Denoising, step_done: Callable[[int], None]) ->
     for one, begin, end in networks:
         placed = one.placed
         with translate_errors(f"sampling with {type(placed.module).__name__}", placed.report):
-            state = state or table.start(placed.put(work.latents))
+            state = state or table.start(placed.put(latents))
             arguments, constants = _split(placed, work)
             step = _step(one, work, constants, (state, table.row(0), arguments))
             state = Sampler(step).advance(
@@ -148,10 +130,17 @@ def sample(network: OnXla, work: Denoising, step_done: Callable[[int], None]) ->
 def _split(placed: Placed, work: Denoising) -> tuple[Conditioning, dict[str, Any]]:
     """Split the inputs: tensors are arguments of the compiled step, the rest its constants."""
     cond, *away = ({**work.fixed, **text} for text in work.texts)
-    is_argument = {name: _has_tensors(value) for name, value in cond.items()}
+    is_argument = {
+        name: any(isinstance(one, torch.Tensor) for one in jax.tree.leaves(value))
+        for name, value in cond.items()
+    }
     is_argument |= dict.fromkeys(placed.static, False)
+
+    def put(one: Any) -> Any:
+        return placed.put(one) if isinstance(one, torch.Tensor) else one
+
     arguments = [
-        {name: _put(placed, value) for name, value in text.items() if is_argument[name]}
+        {name: jax.tree.map(put, value) for name, value in text.items() if is_argument[name]}
         for text in (cond, *({name: one[name] for name in work.texts[1]} for one in away))
     ]
     constants = {name: value for name, value in cond.items() if not is_argument[name]}
@@ -179,6 +168,7 @@ def _step(network: OnXla, work: Denoising, constants: Mapping[str, Any], argumen
     placed = network.placed
     call = placed.call()
     replicated = NamedSharding(placed.mesh, PartitionSpec())
+    moment = per_token if work.is_time_per_token else per_sample
 
     def model(weights: Any, inputs: Mapping[str, Any]) -> jax.Array:
         answer = call(weights, {**inputs, **constants})
@@ -190,7 +180,7 @@ def _step(network: OnXla, work: Denoising, constants: Mapping[str, Any], argumen
         latents_name=work.latents_name,
         time_name=work.time_name,
         time_scale=work.time_scale,
-        moment=work.moment,
+        moment=moment,
         dtype=None if work.dtype is None else dtype_of(work.dtype),
     )
 
@@ -199,18 +189,8 @@ def _step(network: OnXla, work: Denoising, constants: Mapping[str, Any], argumen
 
     described = (
         *("step", work.latents_name, work.time_name, work.time_scale, str(work.dtype)),
-        *(network.output, code_of(work.moment)),
+        *(network.output, code_of(moment)),
         sorted(constants),
         digest_of([constants[name] for name in sorted(constants)]),
     )
     return placed.program(step, described, arguments, donate=(0,))
-
-
-def _has_tensors(value: Any) -> bool:
-    return any(isinstance(one, torch.Tensor) for one in jax.tree.leaves(value))
-
-
-def _put(placed: Placed, value: Any) -> Any:
-    return jax.tree.map(
-        lambda one: placed.put(one) if isinstance(one, torch.Tensor) else one, value
-    )

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.base.errors import BadInput
 from holdfast.compute.engine import ENGINES, run
-from holdfast.compute.engines.opencl.conv import conv_im2col
+from holdfast.compute.engines.opencl.conv import convolution
 from holdfast.compute.ops import OPS
 from tests.compute.opencl import checks
 from tests.compute.opencl.test_matrix import numbers
@@ -77,7 +77,7 @@ def test_a_bias_may_have_any_stride(case: str):
 
 @pytest.mark.parametrize("case", ["many channels", "strides", "groups", "transposed, strides"])
 def test_a_small_workspace_is_used_part_by_part(case: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(conv_im2col, "WORKSPACE_BYTES", {"cpu": 100_000, "gpu": 100_000})
+    monkeypatch.setattr(convolution, "WORKSPACE_BYTES", {"cpu": 100_000, "gpu": 100_000})
     check_all(case, *arguments(case))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.base.errors import BadInput
 from holdfast.compute.engine import ENGINES, run
-from holdfast.compute.engines.opencl.conv import conv_im2col
+from holdfast.compute.engines.opencl.conv import convolution
 from holdfast.compute.ops import OPS
 from tests.compute.opencl import checks
 from tests.compute.opencl.checks import same
@@ -59,7 +59,7 @@ def test_convolutions_of_int8_are_exact(
 
 
 def test_a_small_workspace_is_used_part_by_part(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(conv_im2col, "WORKSPACE_BYTES", {"cpu": 10_000, "gpu": 10_000})
+    monkeypatch.setattr(convolution, "WORKSPACE_BYTES", {"cpu": 10_000, "gpu": 10_000})
     settings = [[1, 1]] * 3
     same("holdfast_int_conv2d", int8(2, 20, 12, 13), int8(24, 20, 3, 3), *settings, 1, 3)
 

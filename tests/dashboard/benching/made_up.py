@@ -36,7 +36,7 @@ def report(
 
 def benchmark(name: str, **more: Any) -> Benchmark:
     """A benchmark that needs nothing."""
-    given = {"modules": {}, "whole_s": 1.0, "quick_s": 1.0, "rows": 2, "quick_rows": 2}
+    given = {"modules": {}, "times_s": (1.0, 1.0), "rows": (2, 2)}
     return Benchmark(name, f"what {name} measures", **(given | more))
 
 

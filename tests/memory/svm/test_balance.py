@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from holdfast import memory
 from holdfast.base.config import Config
 from holdfast.base.errors import BadInput, HoldfastError, InUse, OutOfMemory
-from holdfast.memory.svm.allocation import Allocation
+from holdfast.memory.svm import Allocation
 from holdfast.memory.svm.balance import REST_ROUNDS, Autobalance, look
 from holdfast.memory.svm.model import PAGE_BYTES, Domain, Layout, Placement
 from holdfast.memory.svm.policy import AllocationState, Proposal, home_of, low_bytes, propose

@@ -198,10 +198,10 @@ def test_a_cluster_is_divided_by_its_gpus_or_else_by_its_machines(
     ],
 )
 def test_gpus_of_a_cluster_are_left_to_others_by_what_runs_on_cpus(device: str, may: bool) -> None:
-    from holdfast.pipeline.batch.ray import ClusterShare, _may_be_gpu, divide_cluster
+    from holdfast.pipeline.batch.ray import ClusterShare, divide_cluster, may_use_gpus
 
     machines = [{"CPU": 8, "GPU": 2}, {"CPU": 8}]
-    assert _may_be_gpu(device) is may
+    assert may_use_gpus(device) is may
     share = ClusterShare(2, cpus=1, gpus=1) if may else ClusterShare(2, cpus=8, gpus=0)
     assert divide_cluster(machines, None, 99, gpus=may) == share
 
@@ -224,7 +224,8 @@ def test_a_cluster_that_gives_nothing_is_told_once(
     monkeypatch.setattr(module.ray, "kill", lambda actor: None)
     monkeypatch.setattr(module, "divide_cluster", lambda *_, **__: module.ClusterShare(*share))
     actor = SimpleNamespace(answer=still, latest=still)
-    monkeypatch.setattr(module, "_remote_class", lambda _: SimpleNamespace(remote=lambda *_: actor))
+    actors = SimpleNamespace(remote=lambda *_: actor)
+    monkeypatch.setattr(module.ray, "remote", lambda **_: lambda _: actors)
     pool = module.RayActors(FakeLoad(str(tmp_path / "log")), "auto", None, 9, "auto", notes.append)
     with pool:
         for _ in range(30):
@@ -243,5 +244,5 @@ def test_an_actor_that_has_answered_is_not_waited_for(
     pool._note_at_s, pool._questions["a question"] = 0.0, 0
     monkeypatch.setattr(module.ray, "get", lambda _: None)
     pool._hear("a question", lambda *_: None)
-    pool._note_waiting()
+    pool._receive(lambda *_: None)
     assert notes == []

@@ -26,7 +26,6 @@ from holdfast.pipeline.batch.workers import (
     Loaded,
     LoadModel,
     Order,
-    Task,
     Watch,
     Worker,
     WorkerPool,
@@ -41,7 +40,7 @@ from tests.pipeline.batch.fakes import (
     told,
 )
 
-Script = Callable[[int, Task], Answer]
+Script = Callable[[int, Job], Answer]
 
 
 class Scripted(WorkerPool):
@@ -68,7 +67,7 @@ class Scripted(WorkerPool):
             return [(worker, self.load)]
         if isinstance(order, Check):
             return [(worker, Checked(self.problems))]
-        return [(worker, self.paint(worker, order.task))]
+        return [(worker, self.paint(worker, order.job))]
 
     def __exit__(self, *_: object) -> None:
         return None
@@ -82,7 +81,7 @@ class Notes(Show):
         self.notes.append(text)
 
 
-def _good(worker: int, task: Task) -> Answer:
+def _good(worker: int, task: Job) -> Answer:
     import numpy
 
     frames = numpy.zeros((1, 2, 2, 3), numpy.uint8)
@@ -109,7 +108,7 @@ def _run(
 
 def _drawn(pool: Scripted) -> list[tuple[int, str]]:
     return [
-        (worker, order.task.settings["prompt"])
+        (worker, order.job.settings["prompt"])
         for worker, order in pool.asked
         if isinstance(order, Draw)
     ]
@@ -142,7 +141,7 @@ def test_settings_are_checked_once_and_before_anything_is_drawn(tmp_path: Path) 
 
 
 def test_the_job_of_a_dead_worker_is_done_by_another(tmp_path: Path) -> None:
-    def first_dies(worker: int, task: Task) -> Answer:
+    def first_dies(worker: int, task: Job) -> Answer:
         mine = [prompt for who, prompt in _drawn(pool) if who == 1]
         dies = worker == 1 and len(mine) == 1
         return Died("it was ended by signal 9") if dies else _good(worker, task)
@@ -156,7 +155,7 @@ def test_the_job_of_a_dead_worker_is_done_by_another(tmp_path: Path) -> None:
 
 
 def test_a_job_that_kills_its_workers_is_given_up_and_the_others_are_done(tmp_path: Path) -> None:
-    def poison(worker: int, task: Task) -> Answer:
+    def poison(worker: int, task: Job) -> Answer:
         deadly = task.settings["prompt"] == "b"
         return Died("it was ended by signal 9") if deadly else _good(worker, task)
 
@@ -174,7 +173,7 @@ def test_a_job_that_kills_its_workers_is_given_up_and_the_others_are_done(tmp_pa
 def test_a_failure_is_tried_again_only_where_that_can_help(
     tmp_path: Path, again: bool, attempts: int
 ) -> None:
-    def fails(worker: int, task: Task) -> Answer:
+    def fails(worker: int, task: Job) -> Answer:
         return Failed(Unsupported("no luck", expected="luck"), again)
 
     runner = _run(tmp_path, Scripted(1, fails), jobs("a"))
@@ -297,11 +296,19 @@ def test_formats_are_asked_about_once_each_and_leave_no_file(
     worker = Worker(FakeLoad(str(tmp_path / "log")), "cpu")
     worker.answer(LoadModel(), lambda _: None)
     frames = [(".gif", 2), (".gif", 3), (".png", 3)] * 20
-    tasks = [
-        Task(f"{n}", {"prompt": "a", "num_frames": count}, suffix, 8)
+    jobs = tuple(
+        Job(
+            identity=f"{n}",
+            where=f"line {n}",
+            position=n,
+            settings={"prompt": "a", "num_frames": count},
+            out=None,
+            suffix=suffix,
+            fps=8,
+        )
         for n, (suffix, count) in enumerate(frames)
-    ]
-    answer = worker.answer(Check(tuple(tasks)), lambda _: None)
+    )
+    answer = worker.answer(Check(jobs), lambda _: None)
     assert isinstance(answer, Checked)
     assert sorted(map(int, answer.problems)) == list(range(2, 60, 3))
     assert asked == [(".gif", 2), (".gif", 3), (".png", 3)]

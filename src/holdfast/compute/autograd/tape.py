@@ -153,23 +153,22 @@ class Node:
         return names
 
     def _check_versions(self) -> None:
-        for name, tensor, version in self._versions:
-            if tensor._current_version() != version:
-                raise Misuse(
-                    f"cannot go backward through {self.op.name}: its argument {name!r} "
-                    f"({describe(tensor)}) was changed in place after it was used",
-                    expected="tensors that a gradient needs to stay as they were",
-                    hint="the op without the underscore, or clone() before the change",
-                )
-        for owner, version in self._owners:
-            tensor = owner()
-            if tensor is not None and tensor._version != version:
-                raise Misuse(
-                    f"cannot go backward through {self.op.name}: its result "
-                    f"({describe(tensor)}) was changed in place",
-                    expected="tensors that a gradient needs to stay as they were",
-                    hint="the op without the underscore, or clone() before the change",
-                )
+        changes = [
+            f"argument {name!r} ({describe(tensor)}) was changed in place after it was used"
+            for name, tensor, version in self._versions
+            if tensor._current_version() != version
+        ]
+        changes += [
+            f"result ({describe(tensor)}) was changed in place"
+            for tensor, version in ((owner(), version) for owner, version in self._owners)
+            if tensor is not None and tensor._version != version
+        ]
+        if changes:
+            raise Misuse(
+                f"cannot go backward through {self.op.name}: its {changes[0]}",
+                expected="tensors that a gradient needs to stay as they were",
+                hint="the op without the underscore, or clone() before the change",
+            )
 
     def keep_copy(self, target: Tensor) -> None:
         """`target` is about to be overwritten by this call's result: keep a copy of it instead."""
@@ -276,12 +275,10 @@ def _metadata(value: Any, op: Op) -> Any:
 
 
 def _to_edges(edge: Any, gradient: Any) -> Iterator[tuple[Edge, Tensor]]:
-    if isinstance(edge, list):
-        for one, part in zip(edge, gradient, strict=True):
-            if one is not None and part is not None:
-                yield one, _fit(part, one.meta)
-    elif edge is not None:
-        yield edge, _fit(gradient, edge.meta)
+    pairs = zip(edge, gradient, strict=True) if isinstance(edge, list) else [(edge, gradient)]
+    for one, part in pairs:
+        if one is not None and part is not None:
+            yield one, _fit(part, one.meta)
 
 
 def _fit(gradient: Any, meta: Meta) -> Any:
@@ -302,8 +299,7 @@ def _sum_to(gradient: Any, shape: tuple[int, ...]) -> Any:
     ]
     if extra < 0 or not dims:
         return gradient.expand(shape)
-    summed = gradient.sum(dims, keepdim=True)
-    return summed.reshape(shape)
+    return gradient.sum(dims, keepdim=True).reshape(shape)
 
 
 # ---- backward
@@ -326,7 +322,8 @@ def backward(
     leaves: dict[int, tuple[Any, Any]] = {}  # id -> (leaf, sum of its gradients)
     wanted = {id(t) for t in only} if only is not None else None
     found: dict[int, Any] = {}
-    targets = _targets(only)
+    # The requested tensors that are no leaves: (node id, result index) -> tensor id.
+    targets = {(id(t.grad_fn), t._place): id(t) for t in only or () if t.grad_fn is not None}
     for output, gradient in zip(outputs, gradients, strict=True):
         _add_gradient(_edge(output), gradient, pending, leaves, wanted)
     with set_grad_enabled(create_graph):
@@ -361,11 +358,6 @@ def _run_hooks(hooks: Sequence[Callable[[Any], Any]] | None, gradient: Any) -> A
         changed = hook(gradient)
         gradient = gradient if changed is None else changed
     return gradient
-
-
-def _targets(only: Sequence[Tensor] | None) -> dict[tuple[int, int], int]:
-    """The requested non-leaf tensors: (node id, result index) -> tensor id."""
-    return {(id(t.grad_fn), t._place): id(t) for t in only or () if t.grad_fn is not None}
 
 
 def _add_gradient(edge: Any, gradient: Any, pending: Any, leaves: Any, wanted: Any) -> None:

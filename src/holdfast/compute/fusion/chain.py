@@ -207,7 +207,6 @@ def _into(step: Step) -> Callable[..., Any] | None:
 
 
 def _has_code(step: Step) -> bool:
-    """Whether the C loop supports a step."""
     if step.kwargs:
         return False
     values = (a.dtype if isinstance(a, Traced) else type(a) for a in step.args)
@@ -217,7 +216,6 @@ def _has_code(step: Step) -> bool:
 
 
 def _buffers(kinds: list[Any], shape: tuple[int, ...]) -> list[Any]:
-    """One buffer of this thread for each dtype in the list."""
     size = math.prod(shape)
     return [threads.scratch.of(size, kind, n).reshape(shape) for n, kind in enumerate(kinds)]
 

@@ -48,10 +48,8 @@ def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
                 programs.pop(next(iter(programs)))
             programs[key] = _record(function, args, kwargs)
         recorded = programs[key]
-        if recorded is None:
-            return function(*args, **kwargs)
-        made = recorded.program.run(tensors)
-        if made is None:
+        made = None if recorded is None else recorded.program.run(tensors)
+        if recorded is None or made is None:
             return function(*args, **kwargs)
         return made[0] if recorded.container is None else recorded.container(made)
 
@@ -61,11 +59,11 @@ def fuse(function: Callable[..., Any]) -> Callable[..., Any]:
 def _key(tensors: list[CustomTensor], args: Any, kwargs: Any) -> Any:
     """What a recording depends on; None if the call cannot be recorded."""
     engine: Any = tensors[0].device.engine if tensors else None
-    if engine is not ENGINES["numpy"] and not hasattr(engine, "fused"):
-        return None
-    if any(t.device.engine is not engine for t in tensors):
-        return None
-    if tape.mode.enabled and any(t.requires_grad for t in tensors):
+    if (
+        (engine is not ENGINES["numpy"] and not hasattr(engine, "fused"))
+        or any(t.device.engine is not engine for t in tensors)
+        or (tape.mode.enabled and any(t.requires_grad for t in tensors))
+    ):
         return None
 
     def one(value: Any) -> Any:
@@ -146,14 +144,10 @@ class Recorder:
             raise NotPointwise
         return array
 
-    def alloc(self, shape: Any, dtype: Any) -> Any:
+    def alloc(self, *_: Any) -> Any:
         raise NotPointwise
 
-    def download(self, array: Any) -> Any:
-        raise NotPointwise
-
-    def write(self, array: Any, value: Any) -> None:
-        raise NotPointwise
+    download = write = alloc
 
 
 def cast_step(array: Any, dtype: Any) -> Any:
@@ -192,8 +186,7 @@ def _straight(op: Op, args: tuple[Any, ...], kwargs: Any) -> tuple[Any, tuple[An
 def _record(function: Callable[..., Any], args: Any, kwargs: Any) -> FusedCall | None:
     """Record the ops that a function calls; None if it must be called unfused."""
     recorder = Recorder()
-    device: Any = object.__new__(CustomDevice)
-    device.device_type, device.index, device.engine = "recording", 0, recorder
+    device = CustomDevice.of(recorder)
 
     def stand_in(value: Any) -> Any:
         if not isinstance(value, CustomTensor):
@@ -222,9 +215,11 @@ def _program(recorder: Recorder, engine: Any, inputs: list[Traced], out: Any) ->
         return None
     whole = found[0].shape
     shapes = [*(s.result.shape for s in recorder.steps), *(i.shape for i in inputs)]
-    if any(r.shape != whole for r in found) or not math.prod(whole):
-        return None
-    if any(numpy.broadcast_shapes(shape, whole) != whole for shape in shapes):
+    if (
+        any(r.shape != whole for r in found)
+        or not math.prod(whole)
+        or any(numpy.broadcast_shapes(shape, whole) != whole for shape in shapes)
+    ):
         return None
     if engine is ENGINES["numpy"]:
         program = Program(inputs, recorder.steps, found, recorder.count)

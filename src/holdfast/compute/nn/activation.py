@@ -5,100 +5,88 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from holdfast.compute import functional as F
 from holdfast.compute.nn import init
-from holdfast.compute.nn.module import Module
-from holdfast.compute.nn.parameter import Parameter
+from holdfast.compute.nn.layer import Layer, layer
 from holdfast.compute.tensors.custom_tensor import CustomTensor
 
+__all__ = ["ELU", "GELU", "Hardsigmoid", "Hardswish", "LeakyReLU", "LogSoftmax", "Mish", "PReLU"]
+__all__ += ["ReLU", "ReLU6", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh"]
 
-class ReLU(Module):
-    """max(x, 0)."""
 
-    def __init__(self, inplace: bool = False) -> None:
-        super().__init__()
-        self.inplace = inplace
+class _Activation(Layer):
+    """One op of the table on each element."""
+
+    op: ClassVar[str]
 
     def forward(self, input: CustomTensor) -> CustomTensor:
-        return F.relu(input)
+        return getattr(F, self.op)(input)
 
+
+class _InPlace(_Activation):
     def extra_repr(self) -> str:
-        return "inplace=True" if self.inplace else ""
+        words = [super().extra_repr(), "inplace=True" if self.inplace else ""]
+        return ", ".join(filter(None, words))
 
 
-class LeakyReLU(Module):
+@layer
+class ReLU(_InPlace, op="relu"):
+    """max(x, 0)."""
+
+    inplace: bool = False
+
+
+@layer
+class LeakyReLU(_InPlace, shown="negative_slope={0.negative_slope}"):
     """x, or `negative_slope` * x below zero."""
 
-    def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
-        super().__init__()
-        self.negative_slope, self.inplace = negative_slope, inplace
+    negative_slope: float = 0.01
+    inplace: bool = False
 
     def forward(self, input: CustomTensor) -> CustomTensor:
         return F.leaky_relu(input, self.negative_slope)
 
-    def extra_repr(self) -> str:
-        return f"negative_slope={self.negative_slope}{', inplace=True' if self.inplace else ''}"
 
-
-class ELU(Module):
+@layer
+class ELU(_InPlace, shown="alpha={0.alpha}"):
     """x, or alpha * (eˣ - 1) below zero."""
 
-    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
-        super().__init__()
-        self.alpha, self.inplace = alpha, inplace
+    alpha: float = 1.0
+    inplace: bool = False
 
     def forward(self, input: CustomTensor) -> CustomTensor:
         return F.elu(input, self.alpha)
 
-    def extra_repr(self) -> str:
-        return f"alpha={self.alpha}{', inplace=True' if self.inplace else ''}"
 
-
-class GELU(Module):
+@layer
+class GELU(Layer, shown="approximate={0.approximate!r}"):
     """x times the normal CDF at x; approximate: "none" or "tanh"."""
 
-    def __init__(self, approximate: str = "none") -> None:
-        super().__init__()
-        self.approximate = approximate
+    approximate: str = "none"
 
     def forward(self, input: CustomTensor) -> CustomTensor:
         return F.gelu(input, approximate=self.approximate)
 
-    def extra_repr(self) -> str:
-        return f"approximate={self.approximate!r}"
 
-
-class SiLU(ReLU):
+class SiLU(ReLU, op="silu"):
     """x * sigmoid(x)."""
 
-    def forward(self, input: CustomTensor) -> CustomTensor:
-        return F.silu(input)
 
-
-class Mish(ReLU):
+class Mish(ReLU, op="mish"):
     """x * tanh(softplus(x))."""
 
-    def forward(self, input: CustomTensor) -> CustomTensor:
-        return F.mish(input)
 
-
-class Hardswish(ReLU):
+@layer
+class Hardswish(_Activation, op="hardswish"):
     """x * clamp(x + 3, 0, 6) / 6."""
 
-    def forward(self, input: CustomTensor) -> CustomTensor:
-        return F.hardswish(input)
-
-    def extra_repr(self) -> str:
-        return ""
+    inplace: bool = False
 
 
-class Hardsigmoid(Hardswish):
+class Hardsigmoid(Hardswish, op="hardsigmoid"):
     """clamp(x + 3, 0, 6) / 6."""
-
-    def forward(self, input: CustomTensor) -> CustomTensor:
-        return F.hardsigmoid(input)
 
 
 class ReLU6(ReLU):
@@ -108,89 +96,62 @@ class ReLU6(ReLU):
         return F.hardtanh(input, 0.0, 6.0)
 
 
-class Sigmoid(Module):
+@layer
+class Sigmoid(_Activation, op="sigmoid"):
     """1 / (1 + e⁻ˣ)."""
 
-    def forward(self, input: CustomTensor) -> CustomTensor:
-        return F.sigmoid(input)
 
-
-class Tanh(Module):
+@layer
+class Tanh(_Activation, op="tanh"):
     """The hyperbolic tangent."""
 
-    def forward(self, input: CustomTensor) -> CustomTensor:
-        return F.tanh(input)
 
-
-class Softplus(Module):
+@layer
+class Softplus(Layer, shown="beta={0.beta}, threshold={0.threshold}"):
     """log(1 + e^(beta * x)) / beta; x itself where beta * x is above `threshold`."""
 
-    def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
-        super().__init__()
-        self.beta, self.threshold = beta, threshold
+    beta: float = 1.0
+    threshold: float = 20.0
 
     def forward(self, input: CustomTensor) -> CustomTensor:
         return F.softplus(input, self.beta, self.threshold)
 
-    def extra_repr(self) -> str:
-        return f"beta={self.beta}, threshold={self.threshold}"
 
-
-class PReLU(Module):
+@layer
+class PReLU(Layer, shown="num_parameters={0.num_parameters}"):
     """x, or weight * x below zero; one weight for all channels or one for each."""
 
-    def __init__(
-        self,
-        num_parameters: int = 1,
-        init: float = 0.25,  # torch's name
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__()
-        self.num_parameters, self.init = num_parameters, init
-        self.weight = Parameter(_filled(num_parameters, init, device, dtype))
+    num_parameters: int = 1
+    init: float = 0.25  # torch's name
+    device: Any = None
+    dtype: Any = None
+
+    def build(self, kind: dict[str, Any]) -> None:
+        self.add_weight("weight", [self.num_parameters], kind)
+        init.constant_(self.weight, self.init)
 
     def forward(self, input: CustomTensor) -> CustomTensor:
         if self.num_parameters == 1:
             return F._prelu_kernel(input, self.weight)
         if input.ndim < 2 or input.shape[1] != self.num_parameters:
-            raise self.refuse(
-                input,
-                f"it has {input.shape[1] if input.ndim > 1 else 'no'} channels",
-                f"a tensor of [batch, {self.num_parameters}, ...]",
-            )
+            raise self.refuse_channels(input, self.num_parameters)
         shape = [1, self.num_parameters, *[1] * (input.ndim - 2)]
         return F._prelu_kernel(input, F.reshape(self.weight, shape))
 
-    def extra_repr(self) -> str:
-        return f"num_parameters={self.num_parameters}"
 
-
-def _filled(count: int, value: float, device: Any, dtype: Any) -> CustomTensor:
-    return init.constant_(init.empty(count, device=device, dtype=dtype), value)
-
-
-class Softmax(Module):
+@layer
+class Softmax(Layer, shown="dim={0.dim}"):
     """eˣ divided by its sum over `dim`."""
 
-    def __init__(self, dim: int | None = None) -> None:
-        super().__init__()
-        self.dim = dim
-
-    def _dim(self, input: CustomTensor) -> int:
-        if self.dim is not None:
-            return self.dim
-        return 0 if input.ndim in (0, 1, 3) else 1  # torch's old default
+    op: ClassVar[str] = "_softmax"
+    dim: int | None = None
 
     def forward(self, input: CustomTensor) -> CustomTensor:
-        return F._softmax(input, self._dim(input), False)
+        dim = self.dim
+        if dim is None:
+            dim = 0 if input.ndim in (0, 1, 3) else 1  # torch's old default
+        return getattr(F, self.op)(input, dim, False)
 
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
 
-
-class LogSoftmax(Softmax):
+class LogSoftmax(Softmax, op="_log_softmax"):
     """The logarithm of softmax, without computing softmax."""
-
-    def forward(self, input: CustomTensor) -> CustomTensor:
-        return F._log_softmax(input, self._dim(input), False)

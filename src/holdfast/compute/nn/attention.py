@@ -19,85 +19,68 @@ from holdfast.compute import functional as F
 from holdfast.compute.nn import init
 from holdfast.compute.nn.container import ModuleList
 from holdfast.compute.nn.dropout import Dropout, drop_elements
+from holdfast.compute.nn.layer import Layer, layer
 from holdfast.compute.nn.linear import Linear
 from holdfast.compute.nn.module import Module
 from holdfast.compute.nn.normalization import LayerNorm
-from holdfast.compute.nn.parameter import Parameter
 from holdfast.compute.ops.schema import describe
 from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 # Scores of one head up to which all heads at once, as products of stacks of matrices, are quicker
 # than the op that saves memory and goes head by head.
 _SMALL = 128 * 128
+_APART = ("q_proj_weight", "k_proj_weight", "v_proj_weight")  # where kdim or vdim is another size
+__all__ = ["MultiheadAttention", "TransformerEncoder", "TransformerEncoderLayer"]
 
 
 class NonDynamicallyQuantizableLinear(Linear):
     """A Linear with the name that torch prints for attention's output layer."""
 
 
-class MultiheadAttention(Module):
+@layer
+class MultiheadAttention(Layer):
     """softmax(q kᵀ / √d) v in several heads, with linear projections."""
 
-    in_proj_weight: Any  # Parameter or None, depending on kdim and vdim
-    in_proj_bias: Any
-    bias_k: Any
-    bias_v: Any
+    embed_dim: int
+    num_heads: int
+    dropout: float = 0.0
+    bias: bool = True
+    add_bias_kv: bool = False
+    add_zero_attn: bool = False
+    kdim: Any = None  # an integer; embed_dim if None
+    vdim: Any = None
+    batch_first: bool = False
+    device: Any = None
+    dtype: Any = None
 
-    def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        bias: bool = True,
-        add_bias_kv: bool = False,
-        add_zero_attn: bool = False,
-        kdim: int | None = None,
-        vdim: int | None = None,
-        batch_first: bool = False,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__()
-        whole = isinstance(embed_dim, Integral) and isinstance(num_heads, Integral)
-        if not whole or embed_dim <= 0 or num_heads <= 0 or embed_dim % num_heads:
+    def build(self, kind: dict[str, Any]) -> None:
+        bias, extra = self.take("bias", "add_bias_kv")
+        size, heads = self.embed_dim, self.num_heads
+        whole = isinstance(size, Integral) and isinstance(heads, Integral)
+        if not whole or size <= 0 or heads <= 0 or size % heads:
             raise BadInput(
-                f"MultiheadAttention cannot split embed_dim={embed_dim} into {num_heads} heads",
+                f"MultiheadAttention cannot split embed_dim={size} into {heads} heads",
                 expected="num_heads that divide embed_dim, both above 0",
             )
-        self.embed_dim, self.num_heads = embed_dim, num_heads
-        self.head_dim = embed_dim // num_heads
-        self.kdim = embed_dim if kdim is None else kdim
-        self.vdim = embed_dim if vdim is None else vdim
-        self.dropout, self.batch_first = dropout, batch_first
-        self.add_zero_attn = add_zero_attn
-        self._same = self.kdim == embed_dim == self.vdim
-        kind = {"device": device, "dtype": dtype}
+        self.head_dim = size // heads
+        self.kdim = size if self.kdim is None else self.kdim
+        self.vdim = size if self.vdim is None else self.vdim
+        self._same = self.kdim == size == self.vdim
         self._add_weights(kind)
-        self._add("in_proj_bias", (3 * embed_dim,) if bias else None, kind)
-        self.out_proj = NonDynamicallyQuantizableLinear(embed_dim, embed_dim, bias, **kind)
+        self.add_weight("in_proj_bias", (3 * size,) if bias else None, kind)
+        self.out_proj = NonDynamicallyQuantizableLinear(size, size, bias, **kind)
         for name in ("bias_k", "bias_v"):
-            self._add(name, (1, 1, embed_dim) if add_bias_kv else None, kind)
+            self.add_weight(name, (1, 1, size) if extra else None, kind)
         self._reset_parameters()
-
-    def _add(self, name: str, shape: tuple[int, ...] | None, kind: Any) -> None:
-        made = None if shape is None else Parameter(init.empty(*shape, **kind))
-        self.register_parameter(name, made)
 
     def _add_weights(self, kind: Any) -> None:
         size = self.embed_dim
-        apart = {"q_proj_weight": size, "k_proj_weight": self.kdim, "v_proj_weight": self.vdim}
-        if self._same:
-            self._add("in_proj_weight", (3 * size, size), kind)
-        for name, width in apart.items():
-            self._add(name, None if self._same else (size, width), kind)
-        if not self._same:
-            self._add("in_proj_weight", None, kind)
+        self.add_weight("in_proj_weight", (3 * size, size) if self._same else None, kind)
+        for name, width in zip(_APART, (size, self.kdim, self.vdim), strict=True):
+            self.add_weight(name, None if self._same else (size, width), kind)
 
     def _reset_parameters(self) -> None:
-        names = ["in_proj_weight"]
-        if not self._same:
-            names = ["q_proj_weight", "k_proj_weight", "v_proj_weight"]
-        for name in names:
+        for name in ("in_proj_weight",) if self._same else _APART:
             init.xavier_uniform_(getattr(self, name))
         if self.in_proj_bias is not None:
             init.zeros_(self.in_proj_bias)
@@ -128,10 +111,10 @@ class MultiheadAttention(Module):
         p = self.dropout if self.training else 0.0
         weights = None
         if need_weights:
-            out, weights = _attend(heads, mask, p, F._softmax)
+            out, weights = _attend(heads, mask, p, safe=False)
             weights = F.mean(weights, [1]) if average_attn_weights else weights
         elif length * k.shape[1] <= _SMALL:
-            out, _ = _attend(heads, mask, p, F._softmax if mask is None else _safe)
+            out, _ = _attend(heads, mask, p, safe=mask is not None)
         else:
             out = F.scaled_dot_product_attention(*heads, mask, p)
         merged = F.reshape(F.transpose(out, 1, 2), [count, length, self.embed_dim])
@@ -179,7 +162,7 @@ class MultiheadAttention(Module):
             weights = (
                 F.split(self.in_proj_weight, size, 0)
                 if self._same
-                else (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+                else [getattr(self, name) for name in _APART]
             )
             biases = [None] * 3 if self.in_proj_bias is None else F.split(self.in_proj_bias, size)
             found = [
@@ -254,19 +237,16 @@ def causal_mask(length: int, span: int, like: CustomTensor) -> CustomTensor:
     return F.triu(init.constant_(filled, -math.inf), 1)
 
 
-def _safe(scores: CustomTensor, dim: int, half: bool) -> CustomTensor:
-    """Softmax that returns zeros, not NaN, for fully masked rows, as the fused op does."""
-    return F._safe_softmax(scores, dim)
-
-
-def _attend(
-    heads: list[Any], mask: Any, p: float, softmax: Callable[..., Any]
-) -> tuple[CustomTensor, CustomTensor]:
+def _attend(heads: list[Any], mask: Any, p: float, safe: bool) -> tuple[CustomTensor, CustomTensor]:
+    """The result and the weights; `safe`: zeros, not NaN, for fully masked rows, as the fused op
+    has them.
+    """
     q, k, v = heads
     scores = F.matmul(F.mul(q, 1 / math.sqrt(q.shape[-1])), F.transpose(k, -2, -1))
     if mask is not None:
         scores = F.add(scores, mask)
-    weights = drop_elements(softmax(scores, -1, False), p)
+    shares = F._safe_softmax(scores, -1) if safe else F._softmax(scores, -1, False)
+    weights = drop_elements(shares, p)
     return F.matmul(weights, v), weights
 
 
@@ -364,6 +344,6 @@ class TransformerEncoder(Module):
         src_key_padding_mask: CustomTensor | None = None,
         is_causal: bool | None = None,
     ) -> CustomTensor:
-        for layer in self.layers:
-            src = layer(src, mask, src_key_padding_mask, bool(is_causal))
+        for one in self.layers:
+            src = one(src, mask, src_key_padding_mask, bool(is_causal))
         return src if self.norm is None else self.norm(src)

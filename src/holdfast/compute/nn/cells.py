@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from holdfast.compute import functional as F
 from holdfast.compute.nn import init
-from holdfast.compute.nn.module import Module
-from holdfast.compute.nn.parameter import Parameter
+from holdfast.compute.nn.layer import Layer, layer
 from holdfast.compute.nn.recurrent import is_relu, zeros
 from holdfast.compute.ops.schema import describe
 from holdfast.compute.tensors.custom_tensor import CustomTensor
 
+__all__ = ["GRUCell", "LSTMCell", "RNNCell"]
 
-class _Cell(Module):
+
+@layer
+class _Cell(Layer):
     """One step of [batch, features] or [features]."""
 
-    parts: int
+    parts: ClassVar[int]
+    input_size: int
+    hidden_size: int
+    bias: bool = True
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__()
-        self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
-        kind, rows = {"device": device, "dtype": dtype}, self.parts * hidden_size
-        self.weight_ih = Parameter(init.empty(rows, input_size, **kind))
-        self.weight_hh = Parameter(init.empty(rows, hidden_size, **kind))
+    def build(self, kind: dict[str, Any]) -> None:
+        rows = self.parts * self.hidden_size
+        self.add_weight("weight_ih", [rows, self.input_size], kind)
+        self.add_weight("weight_hh", [rows, self.hidden_size], kind)
         for name in ("bias_ih", "bias_hh"):
-            made = Parameter(init.empty(rows, **kind)) if bias else None
-            self.register_parameter(name, made)
-        bound = init.inverse_root(hidden_size)
-        for parameter in self.parameters():
-            init.uniform_(parameter, -bound, bound)
+            self.add_weight(name, [rows] if self.bias else None, kind)
+        init.uniform_all(self, self.hidden_size)
 
     def _start(self, input: CustomTensor, given: list[Any]) -> tuple[CustomTensor, list[Any]]:
         """The input and states with a batch dimension. Raises BadInput."""
@@ -65,9 +58,6 @@ class _Cell(Module):
             bias = F.add(bias, self.bias_hh)
         return F.unsqueeze(F.linear(input, self.weight_ih, bias), 0)
 
-    def _step(self, input: CustomTensor, states: list[Any]) -> list[CustomTensor]:
-        raise NotImplementedError
-
     def _through(self, input: CustomTensor, given: list[Any]) -> list[CustomTensor]:
         batched, states = self._start(input, given)
         found = [F.select(one, 0, 0) for one in self._step(batched, states)]
@@ -80,10 +70,14 @@ class _Cell(Module):
         return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
 
 
-class LSTMCell(_Cell):
-    """One step of an LSTM: (h, c) from the input and (h, c)."""
+@layer
+class _GatedCell(_Cell):
+    device: Any = None
+    dtype: Any = None
 
-    parts = 4
+
+class LSTMCell(_GatedCell, parts=4):
+    """One step of an LSTM: (h, c) from the input and (h, c)."""
 
     def _step(self, input: CustomTensor, states: list[Any]) -> list[CustomTensor]:
         sums = self._sums(input, True)
@@ -93,33 +87,25 @@ class LSTMCell(_Cell):
         return tuple(self._through(input, [None, None] if hx is None else list(hx)))
 
 
-class GRUCell(_Cell):
+class GRUCell(_GatedCell, parts=3):
     """One step of a GRU: h from the input and h."""
-
-    parts = 3
 
     def _step(self, input: CustomTensor, states: list[Any]) -> list[CustomTensor]:
         sums = self._sums(input, False)
         return [F._gru_layer(sums, states[0], self.weight_hh, self.bias_hh, False)[0]]
 
 
-class RNNCell(_Cell):
+@layer
+class RNNCell(_Cell, parts=1):
     """One step of an RNN: h from the input and h."""
 
-    parts = 1
+    nonlinearity: str = "tanh"
+    device: Any = None
+    dtype: Any = None
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        nonlinearity: str = "tanh",
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        relu = is_relu("RNNCell", nonlinearity)
-        super().__init__(input_size, hidden_size, bias, device, dtype)
-        self._relu, self.nonlinearity = relu, nonlinearity
+    def build(self, kind: dict[str, Any]) -> None:
+        self._relu = is_relu("RNNCell", self.nonlinearity)
+        super().build(kind)
 
     def _step(self, input: CustomTensor, states: list[Any]) -> list[CustomTensor]:
         sums = self._sums(input, True)

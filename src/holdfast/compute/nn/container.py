@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Self
 
 from holdfast.base.errors import BadInput
 from holdfast.compute import functional as F
+from holdfast.compute.nn.layer import Layer, layer
 from holdfast.compute.nn.module import Module
 from holdfast.compute.tensors.custom_tensor import CustomTensor
+
+__all__ = ["Flatten", "ModuleDict", "ModuleList", "Sequential", "Unflatten"]
 
 
 class _ModuleSequence(Module):
@@ -22,8 +27,7 @@ class _ModuleSequence(Module):
         names = list(self._modules)
         if not isinstance(index, int):
             raise BadInput(
-                f"{type(self).__name__} has no module {index!r}",
-                expected="an integer or a slice",
+                f"{type(self).__name__} has no module {index!r}", expected="an integer or a slice"
             )
         if not -len(names) <= index < len(names):
             raise IndexError(f"{type(self).__name__} has {len(names)} modules, none at {index}")
@@ -33,9 +37,6 @@ class _ModuleSequence(Module):
         if isinstance(index, slice):
             return self._of(list(self._modules.items())[index])
         return self._modules[self._key(index)]
-
-    def _of(self, items: list[tuple[str, Any]]) -> Any:
-        raise NotImplementedError
 
     def __setitem__(self, index: int, module: Module) -> None:
         setattr(self, self._key(index), module)
@@ -106,35 +107,25 @@ class ModuleList(_ModuleSequence):
 
     def __repr__(self) -> str:
         """As in torch, equal modules are printed once, with their count."""
-        runs: list[list[Any]] = []  # first index, last index, text
-        for place, module in enumerate(self):
-            text = repr(module)
-            if runs and runs[-1][2] == text:
-                runs[-1][1] = place
-            else:
-                runs.append([place, place, text])
-        lines = [
-            f"  ({first}): {text}"
-            if first == last
-            else f"  ({first}-{last}): {last - first + 1} x {text}"
-            for first, last, text in runs
-        ]
-        inner = [line.replace("\n", "\n  ") for line in lines]
+        inner, first = [], 0
+        for text, run in itertools.groupby(map(repr, self)):
+            count = len(list(run))
+            last = first + count - 1
+            line = f"({first}-{last}): {count} x {text}" if count > 1 else f"({first}): {text}"
+            inner.append("  " + line.replace("\n", "\n  "))
+            first += count
         return "\n".join([f"{type(self).__name__}(", *inner, ")"]) if inner else "ModuleList()"
 
 
-class ModuleDict(Module):
+class ModuleDict(Module, MutableMapping[str, Any]):
     """Modules by name."""
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]
 
     def __init__(self, modules: Mapping[str, Module] | Iterable[Any] | None = None) -> None:
         super().__init__()
         self.update(modules or {})
-
-    def update(self, modules: Mapping[str, Module] | Iterable[Any]) -> None:
-        """Add modules from a mapping or from pairs."""
-        pairs = modules.items() if isinstance(modules, Mapping) else modules
-        for name, module in pairs:
-            self[name] = module
 
     def __getitem__(self, name: str) -> Any:
         return self._modules[name]
@@ -151,32 +142,13 @@ class ModuleDict(Module):
     def __iter__(self) -> Iterator[str]:
         return iter(self._modules)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._modules
 
-    def keys(self) -> Iterable[str]:
-        return self._modules.keys()
-
-    def values(self) -> Iterable[Any]:
-        return self._modules.values()
-
-    def items(self) -> Iterable[tuple[str, Any]]:
-        return self._modules.items()
-
-    def pop(self, name: str) -> Any:
-        """Remove and return a module."""
-        return self._modules.pop(name)
-
-    def clear(self) -> None:
-        self._modules.clear()
-
-
-class Flatten(Module):
+@layer
+class Flatten(Layer, shown="start_dim={0.start_dim}, end_dim={0.end_dim}"):
     """Flatten the dimensions from `start_dim` to `end_dim`."""
 
-    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
-        super().__init__()
-        self.start_dim, self.end_dim = start_dim, end_dim
+    start_dim: int = 1
+    end_dim: int = -1
 
     def forward(self, input: CustomTensor) -> CustomTensor:
         self.check_tensor(input)
@@ -187,42 +159,32 @@ class Flatten(Module):
                 f"it has {input.ndim} dimensions",
                 "a tensor that has both dimensions, the first not behind the last",
             )
-        size = 1
-        for one in input.shape[first : last + 1]:
-            size *= one
+        size = math.prod(input.shape[first : last + 1])
         return F.reshape(input, [*input.shape[:first], size, *input.shape[last + 1 :]])
 
-    def extra_repr(self) -> str:
-        return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
 
-
-class Unflatten(Module):
+@layer
+class Unflatten(Layer, shown="dim={0.dim}, unflattened_size={0.unflattened_size}"):
     """Split one dimension into several; one of their sizes may be -1."""
 
-    def __init__(self, dim: int, unflattened_size: Any) -> None:
-        super().__init__()
-        if not isinstance(dim, int):
-            raise BadInput(f"{dim!r} is no dimension", expected="an integer")
-        self.dim, self.unflattened_size = dim, unflattened_size
+    dim: int
+    unflattened_size: Any
+
+    def build(self, kind: dict[str, Any]) -> None:
+        if not isinstance(self.dim, int):
+            raise BadInput(f"{self.dim!r} is no dimension", expected="an integer")
 
     def forward(self, input: CustomTensor) -> CustomTensor:
         self.check_tensor(input)
         at, sizes = self.dim % max(input.ndim, 1), list(self.unflattened_size)
-        known = 1
-        for size in sizes:
-            known *= size if size != -1 else 1
+        known = math.prod(size for size in sizes if size != -1)
         if -1 in sizes and known:
             sizes[sizes.index(-1)] = input.shape[at] // known
-        total = 1
-        for size in sizes:
-            total *= size
-        if not -input.ndim <= self.dim < input.ndim or total != input.shape[at]:
+        fits = -input.ndim <= self.dim < input.ndim
+        if not fits or math.prod(sizes) != input.shape[at]:
             raise self.refuse(
                 input,
                 f"dimension {self.dim} cannot be taken apart into {self.unflattened_size}",
                 "a dimension whose size is the product of those",
             )
         return F.reshape(input, [*input.shape[:at], *sizes, *input.shape[at + 1 :]])
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}, unflattened_size={self.unflattened_size}"

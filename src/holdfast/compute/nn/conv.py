@@ -2,47 +2,39 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
 from holdfast.base.errors import BadInput
 from holdfast.compute import functional as F
-from holdfast.compute.nn import init
-from holdfast.compute.nn.module import Module
+from holdfast.compute.nn.layer import WeightedLayer, layer
 from holdfast.compute.nn.padding import pad
-from holdfast.compute.nn.parameter import Parameter
 from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
+__all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
 
 
-def spread(value: Any, count: int) -> tuple[int, ...]:
-    """One value for each dimension, from a list or a single one."""
-    return tuple(value) if isinstance(value, Sequence) else (value,) * count
-
-
-class _Conv(Module):
+class _Conv(WeightedLayer):
     """The base of all convolutions; `space` is the number of spatial dimensions."""
 
-    space: int
+    space: ClassVar[int]
     transposed = False
-    bias: Any  # Parameter or None, by the constructor's `bias`
 
-    def _make(self, sizes: dict[str, Any], bias: bool, device: Any, dtype: Any) -> None:
-        for name, value in sizes.items():
-            keep = name in ("in_channels", "out_channels", "groups", "padding_mode")
-            keep = keep or isinstance(value, str)
-            setattr(self, name, value if keep else spread(value, self.space))
+    def build(self, kind: dict[str, Any]) -> None:
+        for name in ("kernel_size", "stride", "padding", "dilation", "output_padding"):
+            value = vars(self).get(name, "")
+            if not isinstance(value, str):
+                many = isinstance(value, Sequence)
+                setattr(self, name, tuple(value) if many else (value,) * self.space)
         self._check()
         ends = (self.out_channels, self.in_channels // self.groups)
         if self.transposed:
             ends = (self.in_channels, self.out_channels // self.groups)
-        kind = {"device": device, "dtype": dtype}
-        self.weight = Parameter(init.empty(*ends, *self.kernel_size, **kind))
-        made = Parameter(init.empty(self.out_channels, **kind)) if bias else None
-        self.register_parameter("bias", made)
+        (bias,) = self.take("bias")
+        self.add_weight("weight", [*ends, *self.kernel_size], kind)
+        self.add_weight("bias", [self.out_channels] if bias else None, kind)
         self.reset_parameters()
 
     def _check(self) -> None:
@@ -64,16 +56,10 @@ class _Conv(Module):
                 )
         modes = ("zeros",) if self.transposed else _PADDING_MODES
         if self.padding_mode not in modes:
-            raise BadInput(
-                f"{name} has no padding mode {self.padding_mode!r}",
-                expected=f"one of {', '.join(modes)}",
-            )
-        if isinstance(self.padding, str):
-            self._check_word(name)
-
-    def _check_word(self, name: str) -> None:
+            what = f"{name} has no padding mode {self.padding_mode!r}"
+            raise BadInput(what, expected=f"one of {', '.join(modes)}")
         words = () if self.transposed else ("same", "valid")
-        if self.padding not in words:
+        if isinstance(self.padding, str) and self.padding not in words:
             known = ', "same" or "valid"' if words else ""
             raise BadInput(
                 f"{name} has no padding {self.padding!r}",
@@ -84,13 +70,6 @@ class _Conv(Module):
                 f"{name} cannot keep the size with a stride of {self.stride}",
                 expected='a stride of 1 with padding="same"',
             )
-
-    def reset_parameters(self) -> None:
-        """Initialize the parameters again."""
-        init.kaiming_uniform_(self.weight, a=math.sqrt(5))
-        if self.bias is not None:
-            bound = init.inverse_root(init.fans(self.weight)[0])
-            init.uniform_(self.bias, -bound, bound)
 
     def _add_batch(self, input: CustomTensor) -> CustomTensor:
         """The input with a batch dimension. Raises BadInput if it does not fit."""
@@ -107,42 +86,29 @@ class _Conv(Module):
         return input if at else F.unsqueeze(input, 0)
 
     def extra_repr(self) -> str:
-        text = (
-            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
-            f"stride={self.stride}"
-        )
         zeros, ones = (0,) * self.space, (1,) * self.space
-        for name, usual in (("padding", zeros), ("dilation", ones), ("output_padding", zeros)):
-            value = self.__dict__.get(name, usual)
-            if value != usual:
-                text += f", {name}={value}"
-        if self.groups != 1:
-            text += f", groups={self.groups}"
-        if self.bias is None:
-            text += ", bias=False"
-        if self.padding_mode != "zeros":
-            text += f", padding_mode={self.padding_mode}"
-        return text
+        usual = {"padding": zeros, "dilation": ones, "output_padding": zeros, "groups": 1}
+        words = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"]
+        words.append(f"stride={self.stride}")
+        words += [f"{n}={vars(self)[n]}" for n in usual if vars(self).get(n, usual[n]) != usual[n]]
+        words += ["bias=False"] if self.bias is None else []
+        words += [f"padding_mode={self.padding_mode}"] if self.padding_mode != "zeros" else []
+        return ", ".join(words)
 
 
+@layer
 class _Plain(_Conv):
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Any,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__()
-        sizes = {k: v for k, v in locals().items() if k not in ("self", "bias", "device", "dtype")}
-        self._make({k: v for k, v in sizes.items() if k[0] != "_"}, bias, device, dtype)
+    in_channels: int
+    out_channels: int
+    kernel_size: Any
+    stride: Any = 1
+    padding: Any = 0
+    dilation: Any = 1
+    groups: int = 1
+    bias: Any = True  # then a Parameter or None
+    padding_mode: str = "zeros"
+    device: Any = None
+    dtype: Any = None
 
     def _sides(self) -> list[tuple[int, int]]:
         """Padding before and after, for each dimension."""
@@ -157,15 +123,13 @@ class _Plain(_Conv):
         batched = self._add_batch(input)
         sides = self._sides()
         self._check_sizes(input, sides)
-        inner = [min(side) for side in sides]
-        if self.padding_mode != "zeros":
-            mode = self.padding_mode
-            batched = pad(batched, [p for side in reversed(sides) for p in side], mode)
-            inner = [0] * self.space
-        elif any(before != behind for before, behind in sides):
-            rest = [p - min(side) for side in reversed(sides) for p in side]
-            batched = F.constant_pad_nd(batched, rest)
         none = [0] * self.space
+        inner = [min(side) for side in sides] if self.padding_mode == "zeros" else none
+        rest = [p - i for side, i in zip(sides[::-1], inner[::-1], strict=True) for p in side]
+        if self.padding_mode != "zeros":
+            batched = pad(batched, rest, self.padding_mode)
+        elif any(rest):
+            batched = F.constant_pad_nd(batched, rest)
         out = F.convolution(
             *(batched, self.weight, self.bias, list(self.stride), inner, list(self.dilation)),
             *(False, none, self.groups),
@@ -184,45 +148,32 @@ class _Plain(_Conv):
             )
 
 
-class Conv1d(_Plain):
+class Conv1d(_Plain, space=1):
     """Convolution over [batch, channels, width]."""
 
-    space = 1
 
-
-class Conv2d(_Plain):
+class Conv2d(_Plain, space=2):
     """Convolution over [batch, channels, height, width]."""
 
-    space = 2
 
-
-class Conv3d(_Plain):
+class Conv3d(_Plain, space=3):
     """Convolution over [batch, channels, depth, height, width]."""
 
-    space = 3
 
-
-class _Transposed(_Conv):
-    transposed = True
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Any,
-        stride: Any = 1,
-        padding: Any = 0,
-        output_padding: Any = 0,
-        groups: int = 1,
-        bias: bool = True,
-        dilation: Any = 1,
-        padding_mode: str = "zeros",
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__()
-        sizes = {k: v for k, v in locals().items() if k not in ("self", "bias", "device", "dtype")}
-        self._make({k: v for k, v in sizes.items() if k[0] != "_"}, bias, device, dtype)
+@layer
+class _Transposed(_Conv, transposed=True):
+    in_channels: int
+    out_channels: int
+    kernel_size: Any
+    stride: Any = 1
+    padding: Any = 0
+    output_padding: Any = 0
+    groups: int = 1
+    bias: Any = True  # then a Parameter or None
+    dilation: Any = 1
+    padding_mode: str = "zeros"
+    device: Any = None
+    dtype: Any = None
 
     def forward(self, input: CustomTensor, output_size: Any = None) -> CustomTensor:
         batched = self._add_batch(input)
@@ -253,19 +204,13 @@ class _Transposed(_Conv):
         return extra
 
 
-class ConvTranspose1d(_Transposed):
+class ConvTranspose1d(_Transposed, space=1):
     """The transpose of a Conv1d, over [batch, channels, width]."""
 
-    space = 1
 
-
-class ConvTranspose2d(_Transposed):
+class ConvTranspose2d(_Transposed, space=2):
     """The transpose of a Conv2d, over [batch, channels, height, width]."""
 
-    space = 2
 
-
-class ConvTranspose3d(_Transposed):
+class ConvTranspose3d(_Transposed, space=3):
     """The transpose of a Conv3d, over [batch, channels, depth, height, width]."""
-
-    space = 3

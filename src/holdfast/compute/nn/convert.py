@@ -66,9 +66,6 @@ def to_host(value: Any) -> Any:
 
 def clear_gradient(tensor: CustomTensor, set_to_none: bool) -> None:
     """Drop a tensor's gradient, or fill it with zeros."""
-    if tensor.grad is None:
-        return
-    if set_to_none:
-        tensor.grad = None
-    else:
-        tensor.grad = CustomTensor._full(0, (tuple(tensor.shape), tensor.grad.dtype, tensor.device))
+    if tensor.grad is not None:
+        meta = (tuple(tensor.shape), tensor.grad.dtype, tensor.device)
+        tensor.grad = None if set_to_none else CustomTensor._full(0, meta)

@@ -6,6 +6,8 @@ from holdfast.compute.nn.conv import Conv2d
 from holdfast.compute.nn.linear import Linear
 from holdfast.compute.nn.loss import MSELoss
 
+__all__ = ["CustomConv2d", "CustomLinear", "CustomMSELoss"]
+
 
 class CustomLinear(Linear):
     """`Linear`: CustomLinear(10, 5)(x)."""

@@ -9,55 +9,51 @@ from holdfast.compute import dtype as dtypes
 from holdfast.compute import functional as F
 from holdfast.compute.autograd import tape
 from holdfast.compute.nn import init
-from holdfast.compute.nn.module import Module
+from holdfast.compute.nn.layer import Layer, layer
 from holdfast.compute.nn.parameter import Parameter
 from holdfast.compute.tensors.custom_tensor import CustomTensor
 
+__all__ = ["Embedding"]
 
-class Embedding(Module):
+
+@layer
+class Embedding(Layer):
     """Row i of the weight for every index i of the input.
 
     The row `padding_idx` gets no gradient. `max_norm` and sparse gradients are not supported.
     """
 
-    def __init__(
-        self,
-        num_embeddings: int,
-        embedding_dim: int,
-        padding_idx: int | None = None,
-        max_norm: float | None = None,
-        norm_type: float = 2.0,
-        scale_grad_by_freq: bool = False,
-        sparse: bool = False,
-        _weight: CustomTensor | None = None,
-        _freeze: bool = False,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__()
-        if max_norm is not None or sparse:
+    num_embeddings: int
+    embedding_dim: int
+    padding_idx: int | None = None
+    max_norm: float | None = None
+    norm_type: float = 2.0
+    scale_grad_by_freq: bool = False
+    sparse: bool = False
+    _weight: CustomTensor | None = None
+    _freeze: bool = False
+    device: Any = None
+    dtype: Any = None
+
+    def build(self, kind: dict[str, Any]) -> None:
+        weight, freeze = self.take("_weight", "_freeze")
+        if self.max_norm is not None or self.sparse:
             raise BadInput(
-                f"Embedding was given max_norm={max_norm}, sparse={sparse}",
+                f"Embedding was given max_norm={self.max_norm}, sparse={self.sparse}",
                 expected="max_norm=None and sparse=False, which is all there is",
             )
-        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-        self.padding_idx = self._row(padding_idx)
-        self.max_norm, self.norm_type = max_norm, norm_type
-        self.scale_grad_by_freq, self.sparse = scale_grad_by_freq, sparse
-        given = init.empty(num_embeddings, embedding_dim, device=device, dtype=dtype)
-        self.weight = Parameter(given if _weight is None else _weight, not _freeze)
-        if _weight is None:
+        rows, index = self.num_embeddings, self.padding_idx
+        if index is not None:
+            if not -rows <= index < rows:
+                raise BadInput(
+                    f"Embedding has {rows} rows, none at padding_idx {index}",
+                    expected=f"{-rows} to {rows - 1}",
+                )
+            self.padding_idx = index % rows
+        given = init.empty(self.num_embeddings, self.embedding_dim, **kind)
+        self.weight = Parameter(given if weight is None else weight, not freeze)
+        if weight is None:
             self.reset_parameters()
-
-    def _row(self, index: int | None) -> int | None:
-        if index is None:
-            return None
-        if not -self.num_embeddings <= index < self.num_embeddings:
-            raise BadInput(
-                f"Embedding has {self.num_embeddings} rows, none at padding_idx {index}",
-                expected=f"{-self.num_embeddings} to {self.num_embeddings - 1}",
-            )
-        return index % self.num_embeddings
 
     def reset_parameters(self) -> None:
         """Initialize the parameters again."""

@@ -16,6 +16,7 @@ from holdfast.base.errors import BadInput
 from holdfast.compute import dtype as dtypes
 from holdfast.compute import functional
 from holdfast.compute.autograd import tape
+from holdfast.compute.nn.convert import fill
 from holdfast.compute.ops.schema import describe
 from holdfast.compute.tensors.custom_tensor import CustomTensor
 from holdfast.compute.tensors.device import device as as_device
@@ -68,10 +69,7 @@ def trunc_normal_(
 
 def constant_(tensor: CustomTensor, val: float) -> CustomTensor:
     """Fill with one value."""
-    value = numpy.broadcast_to(numpy.asarray(val, tensor.dtype), tensor.shape)
-    engine = tensor.device.engine
-    engine.write(tensor._array, engine.upload(value))
-    tensor._touch()
+    fill(tensor, numpy.broadcast_to(numpy.asarray(val, tensor.dtype), tensor.shape))
     return tensor
 
 
@@ -87,9 +85,7 @@ def eye_(tensor: CustomTensor) -> CustomTensor:
     """The identity matrix."""
     if tensor.ndim != 2:
         raise BadInput(f"eye_ cannot fill {describe(tensor)}", expected="a matrix")
-    engine = tensor.device.engine
-    engine.write(tensor._array, engine.upload(numpy.eye(*tensor.shape, dtype=tensor.dtype)))
-    tensor._touch()
+    fill(tensor, numpy.eye(*tensor.shape, dtype=tensor.dtype))
     return tensor
 
 
@@ -146,6 +142,13 @@ def _kaiming(tensor: CustomTensor, a: float, mode: str, nonlinearity: str) -> fl
     if mode not in ("fan_in", "fan_out"):
         raise BadInput(f"{mode!r} is no mode", expected="one of fan_in, fan_out")
     return calculate_gain(nonlinearity, a) * inverse_root(fans(tensor)[mode == "fan_out"])
+
+
+def uniform_all(module: Any, fan: int) -> None:
+    """Fill every parameter of a module with uniform numbers within 1/√fan."""
+    bound = inverse_root(fan)
+    for parameter in module.parameters():
+        uniform_(parameter, -bound, bound)
 
 
 def inverse_root(fan: int) -> float:

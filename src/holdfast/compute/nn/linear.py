@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from holdfast.compute import functional as F
 from holdfast.compute.nn import init
+from holdfast.compute.nn.layer import Layer, WeightedLayer, layer
 from holdfast.compute.nn.module import Module
-from holdfast.compute.nn.parameter import Parameter
 from holdfast.compute.tensors.custom_tensor import CustomTensor
+
+__all__ = ["Bilinear", "Identity", "Linear"]
 
 
 class Identity(Module):
@@ -22,74 +23,58 @@ class Identity(Module):
         return input
 
 
-class Linear(Module):
+@layer
+class Linear(WeightedLayer):
     """x @ weightᵀ + bias, over the last dimension."""
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__()
-        self.in_features, self.out_features = in_features, out_features
-        self.weight = Parameter(init.empty(out_features, in_features, device=device, dtype=dtype))
-        made = init.empty(out_features, device=device, dtype=dtype) if bias else None
-        self.register_parameter("bias", None if made is None else Parameter(made))
-        self.reset_parameters()
+    in_features: int
+    out_features: int
+    bias: Any = True  # then a Parameter or None
+    device: Any = None
+    dtype: Any = None
 
-    def reset_parameters(self) -> None:
-        """Initialize the parameters again."""
-        init.kaiming_uniform_(self.weight, a=math.sqrt(5))
-        if self.bias is not None:
-            bound = init.inverse_root(self.in_features)
-            init.uniform_(self.bias, -bound, bound)
+    def build(self, kind: dict[str, Any]) -> None:
+        (bias,) = self.take("bias")
+        self.add_weight("weight", [self.out_features, self.in_features], kind)
+        self.add_weight("bias", [self.out_features] if bias else None, kind)
+        self.reset_parameters()
 
     def forward(self, input: CustomTensor) -> CustomTensor:
         self.check_kind(input, self.weight)
-        if not input.ndim or input.shape[-1] != self.in_features:
+        last = input.shape[-1] if input.ndim else None
+        if last != self.in_features:
             raise self.refuse(
                 input,
-                f"its last size is {input.shape[-1]}, not {self.in_features}"
-                if input.ndim
-                else "it has no dimensions",
+                "it has no dimensions"
+                if last is None
+                else f"its last size is {last}, not {self.in_features}",
                 f"a tensor of [..., {self.in_features}]",
-                f"Linear({input.shape[-1] if input.ndim else 1}, {self.out_features})",
+                f"Linear({1 if last is None else last}, {self.out_features})",
             )
         return F.linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        return (
-            f"in_features={self.in_features}, out_features={self.out_features}, "
-            f"bias={self.bias is not None}"
-        )
+        sizes = f"in_features={self.in_features}, out_features={self.out_features}"
+        return f"{sizes}, bias={self.bias is not None}"
 
 
-class Bilinear(Module):
+@layer
+class Bilinear(Layer):
     """x1ᵀ · weight[k] · x2 + bias[k], for every output k."""
 
-    def __init__(
-        self,
-        in1_features: int,
-        in2_features: int,
-        out_features: int,
-        bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__()
-        self.in1_features, self.in2_features = in1_features, in2_features
-        self.out_features = out_features
-        kind = {"device": device, "dtype": dtype}
-        self.weight = Parameter(init.empty(out_features, in1_features, in2_features, **kind))
-        self.register_parameter(
-            "bias", Parameter(init.empty(out_features, **kind)) if bias else None
-        )
-        bound = init.inverse_root(in1_features)
-        for parameter in self.parameters():
-            init.uniform_(parameter, -bound, bound)
+    in1_features: int
+    in2_features: int
+    out_features: int
+    bias: Any = True  # then a Parameter or None
+    device: Any = None
+    dtype: Any = None
+
+    def build(self, kind: dict[str, Any]) -> None:
+        (bias,) = self.take("bias")
+        sizes = [self.out_features, self.in1_features, self.in2_features]
+        self.add_weight("weight", sizes, kind)
+        self.add_weight("bias", [self.out_features] if bias else None, kind)
+        init.uniform_all(self, self.in1_features)
 
     def forward(self, input1: CustomTensor, input2: CustomTensor) -> CustomTensor:
         self.check_kind(input1, self.weight)

@@ -2,39 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from holdfast.base.errors import BadInput
 from holdfast.compute import dtype as dtypes
 from holdfast.compute import functional as F
-from holdfast.compute.nn.module import Module
+from holdfast.compute.nn.layer import Layer, layer
 from holdfast.compute.ops.schema import describe
 from holdfast.compute.tensors.custom_tensor import CustomTensor
+
+__all__ = ["BCELoss", "BCEWithLogitsLoss", "CosineSimilarity", "CrossEntropyLoss", "HuberLoss"]
+__all__ += ["KLDivLoss", "L1Loss", "MSELoss", "NLLLoss", "SmoothL1Loss"]
 
 _REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 
 
-class _Loss(Module):
-    def __init__(
-        self, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
-    ) -> None:
-        super().__init__()
-        if size_average is not None or reduce is not None:
+class _Loss(Layer):
+    """A loss; its weights are buffers."""
+
+    reductions: ClassVar[tuple[str, ...]] = tuple(_REDUCTIONS)
+    reduction: str
+
+    def build(self, kind: dict[str, Any]) -> None:
+        old = self.take("size_average", "reduce")
+        if old != [None, None]:
             raise BadInput(
-                f"{type(self).__name__} was given size_average={size_average}, reduce={reduce}",
+                f"{type(self).__name__} was given size_average={old[0]}, reduce={old[1]}",
                 expected='reduction="mean", "sum" or "none"',
             )
-        words = ("none", "mean", "sum") + (("batchmean",) if type(self) is KLDivLoss else ())
-        if reduction not in words:
+        if self.reduction not in self.reductions:
             raise BadInput(
-                f"{type(self).__name__} has no reduction {reduction!r}",
-                expected=f"one of {', '.join(words)}",
+                f"{type(self).__name__} has no reduction {self.reduction!r}",
+                expected=f"one of {', '.join(self.reductions)}",
             )
-        self.reduction = reduction
+        for name in ("weight", "pos_weight"):
+            if name in vars(self):
+                self.register_buffer(name, *self.take(name))
 
     @property
     def _reduction(self) -> int:
         return _REDUCTIONS[self.reduction]
+
+    def _reduce(self, each: CustomTensor) -> CustomTensor:
+        if self.reduction == "none":
+            return each
+        return F.mean(each) if self.reduction == "mean" else F.sum(each)
 
     def _check(self, input: CustomTensor, target: CustomTensor) -> None:
         """Raise BadInput unless the shapes are equal; torch only warns of what is mostly a
@@ -53,7 +65,14 @@ class _Loss(Module):
             self.check_tensor(one)
 
 
-class MSELoss(_Loss):
+@layer
+class _Unweighted(_Loss):
+    size_average: Any = None
+    reduce: Any = None
+    reduction: str = "mean"
+
+
+class MSELoss(_Unweighted):
     """The mean of the squared differences."""
 
     def forward(self, input: CustomTensor, target: CustomTensor) -> CustomTensor:
@@ -61,73 +80,57 @@ class MSELoss(_Loss):
         return F.mse_loss(input, target, self._reduction)
 
 
-class L1Loss(_Loss):
+class L1Loss(_Unweighted):
     """The mean of the absolute differences."""
 
     def forward(self, input: CustomTensor, target: CustomTensor) -> CustomTensor:
         self._check(input, target)
-        return reduced(F.abs(F.sub(input, target)), self.reduction)
+        return self._reduce(F.abs(F.sub(input, target)))
 
 
-class SmoothL1Loss(_Loss):
+@layer
+class SmoothL1Loss(L1Loss):
     """Squared below `beta`, absolute above."""
 
-    def __init__(
-        self,
-        size_average: Any = None,
-        reduce: Any = None,
-        reduction: str = "mean",
-        beta: float = 1.0,
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.beta = beta
+    beta: float = 1.0
 
     def forward(self, input: CustomTensor, target: CustomTensor) -> CustomTensor:
-        self._check(input, target)
         if self.beta == 0:
-            return reduced(F.abs(F.sub(input, target)), self.reduction)
+            return super().forward(input, target)
+        self._check(input, target)
         return F.smooth_l1_loss(input, target, self._reduction, self.beta)
 
 
+@layer
 class HuberLoss(_Loss):
     """Squared below `delta`, absolute above: `delta` times SmoothL1Loss."""
 
-    def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
-        super().__init__(reduction=reduction)
-        self.delta = delta
+    reduction: str = "mean"
+    delta: float = 1.0
 
     def forward(self, input: CustomTensor, target: CustomTensor) -> CustomTensor:
         self._check(input, target)
         return F.huber_loss(input, target, self._reduction, self.delta)
 
 
+@layer
 class _Weighted(_Loss):
-    """A loss with a weight, which is a buffer."""
-
-    def __init__(
-        self,
-        weight: CustomTensor | None = None,
-        size_average: Any = None,
-        reduce: Any = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.register_buffer("weight", weight)
+    weight: Any = None
+    size_average: Any = None
+    reduce: Any = None
+    reduction: str = "mean"
 
 
-class _Classes(_Weighted):
+@layer
+class _Classes(_Loss):
     """[batch, classes, ...] against class indices [batch, ...]."""
 
-    def __init__(
-        self,
-        weight: CustomTensor | None = None,
-        size_average: Any = None,
-        ignore_index: int = -100,
-        reduce: Any = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(weight, size_average, reduce, reduction)
-        self.ignore_index = ignore_index
+    targets: ClassVar[str] = "class indices of {}"
+    weight: Any = None
+    size_average: Any = None
+    ignore_index: int = -100
+    reduce: Any = None
+    reduction: str = "mean"
 
     def _check_classes(self, input: CustomTensor, target: CustomTensor) -> None:
         self._check_tensors(input, target)
@@ -141,9 +144,7 @@ class _Classes(_Weighted):
         if not input.ndim or tuple(target.shape) != shape:
             raise BadInput(
                 f"{type(self).__name__} cannot compare {describe(input)} with {describe(target)}",
-                expected=f"class indices of {list(shape)}, or probabilities of {list(input.shape)}"
-                if isinstance(self, CrossEntropyLoss)
-                else f"class indices of {list(shape)}",
+                expected=self.targets.format(list(shape), list(input.shape)),
             )
 
 
@@ -155,25 +156,19 @@ class NLLLoss(_Classes):
         return F.nll_loss_nd(input, target, self.weight, self._reduction, self.ignore_index)
 
 
-class CrossEntropyLoss(_Classes):
+@layer
+class CrossEntropyLoss(_Classes, targets="class indices of {}, or probabilities of {}"):
     """NLLLoss of the log-softmax; the target may also be probabilities."""
 
-    def __init__(
-        self,
-        weight: CustomTensor | None = None,
-        size_average: Any = None,
-        ignore_index: int = -100,
-        reduce: Any = None,
-        reduction: str = "mean",
-        label_smoothing: float = 0.0,
-    ) -> None:
-        super().__init__(weight, size_average, ignore_index, reduce, reduction)
-        if not 0 <= label_smoothing <= 1:
+    label_smoothing: float = 0.0
+
+    def build(self, kind: dict[str, Any]) -> None:
+        super().build(kind)
+        if not 0 <= self.label_smoothing <= 1:
             raise BadInput(
-                f"CrossEntropyLoss cannot have label_smoothing={label_smoothing}",
+                f"CrossEntropyLoss cannot have label_smoothing={self.label_smoothing}",
                 expected="0 to 1",
             )
-        self.label_smoothing = label_smoothing
 
     def forward(self, input: CustomTensor, target: CustomTensor) -> CustomTensor:
         self._check_tensors(input, target)
@@ -197,19 +192,11 @@ class BCELoss(_Weighted):
         return F.binary_cross_entropy(input, target, self.weight, self._reduction)
 
 
+@layer
 class BCEWithLogitsLoss(_Weighted):
     """BCELoss of the sigmoid, computed without overflow."""
 
-    def __init__(
-        self,
-        weight: CustomTensor | None = None,
-        size_average: Any = None,
-        reduce: Any = None,
-        reduction: str = "mean",
-        pos_weight: CustomTensor | None = None,
-    ) -> None:
-        super().__init__(weight, size_average, reduce, reduction)
-        self.register_buffer("pos_weight", pos_weight)
+    pos_weight: Any = None
 
     def forward(self, input: CustomTensor, target: CustomTensor) -> CustomTensor:
         self._check(input, target)
@@ -218,18 +205,11 @@ class BCEWithLogitsLoss(_Weighted):
         )
 
 
-class KLDivLoss(_Loss):
+@layer
+class KLDivLoss(_Unweighted, reductions=(*_REDUCTIONS, "batchmean")):
     """target * (log(target) - input); the input (with `log_target` both) is a logarithm."""
 
-    def __init__(
-        self,
-        size_average: Any = None,
-        reduce: Any = None,
-        reduction: str = "mean",
-        log_target: bool = False,
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.log_target = log_target
+    log_target: bool = False
 
     def forward(self, input: CustomTensor, target: CustomTensor) -> CustomTensor:
         self._check(input, target)
@@ -239,20 +219,15 @@ class KLDivLoss(_Loss):
             each = F.sub(F.xlogy(target, target), F.mul(target, input))
         if self.reduction == "batchmean":
             return F.div(F.sum(each), max(input.shape[0] if input.ndim else 1, 1))
-        return reduced(each, self.reduction)
+        return self._reduce(each)
 
 
-def reduced(each: CustomTensor, reduction: str) -> CustomTensor:
-    """Apply the reduction."""
-    return each if reduction == "none" else F.mean(each) if reduction == "mean" else F.sum(each)
-
-
-class CosineSimilarity(Module):
+@layer
+class CosineSimilarity(Layer):
     """The cosine of the angle between vectors along `dim`."""
 
-    def __init__(self, dim: int = 1, eps: float = 1e-8) -> None:
-        super().__init__()
-        self.dim, self.eps = dim, eps
+    dim: int = 1
+    eps: float = 1e-8
 
     def forward(self, x1: CustomTensor, x2: CustomTensor) -> CustomTensor:
         return F.cosine_similarity(x1, x2, self.dim, self.eps)

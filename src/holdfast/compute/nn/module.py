@@ -6,9 +6,10 @@ does not fit changes nothing, and the error lists everything that is wrong with 
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from holdfast.base.errors import BadInput, Misuse
 from holdfast.compute import dtype as dtypes
@@ -36,6 +37,7 @@ _TABLES = tuple(_HELD)
 class Module:
     """Holds parameters, buffers and submodules; subclasses define `forward`."""
 
+    _arguments: ClassVar[frozenset[str]] = frozenset()  # what may be set before __init__
     training: bool
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, CustomTensor | None]
@@ -45,13 +47,8 @@ class Module:
     _after: list[Any]
 
     def __init__(self) -> None:
-        put = super().__setattr__
-        put("training", True)
-        for table in _TABLES:
-            put(table, {})
-        put("_passing", set())
-        put("_before", [])
-        put("_after", [])
+        vars(self).update({table: {} for table in _TABLES})
+        vars(self).update(training=True, _passing=set(), _before=[], _after=[])
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no forward()")
@@ -72,7 +69,7 @@ class Module:
     def __setattr__(self, name: str, value: Any) -> None:
         tables = self.__dict__
         if "_modules" not in tables:
-            if isinstance(value, Parameter | Module):
+            if isinstance(value, Parameter | Module) and name not in self._arguments:
                 raise BadInput(
                     f"cannot set {name!r} on {type(self).__name__} yet",
                     expected="super().__init__() as the first line of __init__",
@@ -102,7 +99,6 @@ class Module:
         super().__setattr__(name, value)
 
     def _claim(self, name: str, table: str) -> None:
-        """Make sure that no other table holds `name`."""
         for other in _TABLES:
             if other != table:
                 self.__dict__[other].pop(name, None)
@@ -291,25 +287,16 @@ class Module:
         name = type(self).__name__
         kind = None if dtype is None else check_weight_dtype(dtypes.dtype(dtype), name)
         for module in self.modules():
-            for table in ("_parameters", "_buffers"):
-                for tensor in module.__dict__[table].values():
-                    if tensor is not None:
-                        convert(tensor, place, kind)
-                        if tensor.grad is not None:
-                            convert(tensor.grad, place, kind)
+            for tensor in (*module._parameters.values(), *module._buffers.values()):
+                for one in (tensor, getattr(tensor, "grad", None)):
+                    if one is not None:
+                        convert(one, place, kind)
         return self
 
-    def float(self) -> Self:
-        return self.to(dtype="float32")
-
-    def double(self) -> Self:
-        return self.to(dtype="float64")
-
-    def half(self) -> Self:
-        return self.to(dtype="float16")
-
-    def bfloat16(self) -> Self:
-        return self.to(dtype="bfloat16")
+    float = functools.partialmethod(to, dtype="float32")
+    double = functools.partialmethod(to, dtype="float64")
+    half = functools.partialmethod(to, dtype="float16")
+    bfloat16 = functools.partialmethod(to, dtype="bfloat16")
 
     # ---- state
 

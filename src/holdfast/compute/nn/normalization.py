@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import field
 from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy
 
@@ -18,54 +19,54 @@ from holdfast.compute import functional as F
 from holdfast.compute.autograd import tape
 from holdfast.compute.nn import init
 from holdfast.compute.nn.convert import fill
-from holdfast.compute.nn.module import Module
-from holdfast.compute.nn.parameter import Parameter
+from holdfast.compute.nn.layer import Layer, layer
 from holdfast.compute.tensors.custom_tensor import CustomTensor
 
-
-def _affine(module: Module, shape: Sequence[int], weight: bool, bias: bool, kind: Any) -> None:
-    """A weight of ones and a bias of zeros, if requested."""
-    ones = Parameter(init.ones_(init.empty(*shape, **kind))) if weight else None
-    zeros = Parameter(init.zeros_(init.empty(*shape, **kind))) if bias else None
-    module.register_parameter("weight", ones)
-    module.register_parameter("bias", zeros)
+__all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm", "InstanceNorm1d"]
+__all__ += ["InstanceNorm2d", "InstanceNorm3d", "LayerNorm", "RMSNorm"]
 
 
-class _Statistics(Module):
+class _Affine(Layer):
+    """A layer with a weight of ones and a bias of zeros, if requested."""
+
+    def _add_affine(self, shape: Sequence[int], affine: bool, kind: Any) -> None:
+        (bias,) = self.take("bias")
+        self.add_weight("weight", shape if affine else None, kind)
+        self.add_weight("bias", shape if affine and bias else None, kind)
+        self._reset_affine()
+
+    def _reset_affine(self) -> None:
+        for parameter, value in ((self.weight, 1.0), (self.bias, 0.0)):
+            if parameter is not None:
+                init.constant_(parameter, value)
+
+
+@layer
+class _Statistics(_Affine):
     """Normalizes channels, optionally with running statistics."""
 
-    ranks: tuple[int, ...]
-    shapes: str
-    running_mean: Any  # tensors, or None where nothing is tracked
-    running_var: Any
-    num_batches_tracked: Any
+    shown = "{0.num_features}, eps={0.eps}, momentum={0.momentum}, affine={0.affine}, "
+    ranks: ClassVar[tuple[int, ...]]
+    shapes: ClassVar[str]
+    num_features: int
+    eps: float = 1e-5
+    momentum: float | None = 0.1
+    affine: bool = True
+    track_running_stats: bool = True
+    device: Any = None
+    dtype: Any = None
+    bias: Any = field(default=True, kw_only=True)  # then a Parameter or None
 
-    def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-        *,
-        bias: bool = True,
-    ) -> None:
-        super().__init__()
-        self.num_features, self.eps, self.momentum = num_features, eps, momentum
-        self.affine, self.track_running_stats = affine, track_running_stats
-        kind = {"device": device, "dtype": dtype}
-        _affine(self, [num_features], affine, affine and bias, kind)
-        made = [None, None, None]
-        if track_running_stats:
-            mean, var = (init.empty(num_features, **kind) for _ in range(2))
-            count = init.empty(device=device, dtype="int64")
-            made = [init.zeros_(mean), init.ones_(var), init.zeros_(count)]
-        for name, buffer in zip(
-            ("running_mean", "running_var", "num_batches_tracked"), made, strict=True
-        ):
+    def build(self, kind: dict[str, Any]) -> None:
+        self._add_affine([self.num_features], self.affine, kind)
+        made: list[Any] = [None, None, None]
+        if self.track_running_stats:
+            made = [init.empty(self.num_features, **kind) for _ in range(2)]
+            made.append(init.empty(**{**kind, "dtype": "int64"}))
+        names = ("running_mean", "running_var", "num_batches_tracked")
+        for name, buffer in zip(names, made, strict=True):
             self.register_buffer(name, buffer)
+        self.reset_running_stats()
 
     def reset_running_stats(self) -> None:
         if self.track_running_stats:
@@ -76,10 +77,7 @@ class _Statistics(Module):
     def reset_parameters(self) -> None:
         """Begin again."""
         self.reset_running_stats()
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
+        self._reset_affine()
 
     def _check(self, input: CustomTensor, channel: int) -> None:
         self.check_tensor(input)
@@ -90,11 +88,8 @@ class _Statistics(Module):
             raise self.refuse(input, f"it has {input.ndim} dimensions{found}", expected)
 
     def extra_repr(self) -> str:
-        return (
-            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, "
-            f"affine={self.affine}, bias={self.bias is not None}, "
-            f"track_running_stats={self.track_running_stats}"
-        )
+        rest = f"bias={self.bias is not None}, track_running_stats={self.track_running_stats}"
+        return super().extra_repr() + rest
 
 
 class _BatchNorm(_Statistics):
@@ -128,40 +123,22 @@ class _BatchNorm(_Statistics):
         return 1.0 / seen if self.momentum is None else self.momentum
 
 
-class BatchNorm1d(_BatchNorm):
+class BatchNorm1d(_BatchNorm, ranks=(2, 3), shapes="[batch, C] or [batch, C, length]"):
     """Each channel of [batch, channels] or [batch, channels, length] over the batch."""
 
-    ranks, shapes = (2, 3), "[batch, C] or [batch, C, length]"
 
-
-class BatchNorm2d(_BatchNorm):
+class BatchNorm2d(_BatchNorm, ranks=(4,), shapes="[batch, C, height, width]"):
     """Each channel of [batch, channels, height, width] over the batch."""
 
-    ranks, shapes = (4,), "[batch, C, height, width]"
 
-
-class BatchNorm3d(_BatchNorm):
+class BatchNorm3d(_BatchNorm, ranks=(5,), shapes="[batch, C, depth, height, width]"):
     """Each channel of [batch, channels, depth, height, width] over the batch."""
 
-    ranks, shapes = (5,), "[batch, C, depth, height, width]"
 
-
+@layer
 class _InstanceNorm(_Statistics):
-    def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float = 0.1,
-        affine: bool = False,
-        track_running_stats: bool = False,
-        device: Any = None,
-        dtype: Any = None,
-        *,
-        bias: bool = True,
-    ) -> None:
-        super().__init__(
-            *(num_features, eps, momentum, affine, track_running_stats, device, dtype), bias=bias
-        )
+    affine: bool = False
+    track_running_stats: bool = False
 
     def forward(self, input: CustomTensor) -> CustomTensor:
         self.check_tensor(input)
@@ -203,28 +180,32 @@ class _InstanceNorm(_Statistics):
                 fill(running, F.add(F.mul(running, 1 - share), F.mul(found, share)))
 
 
-class InstanceNorm1d(_InstanceNorm):
+class InstanceNorm1d(_InstanceNorm, ranks=(2, 3), shapes="[batch, C, length] or [C, length]"):
     """Each channel of each instance of [batch, channels, length]."""
 
-    ranks, shapes = (2, 3), "[batch, C, length] or [C, length]"
 
-
-class InstanceNorm2d(_InstanceNorm):
+class InstanceNorm2d(
+    _InstanceNorm, ranks=(3, 4), shapes="[batch, C, height, width] or [C, height, width]"
+):
     """Each channel of each instance of [batch, channels, height, width]."""
 
-    ranks, shapes = (3, 4), "[batch, C, height, width] or [C, height, width]"
 
-
-class InstanceNorm3d(_InstanceNorm):
+class InstanceNorm3d(
+    _InstanceNorm,
+    ranks=(4, 5),
+    shapes="[batch, C, depth, height, width] or [C, depth, height, width]",
+):
     """Each channel of each instance of [batch, channels, depth, height, width]."""
 
-    ranks, shapes = (4, 5), "[batch, C, depth, height, width] or [C, depth, height, width]"
 
+class _OverLast(_Affine):
+    shown = "{0.normalized_shape}, eps={0.eps}, elementwise_affine={0.elementwise_affine}"
+    normalized_shape: Any
 
-class _OverLast(Module):
-    """Normalizes over the last dimensions."""
-
-    normalized_shape: tuple[int, ...]
+    def build(self, kind: dict[str, Any]) -> None:
+        given = self.normalized_shape
+        self.normalized_shape = (given,) if isinstance(given, int) else tuple(given)
+        self._add_affine(self.normalized_shape, self.elementwise_affine, kind)
 
     def _check(self, input: CustomTensor) -> None:
         self.check_tensor(input)
@@ -238,28 +219,16 @@ class _OverLast(Module):
             )
 
 
-def _sizes(given: Any) -> tuple[int, ...]:
-    return (given,) if isinstance(given, int) else tuple(given)
-
-
+@layer
 class LayerNorm(_OverLast):
     """Mean 0 and variance 1 over the last dimensions, then weight and bias."""
 
-    def __init__(
-        self,
-        normalized_shape: Any,
-        eps: float = 1e-5,
-        elementwise_affine: bool = True,
-        bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__()
-        self.normalized_shape = _sizes(normalized_shape)
-        self.eps, self.elementwise_affine = eps, elementwise_affine
-        kind = {"device": device, "dtype": dtype}
-        wanted = elementwise_affine
-        _affine(self, self.normalized_shape, wanted, wanted and bias, kind)
+    normalized_shape: Any
+    eps: float = 1e-5
+    elementwise_affine: bool = True
+    bias: Any = True  # then a Parameter or None
+    device: Any = None
+    dtype: Any = None
 
     def forward(self, input: CustomTensor) -> CustomTensor:
         self._check(input)
@@ -267,75 +236,50 @@ class LayerNorm(_OverLast):
         return F.native_layer_norm(input, shape, self.weight, self.bias, self.eps)[0]
 
     def extra_repr(self) -> str:
-        return (
-            f"{self.normalized_shape}, eps={self.eps}, "
-            f"elementwise_affine={self.elementwise_affine}, bias={self.bias is not None}"
-        )
+        return f"{super().extra_repr()}, bias={self.bias is not None}"
 
 
+@layer
 class RMSNorm(_OverLast):
     """Divided by the root of the mean square over the last dimensions, then weight."""
 
-    def __init__(
-        self,
-        normalized_shape: Any,
-        eps: float | None = None,
-        elementwise_affine: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__()
-        self.normalized_shape = _sizes(normalized_shape)
-        self.eps, self.elementwise_affine = eps, elementwise_affine
-        made = init.empty(*self.normalized_shape, device=device, dtype=dtype)
-        self.register_parameter(
-            "weight", Parameter(init.ones_(made)) if elementwise_affine else None
-        )
+    normalized_shape: Any
+    eps: float | None = None
+    elementwise_affine: bool = True
+    device: Any = None
+    dtype: Any = None
 
     def forward(self, input: CustomTensor) -> CustomTensor:
         self._check(input)
         return F.rms_norm(input, list(self.normalized_shape), self.weight, self.eps)
 
-    def extra_repr(self) -> str:
-        return (
-            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
-        )
 
-
-class GroupNorm(Module):
+@layer
+class GroupNorm(_Affine):
     """Mean 0 and variance 1 over groups of channels, then weight and bias."""
 
-    def __init__(
-        self,
-        num_groups: int,
-        num_channels: int,
-        eps: float = 1e-5,
-        affine: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-        *,
-        bias: bool = True,
-    ) -> None:
-        super().__init__()
-        whole = isinstance(num_groups, Integral) and isinstance(num_channels, Integral)
-        if not whole or num_groups < 1 or num_channels % num_groups:
+    num_groups: int
+    num_channels: int
+    eps: float = 1e-5
+    affine: bool = True
+    device: Any = None
+    dtype: Any = None
+    bias: Any = field(default=True, kw_only=True)  # then a Parameter or None
+
+    def build(self, kind: dict[str, Any]) -> None:
+        groups, channels = self.num_groups, self.num_channels
+        whole = isinstance(groups, Integral) and isinstance(channels, Integral)
+        if not whole or groups < 1 or channels % groups:
             raise BadInput(
-                f"GroupNorm cannot split {num_channels} channels into {num_groups} groups",
+                f"GroupNorm cannot split {channels} channels into {groups} groups",
                 expected="groups that divide the channels",
             )
-        self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
-        self.affine = affine
-        kind = {"device": device, "dtype": dtype}
-        _affine(self, [num_channels], affine, affine and bias, kind)
+        self._add_affine([channels], self.affine, kind)
 
     def forward(self, input: CustomTensor) -> CustomTensor:
         self.check_tensor(input)
         if input.ndim < 2 or input.shape[1] != self.num_channels:
-            raise self.refuse(
-                input,
-                f"it has {input.shape[1] if input.ndim > 1 else 'no'} channels",
-                f"a tensor of [batch, {self.num_channels}, ...]",
-            )
+            raise self.refuse_channels(input, self.num_channels)
         count, channels = input.shape[:2]
         size = math.prod(input.shape[2:])
         return F.native_group_norm(

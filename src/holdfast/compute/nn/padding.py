@@ -8,20 +8,16 @@ from typing import Any
 
 from holdfast.base.errors import BadInput
 from holdfast.compute import functional as F
-from holdfast.compute.nn.module import Module
+from holdfast.compute.nn.layer import Layer, layer
 from holdfast.compute.tensors.custom_tensor import CustomTensor
 
-_SAMPLERS = {
-    ("nearest", 1): "upsample_nearest1d",
-    ("nearest", 2): "upsample_nearest2d",
-    ("nearest", 3): "upsample_nearest3d",
-    ("nearest-exact", 1): "_upsample_nearest_exact1d",
-    ("nearest-exact", 2): "_upsample_nearest_exact2d",
-    ("nearest-exact", 3): "_upsample_nearest_exact3d",
-    ("linear", 1): "upsample_linear1d",
-    ("bilinear", 2): "upsample_bilinear2d",
-    ("bicubic", 2): "upsample_bicubic2d",
-    ("trilinear", 3): "upsample_trilinear3d",
+__all__ = ["ConstantPad2d", "PixelShuffle", "PixelUnshuffle", "Upsample", "ZeroPad2d"]
+
+_SAMPLERS = {("nearest", n): f"upsample_nearest{n}d" for n in (1, 2, 3)}
+_SAMPLERS |= {("nearest-exact", n): f"_upsample_nearest_exact{n}d" for n in (1, 2, 3)}
+_SAMPLERS |= {
+    (mode, n): f"upsample_{mode}{n}d"
+    for mode, n in (("linear", 1), ("bilinear", 2), ("bicubic", 2), ("trilinear", 3))
 }
 
 
@@ -36,46 +32,38 @@ def pad(input: CustomTensor, sizes: Sequence[int], mode: str) -> CustomTensor:
 
 
 def _wrapped(input: CustomTensor, dim: int, left: int, right: int) -> CustomTensor:
-    size = input.shape[dim]
-    parts = [input]
-    if left:
-        parts.insert(0, F.narrow(input, dim, size - left, left))
-    if right:
-        parts.append(F.narrow(input, dim, 0, right))
-    return F.cat(parts, dim) if len(parts) > 1 else input
+    before = [F.narrow(input, dim, input.shape[dim] - left, left)] if left else []
+    behind = [F.narrow(input, dim, 0, right)] if right else []
+    return F.cat([*before, input, *behind], dim) if left or right else input
 
 
-class ConstantPad2d(Module):
+@layer
+class ConstantPad2d(Layer, shown="padding={0.padding}, value={0.value}"):
     """A constant around an image: (left, right, top, bottom), or the same on all sides."""
 
-    def __init__(self, padding: Any, value: float) -> None:
-        super().__init__()
-        self.padding = tuple(padding) if isinstance(padding, Sequence) else (padding,) * 4
-        self.value = value
+    padding: Any
+    value: float
+
+    def build(self, kind: dict[str, Any]) -> None:
+        many = isinstance(self.padding, Sequence)
+        self.padding = tuple(self.padding) if many else (self.padding,) * 4
 
     def forward(self, input: CustomTensor) -> CustomTensor:
         return F.constant_pad_nd(input, list(self.padding), self.value)
 
-    def extra_repr(self) -> str:
-        return f"padding={self.padding}, value={self.value}"
 
-
-class ZeroPad2d(ConstantPad2d):
+class ZeroPad2d(ConstantPad2d, shown="{0.padding}"):
     """Zeros around an image: (left, right, top, bottom), or the same on all sides."""
 
     def __init__(self, padding: Any) -> None:
         super().__init__(padding, 0.0)
 
-    def extra_repr(self) -> str:
-        return f"{self.padding}"
 
-
-class PixelShuffle(Module):
+@layer
+class PixelShuffle(Layer, shown="upscale_factor={0.upscale_factor}"):
     """[.., channels * r², height, width] as [.., channels, height * r, width * r]."""
 
-    def __init__(self, upscale_factor: int) -> None:
-        super().__init__()
-        self.upscale_factor = upscale_factor
+    upscale_factor: int
 
     def forward(self, input: CustomTensor) -> CustomTensor:
         square = self.upscale_factor**2
@@ -87,56 +75,45 @@ class PixelShuffle(Module):
             )
         return F.pixel_shuffle(input, self.upscale_factor)
 
-    def extra_repr(self) -> str:
-        return f"upscale_factor={self.upscale_factor}"
 
-
-class PixelUnshuffle(Module):
+@layer
+class PixelUnshuffle(Layer, shown="downscale_factor={0.downscale_factor}"):
     """The inverse of PixelShuffle."""
 
-    def __init__(self, downscale_factor: int) -> None:
-        super().__init__()
-        self.downscale_factor = downscale_factor
+    downscale_factor: int
 
     def forward(self, input: CustomTensor) -> CustomTensor:
         return F.pixel_unshuffle(input, self.downscale_factor)
 
-    def extra_repr(self) -> str:
-        return f"downscale_factor={self.downscale_factor}"
 
-
-class Upsample(Module):
+@layer
+class Upsample(Layer):
     """Resample [batch, channels, ...] to a `size` or by a `scale_factor`."""
 
-    def __init__(
-        self,
-        size: Any = None,
-        scale_factor: Any = None,
-        mode: str = "nearest",
-        align_corners: bool | None = None,
-        recompute_scale_factor: bool | None = None,
-    ) -> None:
-        super().__init__()
-        if (size is None) == (scale_factor is None):
+    size: Any = None
+    scale_factor: Any = None
+    mode: str = "nearest"
+    align_corners: bool | None = None
+    recompute_scale_factor: bool | None = None
+
+    def build(self, kind: dict[str, Any]) -> None:
+        mode, scale = self.mode, self.scale_factor
+        if (self.size is None) == (scale is None):
             raise BadInput(
-                f"Upsample was given size={size} and scale_factor={scale_factor}",
+                f"Upsample was given size={self.size} and scale_factor={scale}",
                 expected="one of the two",
             )
         modes = sorted({name for name, _ in _SAMPLERS})
         if mode not in modes:
             raise BadInput(f"Upsample has no mode {mode!r}", expected=f"one of {', '.join(modes)}")
-        if align_corners is not None and mode.startswith("nearest"):
+        if self.align_corners is not None and mode.startswith("nearest"):
             raise BadInput(
                 f"Upsample cannot align corners in mode {mode!r}",
                 expected="align_corners only with linear, bilinear, bicubic or trilinear",
             )
-        self.size, self.mode, self.align_corners = size, mode, align_corners
-        self.scale_factor: Any = None
-        if isinstance(scale_factor, Sequence):
-            self.scale_factor = tuple(map(float, scale_factor))
-        elif scale_factor is not None:
-            self.scale_factor = float(scale_factor)
-        self.recompute_scale_factor = recompute_scale_factor
+        if scale is not None:
+            many = isinstance(scale, Sequence)
+            self.scale_factor = tuple(map(float, scale)) if many else float(scale)
 
     def forward(self, input: CustomTensor) -> CustomTensor:
         count = input.ndim - 2
@@ -149,11 +126,10 @@ class Upsample(Module):
         return getattr(F, name)(input, sizes, *corners, *scales)
 
     def _sizes(self, input: CustomTensor, count: int) -> tuple[list[int], list[float | None]]:
+        given = self.scale_factor if self.size is None else self.size
+        factors = list(given) if isinstance(given, Sequence) else [given] * count
         if self.size is not None:
-            listed = isinstance(self.size, Sequence)
-            return (list(self.size) if listed else [self.size] * count), [None] * count
-        many = isinstance(self.scale_factor, tuple)
-        factors = list(self.scale_factor) if many else [self.scale_factor] * count
+            return factors, [None] * count
         sizes = [math.floor(s * f) for s, f in zip(input.shape[2:], factors, strict=True)]
         return sizes, ([None] * count if self.recompute_scale_factor else factors)
 

@@ -7,16 +7,17 @@ direction are one op (`ops.layers.recurrent`). Single steps are in `cells`.
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
 from holdfast.base.errors import BadInput
 from holdfast.compute import functional as F
 from holdfast.compute.nn import init
 from holdfast.compute.nn.dropout import drop_elements
-from holdfast.compute.nn.module import Module
-from holdfast.compute.nn.parameter import Parameter
+from holdfast.compute.nn.layer import Layer, layer
 from holdfast.compute.ops.schema import describe
 from holdfast.compute.tensors.custom_tensor import CustomTensor
+
+__all__ = ["GRU", "LSTM", "RNN"]
 
 
 def zeros(shape: list[int], like: CustomTensor) -> CustomTensor:
@@ -24,33 +25,19 @@ def zeros(shape: list[int], like: CustomTensor) -> CustomTensor:
     return init.zeros_(init.empty(*shape, device=like.device, dtype=like.dtype))
 
 
-class _Recurrent(Module):
+class _Recurrent(Layer):
     """Layers over [steps, batch, features], or [batch, steps, features] with `batch_first`."""
 
-    parts: int  # gates
+    parts: ClassVar[int]  # gates
+    proj_size: int = 0
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        proj_size: int = 0,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__()
-        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
-        self.bidirectional, self.proj_size = bidirectional, proj_size
+    def build(self, kind: dict[str, Any]) -> None:
+        self.dropout = float(self.dropout)
         self._check_arguments()
-        for layer in range(num_layers):
-            for suffix in self._suffixes(layer):
-                size = input_size if not layer else self._out * self._ways
-                self._add(suffix, size, {"device": device, "dtype": dtype})
+        for number in range(self.num_layers):
+            for suffix in self._suffixes(number):
+                size = self.input_size if not number else self._out * self._ways
+                self._add(suffix, size, kind)
         self.reset_parameters()
 
     def _check_arguments(self) -> None:
@@ -59,8 +46,8 @@ class _Recurrent(Module):
             raise BadInput(
                 f"{self.dropout} is no probability for {name}", expected="0 <= dropout <= 1"
             )
-        sizes = (self.input_size, self.hidden_size, self.num_layers)
-        if not all(isinstance(size, Integral) and size >= 1 for size in sizes):
+        sizes: list[Any] = [self.input_size, self.hidden_size, self.num_layers]
+        if not all(isinstance(size, Integral) and int(size) >= 1 for size in sizes):
             raise BadInput(
                 f"{name} cannot have input_size={self.input_size}, hidden_size="
                 f"{self.hidden_size}, num_layers={self.num_layers}",
@@ -92,13 +79,11 @@ class _Recurrent(Module):
         if self.proj_size:
             shapes["weight_hr"] = [self.proj_size, self.hidden_size]
         for name, shape in shapes.items():
-            self.register_parameter(name + suffix, Parameter(init.empty(*shape, **kind)))
+            self.add_weight(name + suffix, shape, kind)
 
     def reset_parameters(self) -> None:
         """Initialize the parameters again."""
-        bound = init.inverse_root(self.hidden_size)
-        for parameter in self.parameters():
-            init.uniform_(parameter, -bound, bound)
+        init.uniform_all(self, self.hidden_size)
 
     def flatten_parameters(self) -> None:
         """Does nothing: parameters need not be contiguous."""
@@ -140,12 +125,12 @@ class _Recurrent(Module):
         """Run all layers: the last layer's output, and the final states."""
         first = 1 if self.batch_first else 0  # where the steps are
         flowing, last = input, []
-        for layer in range(self.num_layers):
-            if layer and self.training:
+        for number in range(self.num_layers):
+            if number and self.training:
                 flowing = drop_elements(flowing, self.dropout)
             outs = []
-            for way, suffix in enumerate(self._suffixes(layer)):
-                own = [F.select(s, 0, layer * self._ways + way) for s in states]
+            for way, suffix in enumerate(self._suffixes(number)):
+                own = [F.select(s, 0, number * self._ways + way) for s in states]
                 gates = self._gates(flowing, suffix)
                 gates = F.transpose(gates, 0, 1) if first else gates
                 out, ends = self._layer(gates, own, suffix, way == 1)
@@ -164,10 +149,6 @@ class _Recurrent(Module):
             bias = F.add(self._bias("ih", suffix), self._bias("hh", suffix))
         return F.linear(input, getattr(self, f"weight_ih{suffix}"), bias)
 
-    def _layer(self, gates: Any, own: list[Any], suffix: str, reverse: bool) -> tuple[Any, Any]:
-        """One layer's output for all steps, and its final states."""
-        raise NotImplementedError
-
     def _through(self, input: CustomTensor, given: list[Any], widths: list[int]) -> Any:
         batched = self._check_input(input)
         states = [self._state(g, input, batched, w) for g, w in zip(given, widths, strict=True)]
@@ -184,24 +165,33 @@ class _Recurrent(Module):
         return out, last[0]
 
     def extra_repr(self) -> str:
-        text = f"{self.input_size}, {self.hidden_size}"
-        for name, usual in (
-            *(("proj_size", 0), ("num_layers", 1), ("bias", True), ("batch_first", False)),
-            *(("dropout", 0.0), ("bidirectional", False)),
-        ):
-            value = getattr(self, name)
-            text += f", {name}={value}" if value != usual else ""
-        return text
+        usual = {"proj_size": 0, "num_layers": 1, "bias": True, "batch_first": False}
+        usual |= {"dropout": 0.0, "bidirectional": False}
+        given = {name: getattr(self, name) for name in usual}
+        words = [f"{name}={value}" for name, value in given.items() if value != usual[name]]
+        return ", ".join([f"{self.input_size}, {self.hidden_size}", *words])
 
 
 def _end(out: CustomTensor, reverse: bool) -> CustomTensor:
     return F.select(out, 0, 0 if reverse else -1)
 
 
-class LSTM(_Recurrent):
-    """Long short-term memory. Takes and returns the states (h, c) beside the output."""
+@layer
+class _Gated(_Recurrent):
+    input_size: int
+    hidden_size: int
+    num_layers: int = 1
+    bias: bool = True
+    batch_first: bool = False
+    dropout: float = 0.0
+    bidirectional: bool = False
+    proj_size: int = 0
+    device: Any = None
+    dtype: Any = None
 
-    parts = 4
+
+class LSTM(_Gated, parts=4):
+    """Long short-term memory. Takes and returns the states (h, c) beside the output."""
 
     def _layer(self, gates: Any, own: list[Any], suffix: str, reverse: bool) -> tuple[Any, Any]:
         weight = getattr(self, f"weight_hh{suffix}")
@@ -236,10 +226,8 @@ def lstm_step(gates: CustomTensor, c: CustomTensor) -> tuple[CustomTensor, Custo
     return F.mul(F.sigmoid(o), F.tanh(c)), c
 
 
-class GRU(_Recurrent):
+class GRU(_Gated, parts=3):
     """Gated recurrent unit. Returns the output and h."""
-
-    parts = 3
 
     def _gates(self, input: CustomTensor, suffix: str) -> CustomTensor:
         bias = self._bias("ih", suffix)  # the other one is inside of the reset gate
@@ -251,30 +239,24 @@ class GRU(_Recurrent):
         return out, (_end(out, reverse),)
 
 
-class RNN(_Recurrent):
+@layer
+class RNN(_Recurrent, parts=1):
     """Elman RNN with tanh or relu. Returns the output and h."""
 
-    parts = 1
+    input_size: int
+    hidden_size: int
+    num_layers: int = 1
+    nonlinearity: str = "tanh"
+    bias: bool = True
+    batch_first: bool = False
+    dropout: float = 0.0
+    bidirectional: bool = False
+    device: Any = None
+    dtype: Any = None
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        nonlinearity: str = "tanh",
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        self._relu = is_relu("RNN", nonlinearity)
-        super().__init__(
-            *(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0),
-            *(device, dtype),
-        )
-        self.nonlinearity = nonlinearity
+    def build(self, kind: dict[str, Any]) -> None:
+        self._relu = is_relu("RNN", self.nonlinearity)
+        super().build(kind)
 
     def _layer(self, gates: Any, own: list[Any], suffix: str, reverse: bool) -> tuple[Any, Any]:
         weight = getattr(self, f"weight_hh{suffix}")

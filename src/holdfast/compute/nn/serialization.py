@@ -21,24 +21,10 @@ from holdfast.compute.ops.schema import describe
 from holdfast.compute.tensors.custom_tensor import CustomTensor
 from holdfast.compute.tensors.device import device as as_device
 
-_KINDS = {
-    "BOOL": "bool",
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U64": "uint64",
-    "U32": "uint32",
-    "U16": "uint16",
-    "U8": "uint8",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "C64": "complex64",
-}
+_KINDS = {"BOOL": "bool", "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_KINDS |= {f"I{bits}": f"int{bits}" for bits in (64, 32, 16, 8)}
+_KINDS |= {f"U{bits}": f"uint{bits}" for bits in (64, 32, 16, 8)}
+_KINDS |= {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "C64": "complex64"}
 
 
 def _safetensors() -> Any:

@@ -48,22 +48,19 @@ def match_tensors(own: Mapping[str, Any], given: Mapping[str, Any]) -> list[tupl
     Raises BadInput for values that are not numeric, or would lose their imaginary part.
     """
     found = []
-    for name in own:
-        if name in given:
-            value = given[name]
-            value = value if isinstance(value, CustomTensor) else to_host(value)
-            _check_dtype(name, value, own[name])
-            found.append((own[name], value))
+    for name, mine in own.items():
+        if name not in given:
+            continue
+        value = given[name]
+        value = value if isinstance(value, CustomTensor) else to_host(value)
+        numbers = value.dtype.kind not in "OSUMm"
+        if not numbers or (dtypes.is_complex(value.dtype) and not dtypes.is_complex(mine.dtype)):
+            raise BadInput(
+                f"{name} of the state is {describe(value)}, which does not fit {describe(mine)}",
+                expected="real numbers" if numbers else "numbers",
+            )
+        found.append((mine, value))
     return found
-
-
-def _check_dtype(name: str, value: Any, own: Any) -> None:
-    numbers = value.dtype.kind not in "OSUMm"
-    if not numbers or (dtypes.is_complex(value.dtype) and not dtypes.is_complex(own.dtype)):
-        raise BadInput(
-            f"{name} of the state is {describe(value)}, which does not fit {describe(own)}",
-            expected="real numbers" if numbers else "numbers",
-        )
 
 
 def _state_error(module: str, keys: Keys, wrong: list[str]) -> BadInput:

@@ -10,6 +10,7 @@ import numpy
 
 from holdfast.base.errors import BadInput
 from holdfast.compute import functional as F
+from holdfast.compute.nn.convert import fill
 from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
@@ -24,12 +25,6 @@ def _gradients(parameters: Any) -> list[CustomTensor]:
                 hint="module.parameters()",
             )
     return [p.grad for p in given if p.grad is not None]
-
-
-def _replace(gradient: CustomTensor, array: Any) -> None:
-    engine = gradient.device.engine
-    engine.write(gradient._array, engine.upload(array))
-    gradient._touch()
 
 
 def clip_grad_norm_(
@@ -53,7 +48,8 @@ def clip_grad_norm_(
         )
     if not gradients:
         return CustomTensor(0.0)
-    total = _common_norm([_norm(g.data, norm_type) for g in gradients], norm_type)
+    norms = [_norm(g.data, norm_type) for g in gradients]
+    total = _norm(numpy.asarray(norms), norm_type)
     if error_if_nonfinite and not math.isfinite(total):
         raise BadInput(
             f"the norm of the gradients is {total}",
@@ -64,7 +60,7 @@ def clip_grad_norm_(
     if share != 1.0:
         for gradient in gradients:
             array = gradient.data
-            _replace(gradient, array * numpy.asarray(share, array.dtype))
+            fill(gradient, array * numpy.asarray(share, array.dtype))
     first = gradients[0]
     return CustomTensor(numpy.asarray(total), first.device, first.dtype)
 
@@ -79,17 +75,7 @@ def _number(name: str, value: Any) -> float:
 def _norm(array: Any, kind: float) -> float:
     """One tensor's norm; squares are summed in float64 to avoid overflow."""
     flat = numpy.abs(array.ravel()).astype(numpy.float64)
-    if not flat.size:
-        return 0.0
-    if math.isinf(kind):
-        return float(flat.max())
-    if kind == 2:
-        return math.sqrt(float(flat @ flat))
-    return float((flat**kind).sum() ** (1.0 / kind))
-
-
-def _common_norm(norms: list[float], kind: float) -> float:
-    return _norm(numpy.asarray(norms), kind)
+    return float(numpy.linalg.norm(flat, kind)) if flat.size else 0.0
 
 
 def clip_grad_value_(
@@ -102,7 +88,7 @@ def clip_grad_value_(
     for gradient in _gradients(parameters):
         array = gradient.data
         limit = numpy.asarray(bound, array.dtype)
-        _replace(gradient, numpy.clip(array, -limit, limit))
+        fill(gradient, numpy.clip(array, -limit, limit))
 
 
 def parameters_to_vector(parameters: Iterable[CustomTensor]) -> CustomTensor:

@@ -32,13 +32,10 @@ from holdfast.compute.ops.elementwise import (
 from holdfast.compute.ops.index import embedding, indexing, scatter
 from holdfast.compute.ops.layers import (
     attention,
-    batchnorm,
     convolution,
-    ctc,
     dropout,
     grid_sample,
     loss,
-    loss_classes,
     normalize,
     pooling,
     recurrent,
@@ -53,23 +50,8 @@ from holdfast.compute.ops.layout import (
     split_stack,
     views,
 )
-from holdfast.compute.ops.matrix import (
-    contract,
-    distance,
-    einsum,
-    fft,
-    linalg,
-    products,
-    solve,
-)
-from holdfast.compute.ops.reduce import (
-    counting,
-    cumulate,
-    norm,
-    reduce,
-    softmax,
-    sorting,
-)
+from holdfast.compute.ops.matrix import contract, distance, fft, linalg, products, solve
+from holdfast.compute.ops.reduce import counting, cumulate, norm, reduce, softmax, sorting
 from holdfast.compute.ops.table import OPS, PACKETS, Op, find
 
 aliases.add()

@@ -16,13 +16,7 @@ ALIASES = {
     "divide": "div",
     "fix": "trunc",
     "clip": "clamp",
-    "arccos": "acos",
-    "arcsin": "asin",
-    "arctan": "atan",
-    "arctan2": "atan2",
-    "arccosh": "acosh",
-    "arcsinh": "asinh",
-    "arctanh": "atanh",
+    **{f"arc{name}": f"a{name}" for name in ("cos", "sin", "tan", "tan2", "cosh", "sinh", "tanh")},
     "greater": "gt",
     "greater_equal": "ge",
     "less": "lt",
@@ -39,26 +33,19 @@ ALIASES = {
     "adaptive_avg_pool3d": "_adaptive_avg_pool3d",
     "matrix_power": "linalg_matrix_power",
     "matrix_exp": "linalg_matrix_exp",
-    "special_logsumexp": "logsumexp",
-    "special_polygamma": "polygamma",
     "special_expit": "sigmoid",
-    "special_erf": "erf",
-    "special_erfc": "erfc",
-    "special_erfinv": "erfinv",
-    "special_exp2": "exp2",
-    "special_expm1": "expm1",
-    "special_log1p": "log1p",
     "special_gammaln": "lgamma",
-    "special_digamma": "digamma",
     "special_psi": "digamma",
-    "special_i0": "i0",
-    "special_sinc": "sinc",
-    "special_round": "round",
-    "special_logit": "logit",
     "special_gammainc": "igamma",
     "special_gammaincc": "igammac",
-    "special_xlogy": "xlogy",
     "special_multigammaln": "mvlgamma",
+    **{
+        f"special_{name}": name
+        for name in (
+            *("logsumexp", "polygamma", "erf", "erfc", "erfinv", "exp2", "expm1", "log1p"),
+            *("digamma", "i0", "sinc", "round", "logit", "xlogy"),
+        )
+    },
 }
 
 

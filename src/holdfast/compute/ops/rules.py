@@ -7,7 +7,7 @@ calls `infer`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy
@@ -43,6 +43,7 @@ class Rule:
     `kind` gives the dtype that a pointwise op computes in and returns; None: no promotion.
     `among` are the arguments that are promoted. `infer` takes arguments by name (arrays or
     Metas) and returns Metas, or None if only the kernel knows. `expects` is for error messages.
+    `check` takes the arguments as a kernel does and raises for those that no engine can compute.
     """
 
     infer: Infer | None = None
@@ -50,6 +51,12 @@ class Rule:
     among: tuple[str, ...] | None = None
     widen: bool = True
     expects: str | None = None
+    check: Callable[..., None] | None = None
+
+
+def checked(rule: Rule, check: Callable[..., None]) -> Rule:
+    """A rule whose arguments are checked before an engine computes."""
+    return replace(rule, check=check)
 
 
 # ---- pointwise
@@ -120,14 +127,28 @@ def like(*names: str, count: int = 1, expects: str | None = None) -> Rule:
     return Rule(infer, expects=expects)
 
 
-def rule(infer: Infer | None = None, expects: str | None = None) -> Rule:
+def rule(
+    infer: Infer | None = None, expects: str | None = None, check: Callable[..., None] | None = None
+) -> Rule:
     """A rule with its own `infer`."""
-    return Rule(infer, expects=expects)
+    return Rule(infer, expects=expects, check=check)
 
 
 def sized(name: str, of: str) -> Rule:
     """The shape listed by the argument `name`, in the dtype of the tensor `of`."""
     return Rule(lambda op, bound: Meta(tuple(bound[name]), bound[of].dtype))
+
+
+def reshaped(
+    function: Callable[..., tuple[int, ...]], *names: str, expects: str | None = None
+) -> Rule:
+    """The dtype of `self`, and the shape from `function(shape, *arguments)`."""
+
+    def infer(op: Op, bound: dict[str, Any]) -> Meta:
+        of = bound["self"]
+        return Meta(function(tuple(of.shape), *(bound[n] for n in names)), of.dtype)
+
+    return Rule(infer, expects=expects)
 
 
 def gradients(*names: str) -> Rule:

@@ -93,22 +93,18 @@ class Schema:
 
     def fits(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether this overload accepts these arguments."""
-        positional = [p for p in self.parameters if not p.keyword]
-        if len(args) > len(positional):
+        positional = [p.name for p in self.parameters if not p.keyword]
+        given = dict(zip(positional, args, strict=False))
+        if len(args) > len(positional) or not given.keys().isdisjoint(kwargs):
             return False
-        given = {p.name for p, _ in zip(positional, args, strict=False)}
-        if not all(p.accepts(a) for p, a in zip(positional, args, strict=False)):
-            return False
+        given.update(kwargs)
         for parameter in self.parameters:
-            if parameter.name in given:
-                continue
-            if parameter.name in kwargs:
-                if not parameter.accepts(kwargs[parameter.name]):
+            if parameter.name not in given:
+                if parameter.default is REQUIRED:
                     return False
-            elif parameter.default is REQUIRED:
+            elif not parameter.accepts(given.pop(parameter.name)):
                 return False
-        names = {p.name for p in self.parameters}
-        return all(name in names and name not in given for name in kwargs)
+        return not given
 
     def _refuse(self, reason: str) -> BadInput:
         return BadInput(f"cannot call {self.name}: {reason}", expected=self.text)
@@ -165,22 +161,23 @@ def _default(text: str) -> Any:
         return text.strip('"')
 
 
+_TYPES: dict[str, Any] = {
+    "bool": bool | numpy.bool_,
+    "int": int | numpy.integer,
+    "float": int | float | numpy.number,
+    "Scalar": int | float | complex | numpy.number | numpy.bool_,
+    "str": str,
+}
+
+
 def _fits(kind: str, value: Any) -> bool:
     if kind == "Tensor":
         return hasattr(value, "_array")
-    if kind == "bool":
-        return isinstance(value, bool | numpy.bool_)
-    if kind == "int":
-        return isinstance(value, int | numpy.integer) and not isinstance(value, bool)
-    if kind == "float":
-        return isinstance(value, int | float | numpy.number) and not isinstance(value, bool)
-    if kind == "Scalar":
-        return isinstance(value, int | float | complex | numpy.number | numpy.bool_)
-    if kind == "str":
-        return isinstance(value, str)
     if kind == "ScalarType":
         return not hasattr(value, "_array") and not isinstance(value, int | float | complex | list)
-    return True
+    if kind in ("int", "float") and isinstance(value, bool):
+        return False
+    return kind not in _TYPES or isinstance(value, _TYPES[kind])
 
 
 def describe(value: Any) -> str:

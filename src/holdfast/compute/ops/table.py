@@ -90,6 +90,12 @@ def composite(text: str, gradient: Mapping[str, str] | None = None) -> Callable[
     return decorate
 
 
+def composites(functions: Mapping[str, Callable[..., Any]]) -> None:
+    """Add ops by signature, each computed by other ops of the table."""
+    for text, function in functions.items():
+        op(text, decomposition=function)
+
+
 def find(name: str) -> Op:
     """The op of that name. Raises NotFound."""
     found = OPS.get(name)

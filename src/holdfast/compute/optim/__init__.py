@@ -21,13 +21,4 @@ from holdfast.compute.optim.optimizer import Optimizer
 from holdfast.compute.optim.rmsprop import Adagrad, RMSprop
 from holdfast.compute.optim.sgd import SGD
 
-__all__ = [
-    "SGD",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "CustomAdam",
-    "Optimizer",
-    "RMSprop",
-    "lr_scheduler",
-]
+__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "CustomAdam", "Optimizer", "RMSprop", "lr_scheduler"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.base.errors import BadInput
 from holdfast.compute.optim import update
-from holdfast.compute.optim.optimizer import Optimizer, Params, check, count_step
+from holdfast.compute.optim.optimizer import Optimizer, Options, Params, count_step
 from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
@@ -30,16 +30,10 @@ class Adam(Optimizer):
         maximize: bool = False,
         decoupled_weight_decay: bool = False,
     ) -> None:
-        options = {
-            "lr": lr,
-            "betas": betas if not isinstance(betas, list) else tuple(betas),
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "amsgrad": amsgrad,
-            "maximize": maximize,
-            "decoupled_weight_decay": decoupled_weight_decay or self._decoupled,
-        }
-        check(type(self).__name__, options, **self._ranges)
+        pair = tuple(betas) if isinstance(betas, list) else betas
+        options = {"lr": lr, "betas": pair, "eps": eps, "weight_decay": weight_decay}
+        options |= {"amsgrad": amsgrad, "maximize": maximize}
+        options |= {"decoupled_weight_decay": decoupled_weight_decay or self._decoupled}
         super().__init__(params, options)
 
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
@@ -51,9 +45,7 @@ class Adam(Optimizer):
                 f"{type(self).__name__} cannot have betas={betas!r}", expected="two numbers"
             )
 
-    def _update(
-        self, parameter: CustomTensor, group: dict[str, Any], state: dict[str, Any]
-    ) -> None:
+    def _update(self, parameter: CustomTensor, group: Options, state: Options) -> None:
         names = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else [])]
         step = count_step(state)
         states = [self._state_tensor(parameter, state, name) for name in names]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from holdfast.base.errors import BadInput, Misuse
@@ -25,7 +25,12 @@ class Rates:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the optimizer and functions."""
-        return {k: v for k, v in vars(self).items() if k != "optimizer" and not _has_function(v)}
+        return {
+            key: value
+            for key, value in vars(self).items()
+            if key != "optimizer"
+            and not any(map(callable, value if isinstance(value, list) else [value]))
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a state. Raises BadInput if it is none."""
@@ -72,10 +77,6 @@ def check_factor(scheduler: str, name: str, value: Any) -> Any:
     return value
 
 
-def _has_function(value: Any) -> bool:
-    return callable(value) or (isinstance(value, list) and any(callable(v) for v in value))
-
-
 class LRScheduler(Rates):
     """Sets the `lr` of every group; subclasses define `get_lr`."""
 
@@ -105,9 +106,6 @@ class LRScheduler(Rates):
     def step(self, epoch: int | None = None) -> None:
         """Advance by one epoch, or to `epoch`."""
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
-        self._set(self.get_lr() if epoch is None else self._closed_form())
-
-    def _set(self, rates: Sequence[float]) -> None:
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+        self._last = list(self.get_lr() if epoch is None else self._closed_form())
+        for group, rate in zip(self.optimizer.param_groups, self._last, strict=True):
             group["lr"] = rate
-        self._last = list(rates)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import Any
 
 from holdfast.base.errors import BadInput, Misuse
@@ -73,16 +73,14 @@ class OneCycleLR(LRScheduler):
                 f"OneCycleLR is at step {self.last_epoch} of {self.total_steps}",
                 expected="no more steps than total_steps",
             )
-        begin = 0.0
-        for place, (end, starts, ends, before, after) in enumerate(self._phases):
-            if self.last_epoch <= end or place == len(self._phases) - 1:
-                # A phase of length 0 is at its end.
-                share = (self.last_epoch - begin) / (end - begin) if end != begin else 1.0
-                self._set_momentum(self._between(before, after, share))
-                pairs = zip(starts, ends, strict=True)
-                return [self._between(a, b, share) for a, b in pairs]
-            begin = end
-        raise AssertionError("the last phase has no end")
+        last = [end for end, *_ in self._phases[:-1]]
+        place = bisect_left(last, self.last_epoch)
+        end, starts, ends, before, after = self._phases[place]
+        begin = last[place - 1] if place else 0.0
+        # A phase of length 0 is at its end.
+        share = (self.last_epoch - begin) / (end - begin) if end != begin else 1.0
+        self._set_momentum(self._between(before, after, share))
+        return [self._between(a, b, share) for a, b in zip(starts, ends, strict=True)]
 
     def _set_momentum(self, value: float) -> None:
         for group in self.optimizer.param_groups if self.cycle_momentum else ():
@@ -141,7 +139,10 @@ class ReduceLROnPlateau(Rates):
             self.cooldown_counter -= 1
             self.num_bad_epochs = 0
         if self.num_bad_epochs > self.patience:
-            self._reduce()
+            for group, least in zip(self.optimizer.param_groups, self.min_lrs, strict=True):
+                reduced = max(group["lr"] * self.factor, least)
+                if group["lr"] - reduced > self.eps:
+                    group["lr"] = reduced
             self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
         self._last = self._rates
 
@@ -150,12 +151,6 @@ class ReduceLROnPlateau(Rates):
         if self.threshold_mode == "rel":
             return sign * now < sign * self.best * (1 - sign * self.threshold)
         return sign * now < sign * self.best - self.threshold
-
-    def _reduce(self) -> None:
-        for group, least in zip(self.optimizer.param_groups, self.min_lrs, strict=True):
-            reduced = max(group["lr"] * self.factor, least)
-            if group["lr"] - reduced > self.eps:
-                group["lr"] = reduced
 
 
 class SequentialLR(LRScheduler):
@@ -194,10 +189,8 @@ class SequentialLR(LRScheduler):
         self.last_epoch += 1
         place = bisect_right(self._milestones, self.last_epoch)
         scheduler = self._schedulers[place]
-        if place > 0 and self._milestones[place - 1] == self.last_epoch:
-            scheduler.step(0)
-        else:
-            scheduler.step()
+        begins = place > 0 and self._milestones[place - 1] == self.last_epoch
+        scheduler.step(0 if begins else None)
         self._last = scheduler.get_last_lr()
 
     def state_dict(self) -> dict[str, Any]:

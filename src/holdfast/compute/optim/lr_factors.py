@@ -153,11 +153,7 @@ class CosineAnnealingLR(LRScheduler):
     """Half a cosine from the first rate to `eta_min` in `T_max` epochs, and back."""
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        T_max: int,
-        eta_min: float = 0.0,
-        last_epoch: int = -1,
+        self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1
     ) -> None:
         self.T_max = check_count("CosineAnnealingLR", "T_max", T_max)
         self.eta_min = check_factor("CosineAnnealingLR", "eta_min", eta_min)

@@ -20,6 +20,9 @@ from holdfast.compute.nn.convert import clear_gradient, to_host
 from holdfast.compute.ops.schema import describe
 from holdfast.compute.tensors.custom_tensor import CustomTensor
 
+Params = Iterable[Any]  # parameters, or groups of them
+Options = dict[str, Any]
+
 
 class Optimizer:
     """Updates parameters by their gradients; subclasses define `_update`."""
@@ -28,26 +31,23 @@ class Optimizer:
     _ranges: Mapping[str, tuple[float, float]] = {}
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+        """Every group gets `defaults`; what is outside of `_ranges` raises BadInput."""
+        check(type(self).__name__, defaults, **self._ranges)
         self.defaults = defaults
         self.state: defaultdict[CustomTensor, dict[str, Any]] = defaultdict(dict)
         self.param_groups: list[dict[str, Any]] = []
+        was_given = f"{type(self).__name__} was given"
         if isinstance(params, CustomTensor):
-            raise BadInput(
-                f"{type(self).__name__} was given {describe(params)}",
-                expected="several parameters",
-                hint="module.parameters(), or [tensor]",
-            )
+            hint = "module.parameters(), or [tensor]"
+            what = f"{was_given} {describe(params)}"
+            raise BadInput(what, expected="several parameters", hint=hint)
         if not isinstance(params, Iterable):
-            raise BadInput(
-                f"{type(self).__name__} was given a {type(params).__name__}",
-                expected="parameters, or groups of them",
-                hint="module.parameters()",
-            )
+            what = f"{was_given} a {type(params).__name__}"
+            expected = "parameters, or groups of them"
+            raise BadInput(what, expected=expected, hint="module.parameters()")
         groups = list(params)
         if not groups:
-            raise BadInput(
-                f"{type(self).__name__} was given no parameters", expected="at least one"
-            )
+            raise BadInput(f"{was_given} no parameters", expected="at least one")
         if not isinstance(groups[0], Mapping):
             groups = [{"params": groups}]
         for group in groups:
@@ -115,7 +115,6 @@ class Optimizer:
         return loss
 
     def _check_gradient(self, parameter: CustomTensor) -> None:
-        """Raise BadInput for a gradient that does not fit its parameter."""
         gradient: Any = parameter.grad
         if not isinstance(gradient, CustomTensor):
             reason = f"its gradient is a {type(gradient).__name__}"
@@ -132,14 +131,10 @@ class Optimizer:
             expected="a gradient of the parameter's shape, and memory of its own",
         )
 
-    def _update(
-        self, parameter: CustomTensor, group: dict[str, Any], state: dict[str, Any]
-    ) -> None:
+    def _update(self, parameter: CustomTensor, group: Options, state: Options) -> None:
         raise NotImplementedError
 
-    def _state_tensor(
-        self, parameter: CustomTensor, state: dict[str, Any], name: str
-    ) -> CustomTensor:
+    def _state_tensor(self, parameter: CustomTensor, state: Options, name: str) -> CustomTensor:
         """A tensor of the state, in the parameter's shape; initially zeros."""
         found = state.get(name)
         if found is None:
@@ -176,10 +171,14 @@ class Optimizer:
             for group, mine in zip(groups, self.param_groups, strict=True)
             for number, parameter in zip(group["params"], mine["params"], strict=True)
         }
+        for number in (n for n in states if n not in parameters):
+            raise BadInput(
+                f"the state has a parameter {number!r} that no group has",
+                expected="the state of an optimizer with the same groups",
+            )
         loaded = {
             parameters[number]: {k: _load_value(v, parameters[number], k) for k, v in kept.items()}
             for number, kept in states.items()
-            if number in parameters or _unknown_parameter(number)
         }
         self.state.clear()
         self.state.update(loaded)
@@ -203,13 +202,6 @@ def _parts(state: Any) -> tuple[Any, Any]:
             expected='what state_dict() gives: "state" and "param_groups" with their "params"',
         )
     return state["param_groups"], state["state"]
-
-
-def _unknown_parameter(number: Any) -> bool:
-    raise BadInput(
-        f"the state has a parameter {number!r} that no group has",
-        expected="the state of an optimizer with the same groups",
-    )
 
 
 def _load_value(value: Any, parameter: CustomTensor, name: str) -> Any:
@@ -242,6 +234,3 @@ def count_step(state: dict[str, Any]) -> int:
     """Count one more step."""
     state["step"] = state.get("step", 0) + 1
     return state["step"]
-
-
-Params = Iterable[Any]

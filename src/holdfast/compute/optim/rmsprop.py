@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.compute.nn.init import constant_
 from holdfast.compute.optim import update
-from holdfast.compute.optim.optimizer import Optimizer, Params, check, count_step
+from holdfast.compute.optim.optimizer import Optimizer, Options, Params, count_step
 from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
@@ -31,21 +31,11 @@ class RMSprop(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        options = {
-            "lr": lr,
-            "momentum": momentum,
-            "alpha": alpha,
-            "eps": eps,
-            "centered": centered,
-            "weight_decay": weight_decay,
-            "maximize": maximize,
-        }
-        check("RMSprop", options, **self._ranges)
+        options = {"lr": lr, "momentum": momentum, "alpha": alpha, "eps": eps}
+        options |= {"centered": centered, "weight_decay": weight_decay, "maximize": maximize}
         super().__init__(params, options)
 
-    def _update(
-        self, parameter: CustomTensor, group: dict[str, Any], state: dict[str, Any]
-    ) -> None:
+    def _update(self, parameter: CustomTensor, group: Options, state: Options) -> None:
         names = ["square_avg"]
         names += ["momentum_buffer"] if group["momentum"] > 0 else []
         names += ["grad_avg"] if group["centered"] else []
@@ -99,20 +89,11 @@ class Adagrad(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        options = {
-            "lr": lr,
-            "lr_decay": lr_decay,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "initial_accumulator_value": initial_accumulator_value,
-            "maximize": maximize,
-        }
-        check("Adagrad", options, **self._ranges)
+        options = {"lr": lr, "lr_decay": lr_decay, "eps": eps, "weight_decay": weight_decay}
+        options |= {"initial_accumulator_value": initial_accumulator_value, "maximize": maximize}
         super().__init__(params, options)
 
-    def _update(
-        self, parameter: CustomTensor, group: dict[str, Any], state: dict[str, Any]
-    ) -> None:
+    def _update(self, parameter: CustomTensor, group: Options, state: Options) -> None:
         if "sum" not in state:
             sums = self._state_tensor(parameter, state, "sum")
             constant_(sums, group["initial_accumulator_value"])

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.base.errors import BadInput
 from holdfast.compute.optim import update
-from holdfast.compute.optim.optimizer import Optimizer, Params, check
+from holdfast.compute.optim.optimizer import Optimizer, Options, Params
 from holdfast.compute.tensors.custom_tensor import CustomTensor
 
 
@@ -28,26 +28,17 @@ class SGD(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        options = {
-            "lr": lr,
-            "momentum": momentum,
-            "dampening": dampening,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-            "maximize": maximize,
-        }
-        check("SGD", options, **self._ranges)
+        options = {"lr": lr, "momentum": momentum, "dampening": dampening}
+        options |= {"weight_decay": weight_decay, "nesterov": nesterov, "maximize": maximize}
+        super().__init__(params, options)
         if nesterov and (momentum <= 0 or dampening):
             raise BadInput(
                 f"SGD cannot look ahead (nesterov) with momentum={momentum} and "
                 f"dampening={dampening}",
                 expected="a momentum above 0, and no dampening",
             )
-        super().__init__(params, options)
 
-    def _update(
-        self, parameter: CustomTensor, group: dict[str, Any], state: dict[str, Any]
-    ) -> None:
+    def _update(self, parameter: CustomTensor, group: Options, state: Options) -> None:
         momentum, first = group["momentum"], state.get("momentum_buffer") is None
         damping = 1.0 if first else 1.0 - group["dampening"]
         states = [self._state_tensor(parameter, state, "momentum_buffer")] if momentum else []

@@ -61,25 +61,11 @@ def run(
 def _run_blocks(
     update: Update, parameter: Any, gradient: Any, states: Sequence[Any], scratch: int
 ) -> None:
-    changed = [parameter, *states]
-    flat = [_flat(a) for a in changed]
-    if any(f is None for f in flat):  # not contiguous: update copies, then write them back
-        flat = [numpy.ascontiguousarray(a).reshape(-1) for a in changed]
-        _blocks(update, flat, numpy.ascontiguousarray(gradient).reshape(-1), scratch)
-        for target, source in zip(changed, flat, strict=True):
-            target[...] = source.reshape(target.shape)
-        return
-    _blocks(update, flat, numpy.ascontiguousarray(gradient).reshape(-1), scratch)
-
-
-def _flat(array: Any) -> Any:
-    """The same memory flattened; None if it is not contiguous."""
-    return array.reshape(-1) if array.flags.c_contiguous else None
-
-
-def _blocks(update: Update, changed: Sequence[Any], gradient: Any, scratch: int) -> None:
     """Run all blocks; each thread takes a contiguous range."""
-    size = changed[0].size
+    arrays = [parameter, *states]
+    changed = [numpy.ascontiguousarray(a).reshape(-1) for a in arrays]
+    gradient = numpy.ascontiguousarray(gradient).reshape(-1)
+    size = parameter.size
     teams = min(threads.get_num_threads(), size // (_LEAST * BLOCK)) or 1
     run_of = -(-size // (teams * BLOCK)) * BLOCK
 
@@ -88,6 +74,9 @@ def _blocks(update: Update, changed: Sequence[Any], gradient: Any, scratch: int)
         _in_turn(update, [array[part] for array in changed], gradient[part], scratch)
 
     threads.share_out(work, teams)
+    for array, flat in zip(arrays, changed, strict=True):
+        if not array.flags.c_contiguous:  # a copy was updated
+            array[...] = flat.reshape(array.shape)
 
 
 def _in_turn(update: Update, changed: Sequence[Any], gradient: Any, scratch: int) -> None:

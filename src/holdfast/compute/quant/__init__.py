@@ -40,27 +40,7 @@ from holdfast.compute.quant.scheme import (
     quantize,
 )
 
-__all__ = [
-    "INT4",
-    "INT8",
-    "INT8_ACTIVATIONS",
-    "INT8_CHANNELS",
-    "Histogram",
-    "MinMax",
-    "MovingAverage",
-    "Quantized",
-    "QuantizedConv2d",
-    "QuantizedLinear",
-    "Report",
-    "Row",
-    "Scheme",
-    "compare",
-    "convert",
-    "fold",
-    "nbytes",
-    "prepare",
-    "prepare_qat",
-    "quantize",
-    "quantize_dynamic",
-    "quantize_weights",
-]
+__all__ = ["INT4", "INT8", "INT8_ACTIVATIONS", "INT8_CHANNELS", "Histogram", "MinMax"]
+__all__ += ["MovingAverage", "Quantized", "QuantizedConv2d", "QuantizedLinear", "Report", "Row"]
+__all__ += ["Scheme", "compare", "convert", "fold", "nbytes", "prepare", "prepare_qat", "quantize"]
+__all__ += ["quantize_dynamic", "quantize_weights"]

@@ -58,11 +58,13 @@ class Observed(nn.Module):
 
 def prepare(model: Any, observer: str = "histogram") -> Any:
     """A copy to run typical data through before `convert`; batch normalization is folded in."""
+    make = lambda name, layer: Observed(layer, observers.make(observer, name))  # noqa: E731
+    return _replace_layers(_fold_copy(model), make, inplace=True)
+
+
+def _fold_copy(model: Any) -> Any:
     _refuse_other(model)
-    folded = fold(copy.deepcopy(model).eval())
-    return _replace_layers(
-        folded, lambda name, layer: Observed(layer, observers.make(observer, name)), inplace=True
-    )
+    return fold(copy.deepcopy(model).eval())
 
 
 def prepare_qat(
@@ -72,12 +74,8 @@ def prepare_qat(
     _refuse_other(model)
     _refuse_groups(weight)
     _refuse_spread(activation)
-    training = model.training
-    folded = fold(copy.deepcopy(model).eval())
-    made = _replace_layers(
-        folded, lambda name, layer: Learning(layer, name, weight, activation), inplace=True
-    )
-    return made.train(training)
+    make = lambda name, layer: Learning(layer, name, weight, activation)  # noqa: E731
+    return _replace_layers(_fold_copy(model), make, inplace=True).train(model.training)
 
 
 def convert(
@@ -192,7 +190,8 @@ def fold(model: Any) -> Any:
     Only for neighbours inside a Sequential in evaluation mode, where the order is certain, and
     only if nothing else uses the convolution's weights.
     """
-    uses = _uses(model)
+    # How many names each parameter has, by its id.
+    uses = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
     for parent in list(model.modules()):
         if type(parent).forward is not nn.Sequential.forward:
             continue
@@ -205,11 +204,6 @@ def fold(model: Any) -> Any:
                 _fold(conv, norm)
                 parent.add_module(name, nn.Identity())
     return model
-
-
-def _uses(model: Any) -> Counter[int]:
-    """How many names each parameter has, by its id."""
-    return Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
 
 
 def _fold(conv: Any, norm: Any) -> None:

@@ -80,7 +80,6 @@ class QuantizedLayer(Module):
         return level.to("int8"), scales, zero
 
     def _check(self, input: Any) -> None:
-        """Raise BadInput unless `input` is a floating-point tensor."""
         self.check_tensor(input)
         if not input.is_floating_point():
             raise self.refuse(
@@ -132,10 +131,7 @@ class QuantizedConv2d(QuantizedLayer):
                 f"[batch, {channels}, height, width] or [{channels}, height, width]",
             )
         if input.ndim == 3:
-            return F.squeeze(self._add_batch(F.unsqueeze(input, 0)), 0)
-        return self._add_batch(input)
-
-    def _add_batch(self, input: CustomTensor) -> CustomTensor:
+            return F.squeeze(self.forward(F.unsqueeze(input, 0)), 0)
         stride, padding, dilation, groups = self.settings
         sizes = list(stride), list(padding), list(dilation)
         if self.how == "weights":

@@ -81,14 +81,10 @@ def compare(model: Any, quantized: Any, data: Any) -> Report:
         for n in layers
         if n in ours and n in theirs  # the others were not called
     ]
-    rest = [
-        n
-        for n, m in quantized.named_modules()
-        if not isinstance(m, QuantizedLayer) and any(True for _ in m.parameters(recurse=False))
-    ]
-    return Report(
-        tuple(sorted(rows, key=lambda row: row.signal_db)), _signal_db(expected, whole), tuple(rest)
-    )
+    others = ((n, m) for n, m in quantized.named_modules() if not isinstance(m, QuantizedLayer))
+    rest = [n for n, m in others if any(True for _ in m.parameters(recurse=False))]
+    rows.sort(key=lambda row: row.signal_db)
+    return Report(tuple(rows), _signal_db(expected, whole), tuple(rest))
 
 
 def _outputs(model: Any, names: list[str], data: Any) -> tuple[dict[str, Any], Any]:

@@ -87,21 +87,20 @@ def parameters(scheme: Scheme, low: Any, high: Any, where: str = "the tensor") -
     return scale, numpy.clip(zero, scheme.low, scheme.high).astype(numpy.int32)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Quantized:
     """Integer levels with their scales and zero points."""
 
-    __slots__ = ("scale", "scheme", "shape", "values", "zero_point")
-
-    def __init__(
-        self, values: CustomTensor, scale: Any, zero_point: Any, scheme: Scheme, shape: Any
-    ) -> None:
-        self.values, self.scale, self.zero_point = values, scale, zero_point
-        self.scheme, self.shape = scheme, tuple(shape)
+    values: CustomTensor
+    scale: Any
+    zero_point: Any
+    scheme: Scheme
+    shape: tuple[int, ...]
 
     def dequantize(self) -> CustomTensor:
         """The float32 values of the levels."""
         levels = self.levels().astype(numpy.float32)
-        spread = _spread(self.scheme, levels.shape)
+        spread = _Spread(self.scheme, levels.shape)
         if self.scheme.group:
             levels = levels.reshape(spread.grouped)
         scale, zero = self.scale.data, self.zero_point.data.astype(numpy.float32)
@@ -148,9 +147,6 @@ class _Spread:
             self.scales = tuple(s if d == axis else 1 for d, s in enumerate(shape))
 
 
-_spread = _Spread
-
-
 def quantize(
     tensor: Any, scheme: Scheme = INT8, scale: Any = None, zero_point: Any = None
 ) -> Quantized:
@@ -162,10 +158,17 @@ def quantize(
     if not of.is_floating_point():
         raise BadInput(f"cannot quantize {describe(of)}", expected="floating-point numbers")
     array = of.data.astype(numpy.float32)
-    spread = _spread(scheme, array.shape)
+    spread = _Spread(scheme, array.shape)
     grouped = array.reshape(spread.grouped)
     if scale is None:
-        _refuse_bad(array, describe(of))
+        bad = array.size - int(numpy.isfinite(array).sum())
+        if bad:
+            raise BadInput(
+                f"cannot quantize {describe(of)}: {bad} of {array.size} elements are NaN or "
+                "infinite",
+                expected="finite numbers",
+                hint="look for the layer whose output overflows before quantizing",
+            )
         low, high = _range(grouped, spread.scales)
         scale, zero_point = parameters(scheme, low, high, describe(of))
     scales = _check_given("scale", scale, numpy.float32, spread.scales)
@@ -181,8 +184,9 @@ def quantize(
     levels = levels.astype(numpy.int8).reshape(array.shape)
     stored = pack(levels) if scheme.bits == 4 else levels
     parts = stored, scales.astype(numpy.float32).reshape(-1), zeros.astype(numpy.int32).reshape(-1)
-    values, kept_scales, kept_zeros = (_upload(part, of.device) for part in parts)
-    return Quantized(values, kept_scales, kept_zeros, scheme, array.shape)
+    upload = of.device.engine.upload  # into memory of the device's pool
+    values, *scaling = (CustomTensor._wrap(upload(part), of.device) for part in parts)
+    return Quantized(values, scaling[0], scaling[1], scheme, array.shape)
 
 
 def _check_given(name: str, value: Any, kind: Any, shape: tuple[int, ...]) -> Any:
@@ -195,26 +199,11 @@ def _check_given(name: str, value: Any, kind: Any, shape: tuple[int, ...]) -> An
     return array.reshape(shape)
 
 
-def _upload(array: Any, device: Any) -> CustomTensor:
-    """A tensor in memory of the device's pool."""
-    return CustomTensor._wrap(device.engine.upload(array), device)
-
-
 def _range(array: Any, scales: tuple[int, ...]) -> tuple[Any, Any]:
     if not array.size:
         return numpy.zeros(scales), numpy.zeros(scales)
     dims = tuple(d for d, size in enumerate(scales) if size == 1)
     return array.min(axis=dims, keepdims=True), array.max(axis=dims, keepdims=True)
-
-
-def _refuse_bad(array: Any, what: str) -> None:
-    bad = array.size - int(numpy.isfinite(array).sum())
-    if bad:
-        raise BadInput(
-            f"cannot quantize {what}: {bad} of {array.size} elements are NaN or infinite",
-            expected="finite numbers",
-            hint="look for the layer whose output overflows before quantizing",
-        )
 
 
 def pack(levels: Any) -> Any:
@@ -229,4 +218,4 @@ def unpack(packed: Any, shape: tuple[int, ...]) -> Any:
     """The inverse of `pack`, as int8."""
     halves = numpy.stack((packed & 0xF, packed >> 4), axis=-1).reshape(-1)
     signed = ((halves.astype(numpy.int8) ^ 8) - 8).astype(numpy.int8)
-    return signed[: int(numpy.prod(shape, dtype=numpy.int64))].reshape(shape)
+    return signed[: math.prod(shape)].reshape(shape)

@@ -22,6 +22,9 @@ from holdfast.compute.tensors.device import device as as_device
 from holdfast.compute.tensors.host_data import host_array
 from holdfast.memory.pools.manager import memory_manager
 
+# torch's dtypes of Python scalars, where NumPy's are wider
+_NARROWER = {dtypes.FLOAT64: dtypes.FLOAT32, dtypes.COMPLEX128: dtypes.COMPLEX64}
+
 
 def tensor(
     data: Any, dtype: Any = None, device: Any = "cpu", requires_grad: bool = False
@@ -30,7 +33,7 @@ def tensor(
     array = host_array(data, None if dtype is None else dtypes.dtype(dtype))
     kind = array.dtype
     if dtype is None:
-        kind = dtypes.dtype(kind) if hasattr(data, "dtype") else _infer_dtype(kind)
+        kind = dtypes.dtype(kind) if hasattr(data, "dtype") else _NARROWER.get(kind, kind)
     array, place = array.astype(kind, copy=False), as_device(device)
     if place.engine.name == "numpy":
         made = empty(array.shape, kind, place)
@@ -38,12 +41,6 @@ def tensor(
     else:
         made = CustomTensor._wrap(place.engine.upload(array), place)
     return made.requires_grad_() if requires_grad else made
-
-
-def _infer_dtype(found: numpy.dtype[Any]) -> numpy.dtype[Any]:
-    """torch's dtype for Python scalars."""
-    narrower = {dtypes.FLOAT64: dtypes.FLOAT32, dtypes.COMPLEX128: dtypes.COMPLEX64}
-    return narrower.get(found, dtypes.dtype(found))
 
 
 def empty(shape: int | Sequence[int], dtype: Any = "float32", device: Any = "cpu") -> CustomTensor:

@@ -5,7 +5,6 @@ Views share memory with their base. A failed call changes nothing.
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 import numpy
 
 from holdfast.base.errors import BadInput, HoldfastError, Misuse
+from holdfast.base.threads import register_at_fork
 from holdfast.compute import dtype as dtypes
 from holdfast.compute import functional
 from holdfast.compute.autograd import tape
@@ -173,7 +173,7 @@ class CustomTensor(operators.Operators, methods.Methods):
     def detach(self) -> CustomTensor:
         """The same memory, without gradient history."""
         made = self._wrap(self._array, self.device)
-        made._base = self if self._base is None else self._base
+        made._base = self._root()
         return made
 
     def backward(
@@ -231,8 +231,7 @@ class CustomTensor(operators.Operators, methods.Methods):
         return self._root()._version
 
     def _touch(self) -> None:
-        root = self._root()
-        root._version = root._version + 1
+        self._root()._version += 1
 
 
 _adding = threading.RLock()
@@ -244,8 +243,7 @@ def _renew_lock() -> None:
     _adding = threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+register_at_fork(after_in_child=_renew_lock)
 
 
 class Removable:
@@ -291,12 +289,11 @@ def apply(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 def _mark_unknown(op: Op, result: Any) -> None:
     """Make backward through an op without a gradient raise, rather than treat it as zero."""
-    results = [result] if isinstance(result, CustomTensor) else result
-    if not isinstance(results, list | tuple):
-        return
-    node = tape.Unknown(op, {}, [r for r in results if isinstance(r, CustomTensor)])
-    for one in results:
-        if isinstance(one, CustomTensor) and dtypes.category(one.dtype) >= dtypes.FLOATING:
+    results = result if isinstance(result, list | tuple) else [result]
+    tensors = [r for r in results if isinstance(r, CustomTensor)]
+    node = tape.Unknown(op, {}, tensors)
+    for one in tensors:
+        if dtypes.category(one.dtype) >= dtypes.FLOATING:
             one.requires_grad, one.grad_fn = True, node
 
 
@@ -319,9 +316,8 @@ def _accepts(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 
 
 def _signature_error(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> BadInput:
-    return BadInput(
-        f"cannot call {op.name}({format_arguments(args, kwargs)})", expected=op.schema.text
-    )
+    what = f"cannot call {op.name}({format_arguments(args, kwargs)})"
+    return BadInput(what, expected=op.schema.text)
 
 
 def _decompose_tensors(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -401,15 +397,7 @@ def decompose(op: Op, engine: Engine, args: Any, kwargs: Any) -> Any:
     apart: Any = op.decomposition
     with tape.no_grad():
         out = apart(*map(up, args), **{k: up(v) for k, v in kwargs.items()})
-    return _arrays(out)
-
-
-def _arrays(out: Any) -> Any:
-    if isinstance(out, CustomTensor):
-        return out._array
-    if isinstance(out, list | tuple):
-        return type(out)(_arrays(one) for one in out)
-    return out
+    return each(out, lambda tensor: tensor._array)
 
 
 def _device_error(op: Op, args: Any, kwargs: Any) -> BadInput:

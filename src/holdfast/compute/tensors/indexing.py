@@ -108,7 +108,9 @@ class _Reader:
         if hasattr(item, "_array"):
             made = item
         elif isinstance(item, list | range | numpy.ndarray) or hasattr(item, "detach"):
-            made = self._upload(item)
+            array = host_array(_to_host(item), None)
+            kind = dtypes.INT64 if not array.size and isinstance(item, list) else array.dtype
+            made = self.of._new(array, kind)
         else:
             raise self.error(f"it contains a {type(item).__name__}", _KINDS)
         if dtypes.category(made.dtype) > dtypes.INTEGER:
@@ -116,11 +118,6 @@ class _Reader:
         if made.ndim:
             return made
         return bool(made.data) if _is_mask(made) else int(made.data)
-
-    def _upload(self, item: Any) -> Tensor:
-        array = host_array(_to_host(item), None)
-        kind = dtypes.INT64 if not array.size and isinstance(item, list) else array.dtype
-        return self.of._new(array, kind)
 
     def _take(self, item: Any, left_out: int) -> None:
         if item is Ellipsis:
@@ -148,10 +145,8 @@ class _Reader:
     def _select(self, item: int) -> None:
         size = self.sizes[self.dim]
         if not -size <= item < size:
-            raise self.error(
-                f"{item} is out of range",
-                f"{-size} to {size - 1}" if size else "no index: it is empty",
-            )
+            wanted = f"{-size} to {size - 1}" if size else "no index: it is empty"
+            raise self.error(f"{item} is out of range", wanted)
         self.steps.append(ViewStep("select", (self.dim, item)))
         del self.sizes[self.dim]
         self.source += 1
@@ -159,13 +154,11 @@ class _Reader:
     def _slice(self, item: slice) -> None:
         size = self.sizes[self.dim]
         if item != slice(None):
-            start, stop, step = (
-                self._slice_bound(one) for one in (item.start, item.stop, item.step)
-            )
+            bounds = (item.start, item.stop, item.step)
+            start, stop, step = map(self._slice_bound, bounds)
             if step is not None and step <= 0:
-                raise self.error(
-                    f"the step {step} is not positive", "a step of 1 or more, or flip()"
-                )
+                wanted = "a step of 1 or more, or flip()"
+                raise self.error(f"the step {step} is not positive", wanted)
             first, last, step = slice(start, stop, step).indices(size)
             last = max(first, last)
             self.steps.append(ViewStep("slice", (self.dim, first, last, step)))
@@ -269,19 +262,13 @@ def _refuse_complex(of: Tensor, value: Any, kind: Any) -> None:
         )
 
 
-def _drop_leading_ones(value: Tensor, ndim: int) -> Tensor:
-    """Drop leading dimensions of size 1 beyond `ndim`."""
-    extra = value.ndim - ndim
-    if extra <= 0 or any(size != 1 for size in value.shape[:extra]):
-        return value
-    return F.reshape(value, list(value.shape[extra:]))
-
-
 def _fit_to(of: Tensor, index: Any, value: Tensor, shape: Any) -> Tensor:
     """Check that a value broadcasts to `shape`; its leading dimensions of size 1 are dropped."""
     if not value.ndim:
         return value
-    value = _drop_leading_ones(value, len(shape))
+    extra = value.ndim - len(shape)
+    if extra > 0 and all(size == 1 for size in value.shape[:extra]):
+        value = F.reshape(value, list(value.shape[extra:]))
     try:
         fits = numpy.broadcast_shapes(value.shape, tuple(shape)) == tuple(shape)
     except ValueError:
@@ -298,7 +285,6 @@ def _fit_to(of: Tensor, index: Any, value: Tensor, shape: Any) -> Tensor:
 def _chosen_shape(
     of: Tensor, index: Any, view: Tensor, indices: list[Tensor | None]
 ) -> tuple[int, ...]:
-    """The shape of view[indices]."""
     taken: list[int] = []
     shapes: list[tuple[int, ...]] = []
     dim = 0
@@ -306,7 +292,9 @@ def _chosen_shape(
         count = 1 if item is None else _dimensions(item)
         if item is not None:
             taken += range(dim, dim + count)
-            shapes.append(_mask_length(item) if _is_mask(item) else tuple(item.shape))
+            mask = _is_mask(item)
+            chosen = (int(numpy.count_nonzero(item.data)),) if mask else tuple(item.shape)
+            shapes.append(chosen)
         dim += count
     try:
         chosen = numpy.broadcast_shapes(*shapes)
@@ -315,16 +303,6 @@ def _chosen_shape(
     rest = [size for d, size in enumerate(view.shape) if d not in taken]
     at = taken[0] if taken[-1] - taken[0] == len(taken) - 1 else 0
     return (*rest[:at], *chosen, *rest[at:])
-
-
-def _mask_length(mask: Tensor) -> tuple[int, ...]:
-    return (int(numpy.count_nonzero(mask.data)),)
-
-
-def _fit_to_chosen(of: Tensor, index: Any, value: Tensor, view: Tensor, indices: Any) -> Tensor:
-    if not value.ndim:
-        return value
-    return _fit_to(of, index, value, _chosen_shape(of, index, view, indices))
 
 
 def _assign(of: Tensor, index: Any, steps: Any, indices: Any, value: Tensor) -> None:
@@ -336,7 +314,8 @@ def _assign(of: Tensor, index: Any, steps: Any, indices: Any, value: Tensor) -> 
     if not indices:
         engine.write(view._array, _fit_to(of, index, value, view.shape)._array)
     else:
-        value = _fit_to_chosen(of, index, value, view, indices)
+        if value.ndim:
+            value = _fit_to(of, index, value, _chosen_shape(of, index, view, indices))
         put = OPS["_index_put_impl_"]
         if put.name in engine.kernels:
             arrays = [None if i is None else i._array for i in indices]
@@ -364,7 +343,8 @@ def _assign_recorded(of: Tensor, index: Any, steps: Any, indices: Any, value: Te
     for step in steps:
         views.append(step.apply(views[-1]))
     if indices:
-        value = _fit_to_chosen(of, index, value, views[-1], indices)
+        if value.ndim:
+            value = _fit_to(of, index, value, _chosen_shape(of, index, views[-1], indices))
         made = _check(of, index, lambda: F.index_put(views[-1], indices, value))
     else:
         fitting = _fit_to(of, index, value, views[-1].shape)

@@ -58,30 +58,17 @@ def refuse_leaf(target: Tensor, op: Op) -> None:
     """Raise Misuse if gradients forbid changing `target` in place."""
     if not (target.requires_grad and tape.mode.enabled):
         return
-    if target.grad_fn is None:
-        raise Misuse(
-            f"cannot compute {op.name} in place: {describe(target)} is a leaf that requires a "
-            "gradient",
-            expected="a result, or a tensor without requires_grad",
-            hint="with no_grad(): …, as optimizers do",
-        )
     base = target._base
-    if base is not None and base.requires_grad and base.grad_fn is None:
+    of_leaf = base is not None and base.requires_grad and base.grad_fn is None
+    if target.grad_fn is None or of_leaf:
+        what = "a leaf" if target.grad_fn is None else "a view of a leaf"
+        wanted = "a result, or" if target.grad_fn is None else "a view of a result, or of"
         raise Misuse(
-            f"cannot compute {op.name} in place: {describe(target)} is a view of a leaf that "
-            "requires a gradient",
-            expected="a view of a result, or of a tensor without requires_grad",
+            f"cannot compute {op.name} in place: {describe(target)} is {what} that requires a "
+            "gradient",
+            expected=f"{wanted} a tensor without requires_grad",
             hint="with no_grad(): …, as optimizers do",
         )
-
-
-def _view_error(op: Op, target: Tensor) -> Misuse:
-    return Misuse(
-        f"cannot compute {op.name} in place: {describe(target)} is a view that gradients go "
-        "through",
-        expected="a tensor with memory of its own",
-        hint="clone() first, the op without the underscore, or base[index] = value",
-    )
 
 
 def assign(op: Op, target: Tensor, value: Tensor) -> Tensor:
@@ -107,7 +94,12 @@ def _assign_to_view(op: Op, target: Tensor, base: Tensor, value: Tensor) -> Tens
     """Write to a view that is part of the graph: its base changes, and the view follows."""
     layout = _layout(target._array, base._array)
     if layout is None:
-        raise _view_error(op, target)
+        raise Misuse(
+            f"cannot compute {op.name} in place: {describe(target)} is a view that gradients go "
+            "through",
+            expected="a tensor with memory of its own",
+            hint="clone() first, the op without the underscore, or base[index] = value",
+        )
     if value.grad_fn is not None:
         value.grad_fn.keep_copy(target)
     fitting = value if value.dtype == base.dtype else value.to(base.dtype)
@@ -122,19 +114,17 @@ def _layout(view: Any, base: Any) -> tuple[list[int], list[int], int] | None:
     """Sizes, strides and offset of a view in its base's memory; None if the base has gaps."""
     if type(base) is not numpy.ndarray or not base.flags.c_contiguous or view.dtype != base.dtype:
         return None
-    if base.base is not None and isinstance(base.base, numpy.ndarray):
-        owner = base
-        while isinstance(owner.base, numpy.ndarray):
-            owner = owner.base
-        if owner.ctypes.data != base.ctypes.data:
-            return None
+    owner = base
+    while isinstance(owner.base, numpy.ndarray):
+        owner = owner.base
+    if owner is not base and owner.ctypes.data != base.ctypes.data:
+        return None
     width = base.itemsize
     begin = (view.ctypes.data - base.ctypes.data) // width
     return list(view.shape), [step // width for step in view.strides], begin
 
 
 def _check_room(op: Op, target: Tensor, value: Tensor) -> None:
-    """Raise BadInput or Misuse if `value` cannot be written to `target`."""
     if not target.device.matches(value.device):
         raise BadInput(
             f"cannot put the result of {op.name}, {describe(value)} on {value.device}, into "

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -25,17 +26,7 @@ _EDGE = 1000  # elements up to which all are printed
 class Methods:
     """The methods that `CustomTensor` inherits."""
 
-    _array: Any
-    device: CustomDevice
-    requires_grad: bool
-    grad: Any
-    grad_fn: Any
-    data: Any
-    dtype: Any
-    shape: Any
-    ndim: Any
-
-    if TYPE_CHECKING:  # `install` adds a method for every op of the table
+    if TYPE_CHECKING:  # `CustomTensor` has the attributes, and a method for every op of the table
 
         def __getattr__(self, name: str) -> Any: ...
 
@@ -106,14 +97,9 @@ class Methods:
         return bool((self.data == getattr(value, "data", value)).any())
 
     def __repr__(self) -> str:
-        array = self.data
-        shown = numpy.array2string(
-            array.astype(dtypes.working(array.dtype), copy=False),
-            separator=", ",
-            prefix="tensor(",
-            threshold=_EDGE,
-        )
-        parts = [shown]
+        array = self.data.astype(dtypes.working(self.dtype), copy=False)
+        options: Any = {"separator": ", ", "prefix": "tensor(", "threshold": _EDGE}
+        parts = [numpy.array2string(array, **options)]
         if self.dtype not in (dtypes.FLOAT32, dtypes.INT64, dtypes.BOOL):
             parts.append(f"dtype={self.dtype.name}")
         if str(self.device) != "custom:0":
@@ -133,7 +119,7 @@ class Methods:
         made.__dict__.update(self.__dict__)
         return made
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+    def __deepcopy__(self, memo: dict[Any, Any]) -> Any:
         if self.grad_fn is not None:
             raise Misuse(
                 f"cannot copy {describe(self)}: it is the result of {self.grad_fn.op.name}, and "
@@ -141,10 +127,9 @@ class Methods:
                 expected="a leaf",
                 hint="detach() first",
             )
-        made = type(self).__new__(type(self))
+        made: Any = type(self).__new__(type(self))
         memo[id(self)] = made
-        made.__dict__.update({k: v for k, v in self.__dict__.items() if k in ("requires_grad",)})
-        made.device = self.device
+        made.device, made.requires_grad = self.device, self.requires_grad
         made._array = self.device.engine.upload(self.data)
         made.grad = None if self.grad is None else self.grad.detach().clone()
         return made
@@ -173,32 +158,18 @@ class Methods:
             return functional._to_copy(moved, dtype=dtypes.dtype(dtype))
         return functional.clone(moved) if copy and moved is self else moved
 
-    def cpu(self) -> Any:
-        return self.to(device="cpu")
+    cpu = functools.partialmethod(to, device="cpu")
 
     def type(self, dtype: Any) -> Any:
         return self.to(dtype=dtype)
 
-    def float(self) -> Any:
-        return self.to(dtype="float32")
-
-    def double(self) -> Any:
-        return self.to(dtype="float64")
-
-    def half(self) -> Any:
-        return self.to(dtype="float16")
-
-    def bfloat16(self) -> Any:
-        return self.to(dtype="bfloat16")
-
-    def long(self) -> Any:
-        return self.to(dtype="int64")
-
-    def int(self) -> Any:
-        return self.to(dtype="int32")
-
-    def bool(self) -> Any:
-        return self.to(dtype="bool")
+    float = functools.partialmethod(to, dtype="float32")
+    double = functools.partialmethod(to, dtype="float64")
+    half = functools.partialmethod(to, dtype="float16")
+    bfloat16 = functools.partialmethod(to, dtype="bfloat16")
+    long = functools.partialmethod(to, dtype="int64")
+    int = functools.partialmethod(to, dtype="int32")
+    bool = functools.partialmethod(to, dtype="bool")
 
     # ---- views; sizes as a list or one by one, as in torch
 
@@ -226,13 +197,7 @@ class Methods:
         """Reverse the order of elements along these dimensions."""
         return functional.flip(self, _sizes(dims))
 
-    def __getitem__(self, index: Any) -> Any:
-        of: Any = self
-        return indexing.getitem(of, index)
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        of: Any = self
-        indexing.setitem(of, index, value)
+    __getitem__, __setitem__ = indexing.getitem, indexing.setitem
 
     @property
     def T(self) -> Any:
@@ -313,19 +278,13 @@ def _move(tensor: Any, device: CustomDevice) -> Any:
 
 def _dlpack_array(tensor: Any) -> Any:
     array = tensor.data
-    if array.dtype.name not in _DLPACK:
+    if array.dtype.name not in dtypes.PLAIN:
         raise BadInput(
             f"NumPy has no DLPack for {describe(tensor)}",
-            expected=f"one of {', '.join(_DLPACK)}",
+            expected=f"one of {', '.join(dtypes.PLAIN)}",
             hint="to('float32') first",
         )
     return array if array.flags.writeable else array.copy()
-
-
-_DLPACK = (
-    *("bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
-    *("float16", "float32", "float64", "complex64", "complex128"),
-)
 
 
 def _unpickle(kind: Any, array: Any, device: str, requires_grad: bool) -> Any:

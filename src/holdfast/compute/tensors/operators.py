@@ -27,7 +27,6 @@ def bind(tensor: type) -> None:
 
 
 def _binary(name: str, ufunc: Any) -> Callable[[Any, Any], Any]:
-    """An operator; small float32 arrays of one shape go straight to NumPy."""
     op = packet(name)
 
     def method(self: Any, other: Any) -> Any:
@@ -79,8 +78,7 @@ def _reflected(name: str) -> Callable[[Any, Any], Any]:
 
     def method(self: Any, other: Any) -> Any:
         if isinstance(other, _ndarray | list):
-            kind = _dtype_of(other, self.dtype)
-            return op(_Tensor(other, self.device, kind), self)
+            return op(_Tensor(other, self.device, _dtype_of(other, self.dtype)), self)
         if isinstance(other, numpy.generic):
             other = other.item()
         if isinstance(other, _NUMBERS):
@@ -91,10 +89,7 @@ def _reflected(name: str) -> Callable[[Any, Any], Any]:
 
 
 def _in_place(name: str) -> Callable[[Any, Any], Any]:
-    def method(self: Any, other: Any) -> Any:
-        return getattr(self, f"{name}_")(other)
-
-    return method
+    return lambda self, other: getattr(self, f"{name}_")(other)
 
 
 def _plain(name: str) -> Callable[[Any, Any], Any]:
@@ -126,14 +121,6 @@ def _matrices(reflected: bool) -> Callable[[Any, Any], Any]:
     return method
 
 
-def _divmod(self: Any, other: Any) -> Any:
-    return self // other, self % other
-
-
-def _rdivmod(self: Any, other: Any) -> Any:
-    return other // self, other % self
-
-
 def _unary(name: str) -> Callable[[Any], Any]:
     op = packet(name)
     return lambda self: op(self)
@@ -158,8 +145,8 @@ class Operators:
     __rpow__ = _reflected("pow")
     __matmul__ = _matrices(reflected=False)
     __rmatmul__ = _matrices(reflected=True)
-    __divmod__ = _divmod
-    __rdivmod__ = _rdivmod
+    __divmod__ = lambda self, other: (self // other, self % other)  # noqa: E731
+    __rdivmod__ = lambda self, other: (other // self, other % self)  # noqa: E731
     __lshift__ = _plain("bitwise_left_shift")
     __rlshift__ = _reflected("bitwise_left_shift")
     __rshift__ = _plain("bitwise_right_shift")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import os
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -19,6 +18,7 @@ from torch.utils import backend_registration
 
 from holdfast.base.announce import offer_once
 from holdfast.base.errors import Unsupported
+from holdfast.base.threads import register_at_fork
 from holdfast.compute.torch_device.storage.tensor_bridge import DEVICE
 
 _KEY = "PrivateUse1"
@@ -33,14 +33,10 @@ _C: Any = torch._C  # untyped: the stubs lack these names
 
 
 class _Hooks(_C._acc.PrivateUse1Hooks):
-    def is_available(self) -> bool:
+    def is_available(self, *_: int) -> bool:
         return True
 
-    def has_primary_context(self, dev_id: int) -> bool:
-        return True
-
-    def is_built(self) -> bool:
-        return True
+    is_built = has_primary_context = is_available
 
 
 def register(asked: bool = True) -> None:
@@ -57,17 +53,12 @@ def register(asked: bool = True) -> None:
 
         if asked:
             accelerator.show()
-            _install_safetensors()
+            if importlib.util.find_spec("safetensors") is not None:
+                from holdfast.compute.torch_device.persist import safetensors
+
+                safetensors.install()
         elif is_new:
             accelerator.hide()
-
-
-def _install_safetensors() -> None:
-    """Teach safetensors the device, if it is installed."""
-    if importlib.util.find_spec("safetensors") is not None:
-        from holdfast.compute.torch_device.persist import safetensors
-
-        safetensors.install()
 
 
 def _register() -> None:
@@ -78,8 +69,9 @@ def _register() -> None:
     engine_choice.use_setting()
     from holdfast.compute.torch_device.api import accelerator, module
     from holdfast.compute.torch_device.dispatch import autocast, backward_errors
-    from holdfast.compute.torch_device.persist import saving
+    from holdfast.compute.torch_device.persist import module_moves, processes
     from holdfast.compute.torch_device.shim import build
+    from holdfast.compute.torch_device.storage import pinning, printing, untyped_storage
 
     shimmed = build.load(_arm_twin)  # may raise: before anything is registered
     rest = torch.library.Library("_", "IMPL")
@@ -91,10 +83,11 @@ def _register() -> None:
         backend_registration._setup_privateuseone_for_python_backend(
             DEVICE, backend_module=module, hook=_Hooks(), device_guard=backward_errors.Guard()
         )
-    backward_errors.install()
-    accelerator.install()
-    autocast.install()
-    saving.install(receive_storage)
+    for part in (backward_errors, accelerator, autocast, untyped_storage, module_moves):
+        part.install()
+    pinning.install()
+    printing.install()
+    processes.install(receive_storage)
 
 
 def receive_storage(common: Any) -> Any:
@@ -102,15 +95,20 @@ def receive_storage(common: Any) -> Any:
     register()
     from holdfast.compute.torch_device.storage import untyped_storage
 
-    return (
-        untyped_storage.make_storage(0) if common is None else untyped_storage.wrap_shared(common)
-    )
+    if common is None:
+        return untyped_storage.make_storage(0)
+    return untyped_storage.wrap_shared(common)
 
 
 def _first_use(overload: Any, *args: Any, **kwargs: Any) -> Any:
     """Called for overloads without a handler: all of them, at first."""
     if _torn:
-        raise _unfinished()
+        raise Unsupported(
+            f"cannot use {DEVICE!r} in this process: it was forked while another thread of its "
+            "parent made the first tensor there",
+            expected="a process forked before the device is used, or when it is ready",
+            hint="make a tensor on the device before forking, or start processes by spawn",
+        )
     # Another thread may have armed the device while this one waited for it.
     if _arm() or torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), _KEY):
         return overload(*args, **kwargs)
@@ -128,17 +126,7 @@ def _after_fork() -> None:
         _lock, _torn = threading.RLock(), True
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
-def _unfinished() -> Unsupported:
-    return Unsupported(
-        f"cannot use {DEVICE!r} in this process: it was forked while another thread of its parent "
-        "made the first tensor there",
-        expected="a process forked before the device is used, or when it is ready",
-        hint="make a tensor on the device before forking, or start processes by spawn",
-    )
+register_at_fork(after_in_child=_after_fork)
 
 
 def _sparse_use(key: str, overload: Any, *args: Any, **kwargs: Any) -> Any:
@@ -209,31 +197,19 @@ def _arm_twin() -> None:
 def handlers(names: Iterable[str] | None = None) -> list[tuple[str, Callable[..., Any], bool]]:
     """(overload, function, whether it takes the dispatch keys), of all or of those in `names`."""
     from holdfast.compute.torch_device.dispatch import handlers as ways
+    from holdfast.compute.torch_device.overrides import conjugates
 
     special = specials()
     found = []
     for name in overload_names() if names is None else names:
+        overload = overload_of(name)
         if name in special:
             found.append((name, special[name], False))
-            continue
-        overload = overload_of(name)
-        if overload is None:
-            continue
-        if is_metadata_only(overload):
+        elif overload is not None and is_metadata_only(overload):
             found.append((name, _cpu_metadata_kernel(name), True))
-        else:
-            found.append((name, _resolve_lazy_bits(name, ways.handler(overload)), False))
+        elif overload is not None:
+            found.append((name, conjugates.resolve_for(name, ways.handler(overload)), False))
     return found
-
-
-def _resolve_lazy_bits(name: str, handler: Callable[..., Any]) -> Callable[..., Any]:
-    from holdfast.compute.torch_device.overrides import conjugates
-
-    if name not in conjugates.PRODUCTS:
-        return handler
-    if name.endswith("_"):
-        return conjugates.resolve_in_place(handler)
-    return conjugates.resolve_arguments(handler)
 
 
 # Modules whose decorators fill `SPECIALS`.

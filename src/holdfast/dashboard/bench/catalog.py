@@ -28,15 +28,13 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """One script of benchmarks/, in a process of its own."""
+    """One script of benchmarks/, in a process of its own; pairs are (whole, quick)."""
 
     name: str
     about: str
     modules: dict[str, str]  # module it imports -> how to install it
-    whole_s: float  # about how long it takes
-    quick_s: float
-    rows: int  # approximate number of rows with all peers
-    quick_rows: int
+    times_s: tuple[float, float]  # about how long it takes
+    rows: tuple[int, int]  # approximate number of rows with all peers
     needs: tuple[Need, ...] = ()
     peers: tuple[Peer, ...] = ()
     on_gpu: tuple[str, ...] = ()  # extra arguments if torch and OpenCL have a GPU
@@ -48,11 +46,11 @@ class Benchmark:
 
     def seconds(self, quick: bool) -> float:
         """Expected time."""
-        return self.quick_s if quick else self.whole_s
+        return self.times_s[quick]
 
     def figures(self, quick: bool) -> int:
         """Expected number of rows."""
-        return self.quick_rows if quick else self.rows
+        return self.rows[quick]
 
 
 RUN = "pip install 'holdfast[run]'"
@@ -65,172 +63,64 @@ _TORCH = Peer("torch", TORCH["torch"], module="torch")
 _TINYGRAD = Peer("tinygrad", "pip install tinygrad", module="tinygrad")
 _COMFYUI = Peer("ComfyUI", "PYTHONPATH=FOLDER of a clone of ComfyUI", module="comfy")
 
-# In execution order: short ones first, those that need a GPU last.
-CATALOG: tuple[Benchmark, ...] = (
-    Benchmark(
-        "topology",
-        "how long it takes to know the machine, and how fast its memory and links are",
-        COMPUTE,
-        whole_s=6,
-        quick_s=6,
-        rows=10,
-        quick_rows=10,
-        peers=(
-            Peer("lscpu", "apt-get install util-linux", program="lscpu"),
-            Peer("lstopo", "apt-get install hwloc-nox", program="lstopo-no-graphics"),
-        ),
-    ),
-    Benchmark(
-        "replay",
-        "how much memory each allocator takes for what full-size models ask for",
-        {},
-        whole_s=25,
-        quick_s=4,
-        rows=54,
-        quick_rows=18,
-    ),
-    Benchmark(
-        "quant",
-        "integers against floats: products, a quantized layer, what a model takes",
-        TORCH,
-        whole_s=7,
-        quick_s=5,
-        rows=21,
-        quick_rows=13,
-    ),
-    Benchmark(
-        "dashboard",
-        "what it costs a process to be looked at; nobody else does this, so there are no peers",
-        TORCH,
-        whole_s=130,
-        quick_s=12,
-        rows=12,
-        quick_rows=12,
-    ),
-    Benchmark(
-        "pool",
-        "what the memory pool costs and saves, against NumPy, torch and tcmalloc",
-        DIFFUSERS,
-        whole_s=300,
-        quick_s=40,
-        rows=60,
-        quick_rows=50,
-        peers=(
-            Peer(
-                "tcmalloc",
-                "apt-get install libtcmalloc-minimal4",
-                files=(
-                    "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4",
-                    "/usr/lib/aarch64-linux-gnu/libtcmalloc_minimal.so.4",
-                ),
-            ),
-        ),
-    ),
-    Benchmark(
-        "compute",
-        "the NumPy engine against torch on the CPU: products, convolutions, attention",
-        TORCH | {"scipy": COMPUTE["numpy"]},
-        whole_s=110,
-        quick_s=18,
-        rows=99,
-        quick_rows=51,
-    ),
-    Benchmark(
-        "svm",
-        "shared virtual memory: allocation, round trips to a kernel and back, migration",
-        OPENCL,
-        whole_s=90,
-        quick_s=12,
-        rows=49,
-        quick_rows=45,
-        needs=("opencl",),
-    ),
-    Benchmark(
-        "opencl",
-        "the OpenCL engine against NumPy, torch and tinygrad",
-        OPENCL,
-        whole_s=60,
-        quick_s=20,
-        rows=50,
-        quick_rows=27,
-        needs=("opencl",),
-        peers=(_TORCH, _TINYGRAD),
-        on_gpu=("--large",),
-    ),
-    Benchmark(
-        "loading",
-        "how fast weights get from a file into a module, beside safetensors and diffusers",
-        DIFFUSERS,
-        whole_s=150,
-        quick_s=30,
-        rows=32,
-        quick_rows=12,
-    ),
-    Benchmark(
-        "pipeline",
-        "drawing a picture, beside diffusers' own pipelines on the same weights",
-        DIFFUSERS,
-        whole_s=15,
-        quick_s=10,
-        rows=19,
-        quick_rows=7,
-    ),
-    Benchmark(
-        "torch-device",
-        'torch.device("holdfast") beside torch\'s CPU and tinygrad',
-        DIFFUSERS,
-        whole_s=420,
-        quick_s=80,
-        rows=137,
-        quick_rows=87,
-        peers=(_TINYGRAD,),
-    ),
-    Benchmark(
-        "xla",
-        "models on XLA beside torch and plain torchax",
-        DIFFUSERS
-        | {"jax": "pip install 'holdfast[xla]'", "torchax": "pip install 'holdfast[xla]'"},
-        whole_s=150,
-        quick_s=40,
-        rows=22,
-        quick_rows=8,
-    ),
-    Benchmark(
-        "cuda-memory",
-        "the memory layer on a CUDA device: what it costs, and whether its limits hold",
-        DIFFUSERS,
-        whole_s=60,
-        quick_s=60,
-        rows=13,
-        quick_rows=13,
-        needs=("cuda",),
-    ),
-    Benchmark(
-        "residency",
-        "models larger than the device, beside the ways other projects do it",
-        DIFFUSERS | {"accelerate": RUN},
-        whole_s=1800,
-        quick_s=180,
-        rows=90,
-        quick_rows=12,
-        needs=("cuda",),
-        peers=(
-            _COMFYUI,
-            Peer("mmgp", "pip install mmgp", module="mmgp"),
-            Peer("aimdo", "pip install comfy-aimdo", module="comfy_aimdo"),
-        ),
-    ),
-    Benchmark(
-        "comfyui",
-        "ComfyUI with a model that does not fit: its own lowvram beside Stream Model",
-        DIFFUSERS,
-        whole_s=300,
-        quick_s=120,
-        rows=21,
-        quick_rows=11,
-        needs=("cuda", "comfyui"),
+_TCMALLOC = Peer(
+    "tcmalloc",
+    "apt-get install libtcmalloc-minimal4",
+    files=(
+        "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4",
+        "/usr/lib/aarch64-linux-gnu/libtcmalloc_minimal.so.4",
     ),
 )
+_LSCPU = Peer("lscpu", "apt-get install util-linux", program="lscpu")
+_LSTOPO = Peer("lstopo", "apt-get install hwloc-nox", program="lstopo-no-graphics")
+_MMGP = Peer("mmgp", "pip install mmgp", module="mmgp")
+_AIMDO = Peer("aimdo", "pip install comfy-aimdo", module="comfy_aimdo")
+
+# In execution order: short ones first, those that need a GPU last.
+# name, what it measures, modules, seconds (whole, quick), rows (whole, quick)
+# fmt: off
+CATALOG: tuple[Benchmark, ...] = (
+    Benchmark("topology",
+              "how long it takes to know the machine, and how fast its memory and links are",
+              COMPUTE, (6, 6), (10, 10), peers=(_LSCPU, _LSTOPO)),
+    Benchmark("replay", "how much memory each allocator takes for what full-size models ask for",
+              {}, (25, 4), (54, 18)),
+    Benchmark("quant", "integers against floats: products, a quantized layer, what a model takes",
+              TORCH, (7, 5), (21, 13)),
+    Benchmark("dashboard",
+              "what it costs a process to be looked at; nobody else does this, so there are no "
+              "peers", TORCH, (130, 12), (12, 12)),
+    Benchmark("pool", "what the memory pool costs and saves, against NumPy, torch and tcmalloc",
+              DIFFUSERS, (300, 40), (60, 50), peers=(_TCMALLOC,)),
+    Benchmark("compute",
+              "the NumPy engine against torch on the CPU: products, convolutions, attention",
+              TORCH | {"scipy": COMPUTE["numpy"]}, (110, 18), (99, 51)),
+    Benchmark("svm",
+              "shared virtual memory: allocation, round trips to a kernel and back, migration",
+              OPENCL, (90, 12), (49, 45), needs=("opencl",)),
+    Benchmark("opencl", "the OpenCL engine against NumPy, torch and tinygrad",
+              OPENCL, (60, 20), (50, 27), ("opencl",), (_TORCH, _TINYGRAD), ("--large",)),
+    Benchmark("loading",
+              "how fast weights get from a file into a module, beside safetensors and diffusers",
+              DIFFUSERS, (150, 30), (32, 12)),
+    Benchmark("pipeline", "drawing a picture, beside diffusers' own pipelines on the same weights",
+              DIFFUSERS, (15, 10), (19, 7)),
+    Benchmark("torch-device", 'torch.device("holdfast") beside torch\'s CPU and tinygrad',
+              DIFFUSERS, (420, 80), (137, 87), peers=(_TINYGRAD,)),
+    Benchmark("xla", "models on XLA beside torch and plain torchax",
+              DIFFUSERS | dict.fromkeys(("jax", "torchax"), "pip install 'holdfast[xla]'"),
+              (150, 40), (22, 8)),
+    Benchmark("cuda-memory",
+              "the memory layer on a CUDA device: what it costs, and whether its limits hold",
+              DIFFUSERS, (60, 60), (13, 13), needs=("cuda",)),
+    Benchmark("residency", "models larger than the device, beside the ways other projects do it",
+              DIFFUSERS | {"accelerate": RUN}, (1800, 180), (90, 12),
+              needs=("cuda",), peers=(_COMFYUI, _MMGP, _AIMDO)),
+    Benchmark("comfyui",
+              "ComfyUI with a model that does not fit: its own lowvram beside Stream Model",
+              DIFFUSERS, (300, 120), (21, 11), needs=("cuda", "comfyui")),
+)
+# fmt: on
 
 
 def select(names: Sequence[str]) -> tuple[Benchmark, ...]:

@@ -59,8 +59,8 @@ def _table(table: Table) -> Iterable[str]:
         words = "; ".join(f"{plain(one.name)} ({plain(one.get)})" for one in table.absent)
         yield f"Not installed here, so not measured: {words}."
     if table.rows:
-        heads = ("subject", "system", "figure", "spread", "we are better by", "remark")
-        yield grid(heads, _rows(table), right=(2, 3, 4))
+        heads = ("subject", "system", ">figure", ">spread", ">we are better by", "remark")
+        yield grid(heads, _rows(table))
 
 
 def _rows(table: Table) -> Iterable[Sequence[str]]:
@@ -82,27 +82,14 @@ def _compared(comparison: Comparison) -> Iterable[str]:
     if comparison.remarks:
         yield "\n".join(f"- {plain(remark)}" for remark in comparison.remarks)
     if comparison.changes:
-        yield changes(comparison)
+        rows = map(phrases.change, comparison.changes)
+        yield grid(phrases.CHANGE_HEADS, rows)
 
 
-def changes(comparison: Comparison) -> str:
-    """A table of all common figures."""
-    heads = ("benchmark", "subject", "system", "earlier", "later", "÷", "noise", "verdict")
-    rows = (
-        (
-            *(c.table, c.subject, c.system),
-            *(phrases.figure(c.old, c.unit), phrases.figure(c.new, c.unit)),
-            *(phrases.change(c), phrases.percent(c.noise), c.verdict),
-        )
-        for c in comparison.changes
-    )
-    return grid(heads, rows, right=(3, 4, 5, 6))
-
-
-def grid(heads: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """A table; the columns with an index in `right` are right-aligned."""
-    lines = [f"| {' | '.join(heads)} |"]
-    lines.append("|" + "|".join("---:" if n in right else "---" for n in range(len(heads))) + "|")
+def grid(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table; a heading that begins with ">" is right-aligned."""
+    lines = [f"| {' | '.join(head.removeprefix('>') for head in heads)} |"]
+    lines.append("|" + "|".join("---:" if head[0] == ">" else "---" for head in heads) + "|")
     lines += [f"| {' | '.join(map(plain, row))} |" for row in rows]
     return "\n".join(lines)
 

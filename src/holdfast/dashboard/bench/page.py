@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from holdfast.base.html import escape, policy
 from holdfast.dashboard.bench import phrases, plots
 from holdfast.dashboard.bench.comparing import Change, Comparison
 from holdfast.dashboard.bench.document import Report, Row, Subject, Table, Version
-from holdfast.memory.profile.page import escape, policy
 
 STYLE = Path(__file__).with_name("assets") / "report.css"
 
@@ -19,24 +19,22 @@ STYLE = Path(__file__).with_name("assets") / "report.css"
 def page(report: Report | None, comparison: Comparison | None = None) -> str:
     """Render a report, a comparison, or both."""
     style = STYLE.read_text(encoding="utf-8")
-    parts = ["<!doctype html>", '<html lang="en">', "<head>", '<meta charset="utf-8">']
-    parts.append('<meta name="viewport" content="width=device-width, initial-scale=1">')
-    allowed = policy([style], [""])
-    parts.append(f'<meta http-equiv="Content-Security-Policy" content="{allowed}">')
     title = "Holdfast benchmarks" if report is not None else "Holdfast benchmarks, compared"
-    parts += [f"<title>{title}</title>", f"<style>{style}</style>", "</head>", "<body>", "<main>"]
-    parts.append(f'<p class="brand"><span class="mark"></span>Holdfast</p><h1>{title}</h1>')
+    parts = [
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy([style], [""])}">',
+        f"<title>{title}</title>\n<style>{style}</style>\n</head>\n<body>\n<main>",
+        f'<p class="brand"><span class="mark"></span>Holdfast</p><h1>{title}</h1>',
+    ]
     if report is not None:
         parts.append(_head(report))
     if comparison is not None:
         parts.append(_compared(comparison))
     if report is not None:
-        parts += [_overview(report.tables), *map(_table, _with_rows(report)), _others(report)]
+        tables = [_table(table) for table in report.tables if table.rows]
+        parts += [_overview(report.tables), *tables, _others(report)]
     return "\n".join([*filter(None, parts), "</main>", "</body>", "</html>", ""])
-
-
-def _with_rows(report: Report) -> list[Table]:
-    return [table for table in report.tables if table.rows]
 
 
 def _head(report: Report) -> str:
@@ -122,7 +120,6 @@ def _cells(cells: Iterable[tuple[str, str]]) -> str:
 
 
 def _others(report: Report) -> str:
-    """Tables without rows, with the reason."""
     tables = [table for table in report.tables if not table.rows]
     if not tables:
         return ""
@@ -150,18 +147,13 @@ def _compared(comparison: Comparison) -> str:
         f"<p>{escape(phrases.verdicts(comparison))}</p>",
     ]
     parts += [f'<p class="soft">{escape(remark)}</p>' for remark in comparison.remarks]
-    heads = ("benchmark", "subject", "system", ">earlier", ">later", ">÷", ">noise", "verdict")
     if comparison.changes:
-        parts.append(_grid(heads, "".join(map(_changed, comparison.changes))))
+        body = "".join(map(_changed, comparison.changes))
+        parts.append(_grid(phrases.CHANGE_HEADS, body))
     return "".join(parts) + "</section>"
 
 
 def _changed(change: Change) -> str:
-    cells = [
-        ("", change.table),
-        ("", change.subject),
-        ("ours" if change.ours else "", change.system),
-    ]
-    cells += [("n", phrases.figure(value, change.unit)) for value in (change.old, change.new)]
-    cells += [("n", phrases.change(change)), ("n", phrases.percent(change.noise))]
-    return _cells([*cells, (_LOOKS.get(change.verdict, "soft"), change.verdict)])
+    verdict = _LOOKS.get(change.verdict, "soft")
+    looks = ("", "", "ours" if change.ours else "", "n", "n", "n", "n", verdict)
+    return _cells(zip(looks, phrases.change(change), strict=True))

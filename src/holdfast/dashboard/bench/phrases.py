@@ -75,9 +75,18 @@ def date(text: str | None) -> str:
     return f"{day} {moment[:5]}{zone}".strip()
 
 
-def change(found: Change) -> str:
-    """The ratio of a change, new / old."""
-    return times(found.ratio)
+# A heading that begins with ">" is right-aligned.
+CHANGE_HEADS = ("benchmark", "subject", "system", ">earlier", ">later", ">÷", ">noise", "verdict")
+
+
+def change(found: Change) -> tuple[str, ...]:
+    """A change as cells below CHANGE_HEADS."""
+    figures = (figure(value, found.unit) for value in (found.old, found.new))
+    noise = percent(found.noise)
+    return (
+        *(found.table, found.subject, found.system),
+        *(*figures, times(found.ratio), noise, found.verdict),
+    )
 
 
 def verdicts(comparison: Comparison) -> str:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from holdfast.base.html import escape
 from holdfast.dashboard.bench import phrases
 from holdfast.dashboard.bench.document import Row, Standing, Subject, Table, standings
-from holdfast.memory.profile.page import escape
 
 WIDTH = 960
 NAME_END = 316  # names of systems end here, bars begin a little after
@@ -55,7 +55,8 @@ def _bar(subject: Subject, row: Row, y: float, most: float) -> str:
     parts = [f"<g><title>{escape('; '.join(title))}</title>"]
     parts.append(_text(NAME_END, middle + 4, _short(row.system), f"name {kind}", end=True))
     if row.value is not None and row.value >= 0:
-        parts.append(_rectangle(y + 4, _length(row.value, most), kind))
+        size = f'width="{_length(row.value, most):.1f}" height="{ROW - 8}" rx="2"'
+        parts.append(f'<rect x="{BAR_START}" y="{y + 4:.1f}" {size} class="{kind}"/>')
         parts.append(_whisker(row, middle, most))
     words = phrases.figure(row.value, row.unit)
     parts.append(_text(VALUE_END, middle + 4, words, "value", end=True))
@@ -69,11 +70,6 @@ def _length(value: float, most: float) -> float:
     """Length of a bar in pixels; at least visible."""
     share = value / most if most > 0 else 0.0
     return max(1.5, share * (BAR_END - BAR_START))
-
-
-def _rectangle(y: float, width: float, kind: str) -> str:
-    size = f'width="{width:.1f}" height="{ROW - 8}" rx="2"'
-    return f'<rect x="{BAR_START}" y="{y:.1f}" {size} class="{kind}"/>'
 
 
 def _whisker(row: Row, y: float, most: float) -> str:

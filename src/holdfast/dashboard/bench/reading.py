@@ -58,9 +58,10 @@ def parse_document(document: Document) -> Report:
             expected="a JSON file of holdfast bench, or of a script in benchmarks/",
         )
     rows = (*form(document), *_failed(document))
+    name, _, details = str(document.get("benchmark", "replay-torch")).partition(",")
     table = Table(
-        name=str(document.get("benchmark", "replay-torch")).partition(",")[0].replace(" ", "-"),
-        about=_about(document),
+        name=name.replace(" ", "-"),
+        about=details.strip(),
         date=str(document["date"]),
         quick=document.get("quick", document.get("settings", {}).get("quick")),
         rows=rows,
@@ -75,11 +76,6 @@ def _failed(document: Document) -> Iterable[Row]:
     failed = document.get("failed")
     for part, reason in failed.items() if isinstance(failed, dict) else ():
         yield Row(str(part), "holdfast", None, "", str(reason), ours=True)
-
-
-def _about(document: Document) -> str:
-    """Details: "FLUX.1-dev, 1024 x 1024"."""
-    return str(document.get("benchmark", "")).partition(",")[2].strip()
 
 
 def _machine(document: Document) -> Machine:

@@ -119,7 +119,9 @@ class Session:
             return replace(empty, state="not run", reason=reason)
         empty = replace(empty, absent=ability.missing_peers(benchmark))
         started = time.monotonic()
-        with Script(benchmark, self._arguments(benchmark), self.parts) as script:
+        quick = ["--quick"] if self.quick else []
+        arguments = [*ability.arguments(benchmark, self.machine), *quick]
+        with Script(benchmark, arguments, self.parts) as script:
             listener(begun)
             script.follow(self.stop, lambda n, s: listener(replace(begun, rows=n, seconds=s)))
             state, reason = script.outcome(self.stop)
@@ -127,10 +129,6 @@ class Session:
         took = round(time.monotonic() - started, 1)
         table = replace(empty, state=state, reason=reason, took_s=took, rows=found.rows)
         return replace(table, date=found.date or table.date, versions=found.versions)
-
-    def _arguments(self, benchmark: Benchmark) -> list[str]:
-        quick = ["--quick"] if self.quick else []
-        return [*ability.arguments(benchmark, self.machine), *quick]
 
 
 class Script(contextlib.AbstractContextManager["Script"]):

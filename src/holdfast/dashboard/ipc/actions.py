@@ -24,7 +24,7 @@ from holdfast.dashboard.snapshot.snapshot import (
     LeakState,
     ModelUse,
 )
-from holdfast.dashboard.snapshot.sources import get, try_call
+from holdfast.dashboard.snapshot.sources import call, get, try_call
 from holdfast.memory.profile.samples import rss_bytes
 
 MOST_HOLDERS = 1000
@@ -36,24 +36,22 @@ MOST_HOLDERS = 1000
 def holders(most: int = 50) -> tuple[Holder, ...]:
     """The largest blocks of all pools, and torch's tensors grouped by holder."""
     most = _check_integer("most", most, 1, MOST_HOLDERS)
-    found = [*_blocks(most), *(_tensors() if "torch" in sys.modules else ())]
+    found = [
+        Holder(os.getpid(), one.size, one.device, one.tag, one.location)
+        for pool in call("holdfast.memory.pools.pool", "live_pools")
+        for one in pool.holders(most)
+    ]
+    found += _tensors() if "torch" in sys.modules else ()
     found.sort(key=lambda one: -one.nbytes)
     return tuple(found[:most])
-
-
-def _blocks(most: int) -> Iterator[Holder]:
-    ask, pid = get("holdfast.memory.pools.pool", "live_pools"), os.getpid()
-    for pool in ask() if ask is not None else ():
-        for one in pool.holders(most):
-            yield Holder(pid, one.size, one.device, one.tag, one.location)
 
 
 def _tensors() -> Iterator[Holder]:
     """Tensors outside of our pools, summed by holder."""
     from holdfast.nodes.memory.holding import holdings
 
-    installed = get("holdfast.memory.hooks.torch_cpu", "is_installed")
-    pooled = installed is not None and installed()  # then they are in our pools
+    # then they are in our pools
+    pooled = call("holdfast.memory.hooks.torch_cpu", "is_installed", False)
     for row in holdings().rows:
         if row.device.startswith("holdfast") or (pooled and row.device == "cpu"):
             continue
@@ -110,18 +108,12 @@ def free(caches: bool = True, models: bool = False, garbage: bool = True) -> Fre
         _empty_caches()
     ram_bytes -= rss_bytes()
     device_bytes = before - _on_devices()
-    return Freed(
-        os.getpid(), ram_bytes, device_bytes, gone, _format_freed(ram_bytes, device_bytes, gone)
-    )
-
-
-def _format_freed(ram_bytes: int, device_bytes: int, gone: int) -> str:
     parts = [f"{format_bytes(max(ram_bytes, 0))} of RAM"]
     if device_bytes:
         parts.append(f"{format_bytes(max(device_bytes, 0))} on devices")
     if gone:
         parts.append(f"{gone} model{'s' if gone > 1 else ''} unloaded")
-    return ", ".join(parts)
+    return Freed(os.getpid(), ram_bytes, device_bytes, gone, ", ".join(parts))
 
 
 def _on_devices() -> int:
@@ -129,7 +121,6 @@ def _on_devices() -> int:
 
 
 def _unload() -> int:
-    """Unload models from their devices; returns how many."""
     groups = {id(one.group): one.group for one in models.everyone()}
     gone = sum(group.rest("somebody asked for memory") for group in groups.values())
     gone += _unload_listed()
@@ -170,9 +161,7 @@ def _empty_caches() -> None:
     cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is not None and cuda.is_initialized():
         cuda.empty_cache()
-    trim = get("holdfast.residency.files.holding", "trim")
-    if trim is not None:
-        trim()
+    call("holdfast.residency.files.holding", "trim")
 
 
 # ---- budgets
@@ -217,8 +206,7 @@ def _no_budget(model_id: str) -> NotFound | Unsupported:
 
 def interrupt() -> bool:
     """Stop the current run, as Ctrl-C would; False if there is none."""
-    ask = get("holdfast.pipeline.run.live_runs", "stop_current")
-    if ask is not None and ask():
+    if call("holdfast.pipeline.run.live_runs", "stop_current", False):
         return True
     if get("holdfast.nodes.host.following", "running_prompt") is None:
         return False

@@ -35,19 +35,14 @@ def _renew_lock() -> None:
 register_at_fork(after_in_child=_renew_lock)
 
 
-def _hello() -> dict[str, Any]:
-    return {"protocol": PROTOCOL, "holdfast": holdfast.__version__, "pid": os.getpid()}
-
-
-def _look() -> Any:
-    """A snapshot without the RSS, which the reader reads itself."""
-    return process.take(rss=False)
-
-
 _QUICK: dict[str, Callable[[], Any]] = {
-    "hello": _hello,
+    "hello": lambda: {
+        "protocol": PROTOCOL,
+        "holdfast": holdfast.__version__,
+        "pid": os.getpid(),
+    },
     "process": process.take,
-    "look": _look,
+    "look": lambda: process.take(rss=False),  # the reader reads the RSS itself
     "interrupt": actions.interrupt,  # never waits
 }
 _SLOW: dict[str, Callable[..., Any]] = {
@@ -71,13 +66,6 @@ def answer(message: Any) -> dict[str, Any]:
         )
 
 
-def _unknown_request(ask: str) -> BadInput:
-    if ask in _QUICK:
-        return BadInput(f"cannot answer {ask!r}", expected="no arguments")
-    known = ", ".join([*_QUICK, *_SLOW])
-    return BadInput(f"unknown request {ask!r}", expected=f"one of {known}")
-
-
 def _execute(message: Any) -> Any:
     if not isinstance(message, dict) or not isinstance(message.get("ask"), str):
         raise BadInput("this is not a request", expected='an object such as {"ask": "process"}')
@@ -86,8 +74,11 @@ def _execute(message: Any) -> Any:
     if ask in _QUICK and not arguments:
         return _QUICK[ask]()
     work = _SLOW.get(ask)
+    if ask in _QUICK:
+        raise BadInput(f"cannot answer {ask!r}", expected="no arguments")
     if work is None:
-        raise _unknown_request(ask)
+        known = ", ".join([*_QUICK, *_SLOW])
+        raise BadInput(f"unknown request {ask!r}", expected=f"one of {known}")
     try:
         inspect.signature(work).bind(**arguments)
     except TypeError as exc:

@@ -167,7 +167,6 @@ class Attached(contextlib.AbstractContextManager["Attached"]):
             raise
 
     def _check(self, hello: Any) -> None:
-        """Raise Unsupported for a process with another protocol."""
         if hello.get("protocol") != wire.PROTOCOL or hello.get("pid") != self.pid:
             raise Unsupported(
                 f"cannot look at process {self.pid}: it runs Holdfast {hello.get('holdfast')}",
@@ -210,7 +209,6 @@ class Attached(contextlib.AbstractContextManager["Attached"]):
 
 
 def _not_offered(pid: int) -> NotFound | Unsupported:
-    """Why there is no connection to a process."""
     owner = _owner(pid)
     if owner is None:
         return NotFound(
@@ -232,17 +230,10 @@ def _not_offered(pid: int) -> NotFound | Unsupported:
 
 def _owner(pid: int) -> int | None:
     """User id of a process, -1 if unknown; None if there is no such process."""
-    if os.name == "posix":
-        try:
-            os.kill(pid, 0)
-        except (ProcessLookupError, OverflowError):
-            return None
-        except OSError:
-            pass
-    try:
+    if not socket_dir.exists(pid):
+        return None
+    with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}").stat().st_uid
-    except OSError:
-        pass
     import psutil
 
     try:

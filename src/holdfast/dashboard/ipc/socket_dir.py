@@ -46,8 +46,10 @@ def folders(config: Config | None = None, environ: Mapping[str, str] = os.enviro
         return [named.absolute()]
     systems = environ.get("XDG_RUNTIME_DIR")
     found = [Path(systems) / "holdfast"] if systems else []
+    import tempfile  # rarely needed
+
     with contextlib.suppress(OSError):  # no folder for temporary files
-        found.append(_temporary() / f"holdfast-{_user()}")
+        found.append(Path(tempfile.gettempdir()) / f"holdfast-{_user()}")
     return list(dict.fromkeys(found))
 
 
@@ -56,12 +58,6 @@ def _fits(folder: Path) -> bool:
     return (
         not has_unix_sockets() or len(os.fsencode(folder / f"{'9' * DIGITS}{suffix()}")) <= LONGEST
     )
-
-
-def _temporary() -> Path:
-    import tempfile  # rarely needed
-
-    return Path(tempfile.gettempdir())
 
 
 def _user() -> str:
@@ -129,51 +125,31 @@ def open_here(config: Config | None = None) -> Open | None:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             refuse_shared(folder)
-            _tidy(folder)
-            return _open_unix(file) if has_unix_sockets() else _open_port(file)
+            for pid, other in _files(folder):
+                if not exists(pid):
+                    is_alive(pid, other)  # removes the file
+            return _open(file)
         except (OSError, Unsupported):
             continue
     return None
 
 
-def _tidy(folder: Path) -> None:
-    """Remove socket files of processes that are gone."""
-    for pid, file in _files(folder):
-        if not _exists(pid):
-            is_alive(pid, file)
-
-
-def _open_unix(file: Path) -> Open:
+def _open(file: Path) -> Open:
+    is_unix = has_unix_sockets()
     # Under a temporary name until it listens, else it would look like a dead process.
     draft = file.with_name(f".{os.getpid()}")
-    with contextlib.suppress(FileNotFoundError):
-        draft.unlink()
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    draft.unlink(missing_ok=True)
+    secret = None if is_unix else os.urandom(16).hex()
+    listener = socket.socket(socket.AF_UNIX if is_unix else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        listener.bind(str(draft))
-        draft.chmod(0o600)
+        listener.bind(str(draft) if is_unix else ("127.0.0.1", 0))
+        if is_unix:
+            draft.chmod(0o600)
         listener.listen(WAITING)
-        draft.replace(file)
-    except BaseException:
-        listener.close()
-        draft.unlink(missing_ok=True)
-        raise
-    return Open(listener, file, None)
-
-
-def _open_port(file: Path) -> Open:
-    import secrets  # rarely needed
-
-    secret = secrets.token_hex(16)
-    draft = file.with_name(f".{os.getpid()}")
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(WAITING)
-        draft.unlink(missing_ok=True)
-        draft.touch(mode=0o600, exist_ok=False)
-        content = {"port": listener.getsockname()[1], "secret": secret}
-        draft.write_text(json.dumps(content), encoding="ascii")
+        if not is_unix:
+            draft.touch(mode=0o600, exist_ok=False)
+            content = {"port": listener.getsockname()[1], "secret": secret}
+            draft.write_text(json.dumps(content), encoding="ascii")
         draft.replace(file)
     except BaseException:
         listener.close()
@@ -227,11 +203,8 @@ def connect(file: Path, timeout_s: float) -> tuple[socket.socket, str | None]:
         address: str | tuple[str, int] = str(file)
     else:
         content = json.loads(file.read_text(encoding="ascii"))
-        connection, secret = (
-            socket.socket(socket.AF_INET, socket.SOCK_STREAM),
-            str(content["secret"]),
-        )
-        address = ("127.0.0.1", int(content["port"]))
+        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        secret, address = str(content["secret"]), ("127.0.0.1", int(content["port"]))
     end_s = time.monotonic() + timeout_s
     try:
         connection.settimeout(timeout_s)
@@ -271,13 +244,14 @@ def is_alive(pid: int, file: Path) -> bool:
     return False
 
 
-def _exists(pid: int) -> bool:
+def exists(pid: int) -> bool:
+    """Whether there is such a process, of any user."""
     if os.name != "posix":
         return True  # connecting will tell
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except OSError:
-        return True  # exists, of another user
+        return True  # of another user
     return True

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from holdfast.base.errors import HoldfastError, NotFound, OutOfTime
 from holdfast.dashboard.ipc import socket_dir
@@ -38,6 +39,14 @@ class _Watched:
             if one is not None:
                 one.close()
         self.looks = self.acts = None
+
+
+class Watches(Protocol):
+    """What the dashboards use of a `Watcher`."""
+
+    def look(self) -> Snapshot: ...
+
+    def attached(self, pid: int) -> contextlib.AbstractContextManager[Attached]: ...
 
 
 class Watcher(contextlib.AbstractContextManager["Watcher"]):
@@ -115,7 +124,6 @@ class Watcher(contextlib.AbstractContextManager["Watcher"]):
     # ---- asking
 
     def _ask_all(self) -> list[Process]:
-        """Send all requests, then collect the answers."""
         self._search()
         now_s = time.monotonic()
         asked = [one for one in self._watched.values() if one.not_before_s <= now_s]

@@ -48,7 +48,8 @@ class Wire:
         """Send a line. Raises OSError, TimeoutError or BlockingIOError."""
         if not self._has_system_timeouts:
             self._connection.settimeout(timeout_s)
-        self._connection.sendall(_line(message))
+        line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        self._connection.sendall(line)
 
     def receive(self, timeout_s: float | None) -> Any:
         """The next message. Raises EOFError at the end, ValueError for an invalid line.
@@ -83,10 +84,6 @@ def _interval(seconds: float) -> bytes:
     return struct.pack("ll", whole, int((seconds - whole) * 1e6))
 
 
-def _line(message: Any) -> bytes:
-    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
-
-
 def _left_s(end_s: float | None) -> float | None:
     if end_s is None:
         return None
@@ -98,19 +95,13 @@ def _left_s(end_s: float | None) -> float | None:
 
 def error_message(exc: HoldfastError) -> dict[str, Any]:
     """Encode an error as a message."""
-    return {
-        "error": {
-            "kind": type(exc).__name__,
-            "what": exc.what,
-            "expected": exc.expected,
-            "hint": exc.hint,
-        }
-    }
+    parts = {"what": exc.what, "expected": exc.expected, "hint": exc.hint}
+    return {"error": {"kind": type(exc).__name__, **parts}}
 
 
 def decode_error(error: Any) -> HoldfastError:
     """The error of a message: the same class and the same three parts."""
-    kind = getattr(errors, str(error.get("kind")), None)
-    ours = isinstance(kind, type) and issubclass(kind, HoldfastError)
-    cls: type[HoldfastError] = kind if ours and kind is not None else HoldfastError
+    cls: Any = getattr(errors, str(error.get("kind")), None)
+    if not (isinstance(cls, type) and issubclass(cls, HoldfastError)):
+        cls = HoldfastError
     return cls(str(error.get("what")), expected=error.get("expected"), hint=error.get("hint"))

@@ -133,11 +133,8 @@ class MachineLooker:
         folder = self._config.root / "sys/bus/pci/devices" / address
         now = read_natural(folder / "mem_info_vram_used")
         busy = read_natural(folder / "gpu_busy_percent")
-        used, total = (
-            (used, total)
-            if now is None
-            else (now, read_natural(folder / "mem_info_vram_total") or total)
-        )
+        if now is not None:
+            used, total = now, read_natural(folder / "mem_info_vram_total") or total
         return used, total, None if busy is None else busy / 100
 
 

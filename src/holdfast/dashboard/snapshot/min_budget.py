@@ -35,7 +35,8 @@ def _for_all(group: Any, searching: bool) -> int | None:
 def _for_one(member: Any, searching: bool) -> int | None:
     problem = member.schedule.planned_for
     if problem is None:
-        return _largest_weight_bytes(member) if searching else None
+        sizes = (one.numel() * one.element_size() for one in member.module.parameters())
+        return max(sizes, default=None) if searching else None
     known = _found.get(member)
     if known is None or known[0] is not problem:
         if not searching and not _should_search(member, problem):
@@ -54,8 +55,3 @@ def _should_search(member: Any, problem: Any) -> bool:
     if seen is None or seen[0] is not problem:
         seen = _seen[member] = (problem, time.monotonic())
     return time.monotonic() - seen[1] >= SETTLED_S
-
-
-def _largest_weight_bytes(member: Any) -> int | None:
-    sizes = (weight.numel() * weight.element_size() for weight in member.module.parameters())
-    return max(sizes, default=None)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import itertools
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.dashboard.snapshot.min_budget import known_budget_bytes
 from holdfast.dashboard.snapshot.snapshot import Keeper, LinkUse, ModelUse
-from holdfast.dashboard.snapshot.sources import get, try_call
+from holdfast.dashboard.snapshot.sources import call, get, try_call
 
 _numbers = itertools.count(1)
 _names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -33,9 +34,7 @@ class _Known:
 def models() -> tuple[ModelUse, ...]:
     """All loaded models, the largest first."""
     found: list[ModelUse] = []
-    keepers: tuple[Callable[[], Iterable[ModelUse]], ...]
-    keepers = (_managed, _manager, _networks, _xla, _comfyui)
-    for keeper in keepers:
+    for keeper in (_managed, _manager, _networks, _xla, _comfyui):
         found += try_call(lambda keeper=keeper: list(keeper()), [])
     return tuple(sorted(found, key=lambda one: (-one.weight_bytes, one.id)))
 
@@ -53,8 +52,7 @@ def request_id(thing: Any, kind: str) -> str:
 
 def everyone() -> list[Any]:
     """The modules under a budget."""
-    ask = get("holdfast.residency.managed.manage", "everyone")
-    return [] if ask is None else ask()
+    return call("holdfast.residency.managed.manage", "everyone", [])
 
 
 def find(model_id: str) -> Any:
@@ -64,8 +62,7 @@ def find(model_id: str) -> Any:
 
 def _managed() -> Iterable[ModelUse]:
     owners = owners_of_managed()
-    for one in everyone():
-        yield managed_use(one, owners.get(one))
+    return (managed_use(one, owners.get(one)) for one in everyone())
 
 
 def managed_use(managed: Any, owner: tuple[str, str] | None = None) -> ModelUse:
@@ -83,7 +80,7 @@ def managed_use(managed: Any, owner: tuple[str, str] | None = None) -> ModelUse:
         streamed_bytes=known.streamed_bytes,
         link_bytes=0 if plan is None else plan.streamed_bytes,
         budget_bytes=group.budget_bytes,
-        smallest_bytes=try_call(lambda: _smallest(group), None),
+        smallest_bytes=try_call(lambda: known_budget_bytes(group), None),
         adjustable=True,
         group=request_id(group, "group"),
         passes=managed.passes,
@@ -95,26 +92,18 @@ def managed_use(managed: Any, owner: tuple[str, str] | None = None) -> ModelUse:
 def _plan_constants(managed: Any) -> _Known:
     plan, known = managed.plan, _known.get(managed)
     if known is None or plan is None or known.plan is not plan:
-        streamed = 0 if plan is None else sum(_streamed(plan))
+        streamed = 0
+        if plan is not None:
+            visits = (v for v in plan.visits if v.slot is not None)
+            streamed = sum(plan.chunks[v.chunk].raw_bytes for v in visits)
         known = _known[managed] = _Known(plan, managed.weight_bytes, streamed)
     return known
 
 
-def _streamed(plan: Any) -> Iterator[int]:
-    """Bytes of each weight streamed in one pass, unpacked."""
-    return (plan.chunks[v.chunk].raw_bytes for v in plan.visits if v.slot is not None)
-
-
-def _smallest(group: Any) -> int | None:
-    from holdfast.dashboard.snapshot.min_budget import known_budget_bytes
-
-    return known_budget_bytes(group)
-
-
 def owners_of_managed() -> dict[Any, tuple[str, str]]:
     """(model, component) of managed modules that belong to pipelines."""
-    ask = get("holdfast.pipeline.run.live_runs", "networks")
-    return {one.managed: (one.model, one.name) for one in ask() if one.managed} if ask else {}
+    networks = call("holdfast.pipeline.run.live_runs", "networks")
+    return {one.managed: (one.model, one.name) for one in networks if one.managed}
 
 
 # ---- the others
@@ -156,8 +145,7 @@ def _manager() -> Iterable[ModelUse]:
 
 def _networks() -> Iterable[ModelUse]:
     """Networks of pipelines without a budget."""
-    ask = get("holdfast.pipeline.run.live_runs", "networks")
-    for one in ask() if ask is not None else ():
+    for one in call("holdfast.pipeline.run.live_runs", "networks"):
         if one.managed is None:
             nbytes, name = one.nbytes, f"{one.model} {one.name}"
             yield _simple(one, name, one.device, "pipeline", nbytes, nbytes, 0)
@@ -165,8 +153,7 @@ def _networks() -> Iterable[ModelUse]:
 
 def _xla() -> Iterable[ModelUse]:
     """Models kept by the TPU nodes."""
-    ask = get("holdfast.nodes.xla", "list_loaded")
-    for name, nbytes in ask() if ask is not None else ():
+    for name, nbytes in call("holdfast.nodes.xla", "list_loaded"):
         yield _simple(f"xla-{name}", name, "xla", "xla", nbytes or 0, nbytes or 0, 0)
 
 
@@ -174,8 +161,7 @@ def _comfyui() -> Iterable[ModelUse]:
     """Models loaded by ComfyUI."""
     if "comfy.model_management" not in sys.modules:
         return
-    ask = get("holdfast.nodes.host.models", "patchers")
-    for one in ask() if ask is not None else ():
+    for one in call("holdfast.nodes.host.models", "patchers"):
         total = int(one.model_size())
         here = min(int(one.loaded_size()), total)
         name, device = type(one.model).__name__, str(one.load_device)
@@ -187,8 +173,5 @@ def _comfyui() -> Iterable[ModelUse]:
 
 def links() -> tuple[LinkUse, ...]:
     """Links to devices, with the bytes of weights sent so far."""
-    ask = get("holdfast.residency.carriers.traffic", "traffic")
-    return tuple(
-        LinkUse(one.device, one.copied_bytes, one.link_gb_s)
-        for one in (ask() if ask is not None else ())
-    )
+    found = call("holdfast.residency.carriers.traffic", "traffic")
+    return tuple(LinkUse(one.device, one.copied_bytes, one.link_gb_s) for one in found)

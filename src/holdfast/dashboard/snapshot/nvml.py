@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pynvml
@@ -24,22 +25,18 @@ class Cards:
 
     def memory(self, pci_address: str) -> tuple[int, int] | None:
         """(used, total) bytes of a card."""
-        handle = self._handles.get(pci_address)
-        if handle is None:
-            return None
-        try:
-            found = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        except pynvml.NVMLError:
-            return None
-        return int(found.used), int(found.total)
+        found = self._ask(pynvml.nvmlDeviceGetMemoryInfo, pci_address)
+        return None if found is None else (int(found.used), int(found.total))
 
     def busy(self, pci_address: str) -> float | None:
         """Recent utilization, from 0 to 1."""
+        found = self._ask(pynvml.nvmlDeviceGetUtilizationRates, pci_address)
+        return None if found is None else float(found.gpu) / 100
+
+    def _ask(self, question: Callable[[Any], Any], pci_address: str) -> Any:
         handle = self._handles.get(pci_address)
-        if handle is None:
-            return None
         try:
-            return float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
+            return None if handle is None else question(handle)
         except pynvml.NVMLError:
             return None
 

@@ -23,7 +23,7 @@ from holdfast.dashboard.snapshot.snapshot import (
     RunNow,
     TagUse,
 )
-from holdfast.dashboard.snapshot.sources import get, try_call
+from holdfast.dashboard.snapshot.sources import call, get, try_call
 from holdfast.memory.profile.samples import rss_bytes
 
 MOST_TAGS = 100
@@ -82,8 +82,7 @@ def _began_s(pid: int) -> float:
 
 
 def _live_pools() -> list[Any]:
-    ask = get("holdfast.memory.pools.pool", "live_pools")
-    return [] if ask is None else ask()
+    return call("holdfast.memory.pools.pool", "live_pools", [])
 
 
 def _pool(pool: Any) -> PoolUse:
@@ -102,18 +101,17 @@ def _pool(pool: Any) -> PoolUse:
 
 
 def _tags() -> tuple[TagUse, ...]:
-    ask = get("holdfast.memory.core.tags", "counters")
-    counted = {} if ask is None else ask()
+    counted = call("holdfast.memory.core.tags", "counters", {})
     found = [TagUse(tag, one.current_bytes, one.peak_bytes) for tag, one in counted.items()]
     found.sort(key=lambda one: (-one.current_bytes, one.tag))
     return tuple(found[:MOST_TAGS])
 
 
 def _pinned_bytes(pools: list[Any]) -> int:
-    weights = get("holdfast.residency.model_management.models.pinned", "total_pinned_bytes")
+    manager = "holdfast.residency.model_management.models.pinned"
     comfyui = get("comfy.model_management", "TOTAL_PINNED_MEMORY")
     ours = sum(pool.reserved_bytes for pool in pools if pool.pinned)
-    return ours + (weights() if weights is not None else 0) + int(comfyui or 0)
+    return ours + call(manager, "total_pinned_bytes", 0) + int(comfyui or 0)
 
 
 # ---- devices
@@ -172,10 +170,8 @@ def _simulated() -> list[DeviceUse]:
 def _with_pool(before: DeviceUse | None, pool: Any) -> DeviceUse:
     stats = pool.stats()
     before = before or DeviceUse(pool.device, _total_bytes(pool.device), None, 0, 0)
-    return DeviceUse(
-        name=before.name,
-        total_bytes=before.total_bytes,
-        used_bytes=before.used_bytes,
+    return replace(
+        before,
         allocated_bytes=before.allocated_bytes + stats.allocated_bytes,
         reserved_bytes=before.reserved_bytes + stats.reserved_bytes,
     )
@@ -194,8 +190,7 @@ def _total_bytes(device: str) -> int | None:
 
 
 def _run() -> RunNow | None:
-    ask = get("holdfast.pipeline.run.live_runs", "current")
-    now = None if ask is None else ask()
+    now = call("holdfast.pipeline.run.live_runs", "current", None)
     if now is None:
         return prompts.current()
     return RunNow(**{one.name: getattr(now, one.name) for one in fields(RunNow)})
@@ -203,6 +198,5 @@ def _run() -> RunNow | None:
 
 def leak_state() -> LeakState:
     """The result of the last leak search; does not search."""
-    ask = get("holdfast.memory.debug.debugging", "is_enabled")
-    on = bool(ask is not None and ask())
+    on = bool(call("holdfast.memory.debug.debugging", "is_enabled", False))
     return LeakState(on, checked.at_s, checked.count, checked.total_bytes)

@@ -56,12 +56,9 @@ def own_name() -> str:
         whose = shorten_command(sys.argv) or "python"
         return f"{whose} ({started.current_process().name})"
     name = shorten_command(sys.orig_argv) or "python"
-    return _in_comfyui(name) if "comfy.model_management" in sys.modules else name
-
-
-def _in_comfyui(name: str) -> str:
     script, _, options = name.partition(" ")
-    return f"ComfyUI {options}".rstrip() if script == "main.py" else name
+    is_comfyui = script == "main.py" and "comfy.model_management" in sys.modules
+    return f"ComfyUI {options}".rstrip() if is_comfyui else name
 
 
 def name_of(pid: int) -> str:

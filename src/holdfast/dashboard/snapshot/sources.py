@@ -19,6 +19,12 @@ def get(module: str, name: str) -> Any:
     return getattr(sys.modules.get(module), name, None)
 
 
+def call(module: str, name: str, otherwise: Any = ()) -> Any:
+    """What a function of a module returns if the module is imported, else `otherwise`."""
+    function = get(module, name)
+    return otherwise if function is None else function()
+
+
 def try_call(question: Callable[[], T], otherwise: T) -> T:
     """Call `question`; returns `otherwise` if it raises."""
     try:

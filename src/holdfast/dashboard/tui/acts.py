@@ -6,28 +6,20 @@ An error of the process is shown as it is, and ends nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from textual.app import App
 from textual.message import Message
 
 from holdfast.base.errors import HoldfastError, NotFound, Unsupported
-from holdfast.dashboard.snapshot.snapshot import ModelUse, Snapshot
+from holdfast.dashboard.ipc.watching import Watches
+from holdfast.dashboard.snapshot.snapshot import ModelUse
 from holdfast.dashboard.tui import dialogs, timeline, words
-from holdfast.dashboard.tui.details import Details
+from holdfast.dashboard.tui.details import Details, Requested
 from holdfast.dashboard.tui.looking import Actor, Answer, Then
 from holdfast.dashboard.tui.session import Session, Watched
 from holdfast.dashboard.tui.table import SteadyTable
-
-
-class Watching(Protocol):
-    """The part of `watching.Watcher` that is used here."""
-
-    def look(self) -> Snapshot: ...
-
-    def attached(self, pid: int) -> AbstractContextManager[Any]: ...
 
 
 class Acted(Message):
@@ -41,14 +33,11 @@ class Acted(Message):
 class ActingApp(App[int]):
     """Base of TopApp: the keys that act on a process."""
 
-    def __init__(self, watcher: Watching) -> None:
+    def __init__(self, watcher: Watches) -> None:
         super().__init__()
         self.watcher = watcher
         self.session = Session()
-        self.actor = Actor(self._tell_act)
-
-    def _tell_act(self, then: Then, answer: Answer) -> None:
-        self.post_message(Acted(then, answer))
+        self.actor = Actor(lambda then, answer: self.post_message(Acted(then, answer)))
 
     def on_acted(self, event: Acted) -> None:
         """Hand the answer to its callback."""
@@ -70,24 +59,17 @@ class ActingApp(App[int]):
 
     def action_holders(self) -> None:
         """The largest blocks in use."""
-        self.query_one(Details).open("holders")
-        one = self.chosen
-        self._ask(lambda there: there.holders(), self._filling("holders", one))
+        self._fill("holders")
 
     def action_leaks(self) -> None:
         """Look for leaks now."""
-        self.query_one(Details).open("leaks")
-        one = self.chosen
-        self._ask(lambda there: there.leaks(), self._filling("leaks", one))
+        self._fill("leaks")
 
-    def _filling(self, tab: str, one: Watched | None) -> Callable[[Any], None]:
-        def fill(found: Any) -> None:
-            details = self.query_one(Details)
-            show = details.show_holders if tab == "holders" else details.show_leaks
-            if one is not None:
-                show(one.key, found)
-
-        return fill
+    def _fill(self, tab: Requested) -> None:
+        details, one = self.query_one(Details), self.chosen
+        details.open(tab)
+        key = one.key if one else ""
+        self._ask(lambda there: getattr(there, tab)(), lambda found: details.fill(tab, key, found))
 
     def action_debugging(self) -> None:
         """Switch memory debugging."""
@@ -103,12 +85,10 @@ class ActingApp(App[int]):
             self._complain(_nobody())
             return
 
-        def free(chosen: dialogs.ToFree | None) -> None:
+        def free(chosen: dict[str, bool] | None) -> None:
             if chosen is not None:
                 self._ask(
-                    lambda there: there.free(
-                        caches=chosen.caches, models=chosen.models, garbage=chosen.caches
-                    ),
+                    lambda there: there.free(**chosen, garbage=chosen["caches"]),
                     lambda freed: self._say(f"freed {freed.text}"),
                     one,
                 )
@@ -185,12 +165,7 @@ class ActingApp(App[int]):
 
     # ---- asking a process
 
-    def _ask(
-        self,
-        call: Callable[[Any], Any],
-        then: Callable[[Any], None],
-        one: Watched | None = None,
-    ) -> None:
+    def _ask(self, call: Callable[[Any], Any], then: Then, one: Watched | None = None) -> None:
         """Send a request to the selected process; shows errors, passes answers to `then`."""
         one = one or self.chosen
         if one is None:

@@ -19,9 +19,10 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import DataTable, Footer, Static
 
+from holdfast.dashboard.ipc.watching import Watches
 from holdfast.dashboard.snapshot.snapshot import Snapshot
 from holdfast.dashboard.tui import dialogs, rows, words
-from holdfast.dashboard.tui.acts import ActingApp, Watching
+from holdfast.dashboard.tui.acts import ActingApp
 from holdfast.dashboard.tui.details import TABS, Details
 from holdfast.dashboard.tui.looking import Looker
 from holdfast.dashboard.tui.machine import curves, machine_lines
@@ -71,7 +72,7 @@ class TopApp(ActingApp):
     ]
 
     def __init__(
-        self, watcher: Watching, *, interval_s: float = 0.5, sort: str = "pid", light: bool = False
+        self, watcher: Watches, *, interval_s: float = 0.5, sort: str = "pid", light: bool = False
     ) -> None:
         super().__init__(watcher)
         self.sort_key, self.turned, self.paused = sort, False, False

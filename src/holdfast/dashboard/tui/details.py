@@ -6,6 +6,7 @@ Holders and leaks are shown only for the process they were requested from.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -14,13 +15,13 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Static, TabbedContent, TabPane
 
 from holdfast.base.units import format_seconds
-from holdfast.dashboard.snapshot.snapshot import Holder, LeakFound
 from holdfast.dashboard.tui import charts, tables, words
 from holdfast.dashboard.tui.session import Watched
 from holdfast.dashboard.tui.table import SteadyTable, SteadyText
 
 TEXTS = ("overview", "history")
 TABS = ("overview", "models", "pools", "tags", "holders", "leaks", "history")
+Requested = Literal["holders", "leaks"]  # tabs that are filled on request
 CHART_ROWS = 4
 WIDE = 140  # from this width on, the side panel is shown
 SIDE = 72  # its width in characters
@@ -41,8 +42,7 @@ class Details(Horizontal):
         super().__init__(id="details")
         self._one: Watched | None = None
         self._now_s = 0.0
-        self._holders: tuple[str, tuple[Holder, ...]] | None = None  # of whom
-        self._leaks: tuple[str, tuple[LeakFound, ...]] | None = None
+        self._found: dict[Requested, tuple[str, Sequence[Any]]] = {}  # of whom
 
     def compose(self) -> ComposeResult:
         """The side, and a pane for each tab."""
@@ -87,26 +87,25 @@ class Details(Horizontal):
         self._one, self._now_s = one, now_s
         self.draw()
 
-    def show_holders(self, key: str, found: Sequence[Holder]) -> None:
-        """Blocks of a process."""
-        self._holders = (key, tuple(found))
+    def fill(self, tab: Requested, key: str, found: Sequence[Any]) -> None:
+        """Blocks or leaks of a process."""
+        self._found[tab] = (key, found)
         self.draw()
 
-    def show_leaks(self, key: str, found: Sequence[LeakFound]) -> None:
-        """Leaks of a process."""
-        self._leaks = (key, tuple(found))
-        self.draw()
+    def _found_of(self, tab: Requested, one: Watched) -> Sequence[Any] | None:
+        key, found = self._found.get(tab, ("", None))
+        return found if key == one.key else None
 
     def draw(self) -> None:
         """Draw the open tab only."""
         drawers: dict[str, Callable[[Watched], None]] = {
-            "overview": self._overview,
+            "overview": lambda one: self._write("overview", self._doing(one, self._width)),
             "models": lambda one: self._sheet("models", tables.models(one.process.models)),
             "pools": lambda one: self._sheet("pools", tables.pools(one.process.pools)),
             "tags": lambda one: self._sheet("tags", tables.tags(one.process)),
             "holders": self._draw_holders,
             "leaks": self._draw_leaks,
-            "history": self._history,
+            "history": lambda one: self._write("history", self._curves(one, self._width)),
         }
         self._draw_side()
         if self._one is None:
@@ -117,12 +116,13 @@ class Details(Horizontal):
     def _nobody(self) -> None:
         tab, nobody = self.tab, "No process is chosen."
         if tab in TEXTS:
-            self.query_one(f"#{tab}-text", SteadyText).put([Text(nobody, style=words.SOFT)])
+            self._write(tab, [Text(nobody, style=words.SOFT)])
         elif tab:
             self._sheet(tab, tables.Sheet((), (), empty=nobody))
 
     def _sheet(self, tab: str, sheet: tables.Sheet, above: str = "") -> None:
-        empty, table = self._parts(tab)
+        empty = self.query_one(f"#{tab}-empty", Static)
+        table = self.query_one(f"#{tab}-table", SteadyTable)
         said = above or ("" if sheet.rows else sheet.empty)
         if str(empty.content) != said:
             empty.update(Text(said))
@@ -131,28 +131,17 @@ class Details(Horizontal):
         names = sheet.keys or tuple(str(at) for at in range(len(sheet.rows)))
         table.put(sheet.titles, list(zip(names, sheet.cells, strict=True)))
 
-    def _parts(self, tab: str) -> tuple[Static, SteadyTable]:
-        empty = self.query_one(f"#{tab}-empty", Static)
-        return empty, self.query_one(f"#{tab}-table", SteadyTable)
-
     def _draw_holders(self, one: Watched) -> None:
-        if self._holders is None or self._holders[0] != one.key:
-            about = "Press h to see the largest blocks in use."
-            self._sheet("holders", tables.Sheet((), (), empty=about))
-        else:
-            self._sheet("holders", tables.holders(self._holders[1]))
+        found = self._found_of("holders", one)
+        empty = tables.Sheet((), (), empty="Press h to see the largest blocks in use.")
+        self._sheet("holders", empty if found is None else tables.holders(found))
 
     def _draw_leaks(self, one: Watched) -> None:
         state = tables.leak_sentence(one.process.leaks, self._now_s)
-        key = (
-            "Press l to look for leaks."
-            if one.process.leaks.debugging
-            else ("Press d to record them from now on.")
-        )
-        if self._leaks is None or self._leaks[0] != one.key:
-            self._sheet("leaks", tables.Sheet((), ()), above=f"{state} {key}")
-        else:
-            self._sheet("leaks", tables.leaks(self._leaks[1]), above=f"{state} {key}")
+        keys = ("Press d to record them from now on.", "Press l to look for leaks.")
+        found = self._found_of("leaks", one)
+        sheet = tables.Sheet((), ()) if found is None else tables.leaks(found)
+        self._sheet("leaks", sheet, above=f"{state} {keys[one.process.leaks.debugging]}")
 
     # ---- tabs of text
 
@@ -162,13 +151,12 @@ class Details(Horizontal):
         if side.display:
             one = self._one
             parts = [] if one is None else [*self._doing(one, SIDE), *self._curves(one, SIDE)]
-            self.query_one("#side-text", SteadyText).put(parts)
+            self._write("side", parts)
 
-    def _overview(self, one: Watched) -> None:
-        self.query_one("#overview-text", SteadyText).put(self._doing(one, self._width))
+    def _write(self, tab: str, parts: Sequence[RenderableType]) -> None:
+        self.query_one(f"#{tab}-text", SteadyText).put(parts)
 
     def _doing(self, one: Watched, width: int) -> list[RenderableType]:
-        """Its run, links and leaks."""
         process = one.process
         parts: list[RenderableType] = []
         if one.state != "alive":
@@ -188,9 +176,6 @@ class Details(Horizontal):
             f"pid {process.pid}, for {alive}, Holdfast {words.plain(process.holdfast)}; "
             f"pinned {words.size(process.pinned_bytes)}; a look cost it {process.look_us:.0f} µs"
         )
-
-    def _history(self, one: Watched) -> None:
-        self.query_one("#history-text", SteadyText).put(self._curves(one, self._width))
 
     def _curves(self, one: Watched, width: int) -> list[Text]:
         samples, rows = one.track.samples, CHART_ROWS

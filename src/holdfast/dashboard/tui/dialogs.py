@@ -6,7 +6,6 @@ Escape changes nothing. Errors are shown in the window, which stays open.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -60,17 +59,18 @@ class Dialog(ModalScreen[Any]):
         """Show an error."""
         self.query_one(".error", Static).update(Text(problem))
 
-
-@dataclass(frozen=True, slots=True)
-class ToFree:
-    """What to free."""
-
-    caches: bool
-    models: bool
+    def finish(self, answer: Any) -> None:
+        """Close with the answer; show an error."""
+        if not self.is_current:
+            return
+        if isinstance(answer, Exception):
+            self.complain(str(answer))
+        else:
+            self.dismiss(answer)
 
 
 class FreeDialog(Dialog):
-    """What to free."""
+    """What to free; answers with a boolean for each of "caches" and "models"."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("f", "free", "free")]
 
@@ -93,13 +93,11 @@ class FreeDialog(Dialog):
 
     @on(Button.Pressed, "#free")
     def action_free(self) -> None:
-        chosen = ToFree(
-            self.query_one("#caches", Checkbox).value, self.query_one("#models", Checkbox).value
-        )
-        if not (chosen.caches or chosen.models):
+        chosen = {box.id: box.value for box in self.query(Checkbox)}
+        if any(chosen.values()):
+            self.dismiss(chosen)
+        else:
             self.complain("nothing is marked")
-            return
-        self.dismiss(chosen)
 
 
 class ConfirmDialog(Dialog):
@@ -154,23 +152,18 @@ class BudgetDialog(Dialog):
         if self._asking:
             return
         try:
-            lifted = text.lower() == ALL
-            budget = None if lifted else parse_bytes(text, of=self._model.weight_bytes)
+            of = self._model.weight_bytes
+            budget = None if text.lower() == ALL else parse_bytes(text, of=of)
         except HoldfastError as exc:
             self.complain(str(exc))
             return
         self.complain("")
         self._asking = True
-        self._ask(budget, self._answered)
+        self._ask(budget, self.finish)
 
-    def _answered(self, answer: Any) -> None:
-        if not self.is_current:
-            return
+    def finish(self, answer: Any) -> None:
         self._asking = False
-        if isinstance(answer, Exception):
-            self.complain(str(answer))
-        else:
-            self.dismiss(answer)
+        super().finish(answer)
 
 
 class SaveDialog(Dialog):
@@ -201,15 +194,7 @@ class SaveDialog(Dialog):
             self._agreed = text
             self.complain(f"{text} is there already; enter once more replaces it")
             return
-        self._save(path, self._answered)
-
-    def _answered(self, answer: Any) -> None:
-        if not self.is_current:
-            return
-        if isinstance(answer, Exception):
-            self.complain(str(answer))
-        else:
-            self.dismiss(answer)
+        self._save(path, self.finish)
 
 
 HELP = """\

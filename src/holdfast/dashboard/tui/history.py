@@ -10,21 +10,13 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from holdfast.base.downsample import thin
+from holdfast.base.series import thin
 from holdfast.dashboard.snapshot.snapshot import Process, Snapshot
 
 MOST = 2400  # twenty minutes at two samples a second without thinning
 Named = tuple[tuple[str, int], ...]
-
-
-class _Timed(Protocol):
-    @property
-    def at_s(self) -> float: ...
-
-
-S = TypeVar("S", bound=_Timed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +53,9 @@ class ProcessSample:
         return sum(count for _, count in self.devices) if self.devices else None
 
 
+S = TypeVar("S", MachineSample, ProcessSample)
+
+
 def machine_sample(snapshot: Snapshot) -> MachineSample:
     """The sample of a snapshot's machine."""
     devices = [one.reserved_bytes for process in snapshot.processes for one in process.devices]
@@ -87,7 +82,6 @@ def process_sample(at_s: float, process: Process) -> ProcessSample:
 
 
 def _number_duplicates(named: Iterable[tuple[str, int]]) -> Named:
-    """Append numbers to equal names."""
     seen: Counter[str] = Counter()
     found = []
     for name, count in named:
@@ -142,13 +136,16 @@ def _fill_gaps(values: list[int | None]) -> list[int | None]:
 
 def machine_track(gpus: int) -> Track[MachineSample]:
     """For a machine with so many GPUs."""
-    each = [functools.partial(_gpu, number) for number in range(gpus)]
-    return Track(_ram, _device, *each)
+
+    def gpu(number: int, sample: MachineSample) -> int:
+        return (sample.gpus[number] if number < len(sample.gpus) else None) or 0
+
+    return Track(_ram, _device, *(functools.partial(gpu, number) for number in range(gpus)))
 
 
 def process_track() -> Track[ProcessSample]:
     """For one process."""
-    return Track(_ram, _device, _in_pools)
+    return Track(_ram, _device, lambda sample: sum(count for _, count in sample.pools))
 
 
 def _ram(sample: MachineSample | ProcessSample) -> int:
@@ -157,11 +154,3 @@ def _ram(sample: MachineSample | ProcessSample) -> int:
 
 def _device(sample: MachineSample | ProcessSample) -> int:
     return sample.device_bytes or 0
-
-
-def _gpu(number: int, sample: MachineSample) -> int:
-    return (sample.gpus[number] if number < len(sample.gpus) else None) or 0
-
-
-def _in_pools(sample: ProcessSample) -> int:
-    return sum(count for _, count in sample.pools)

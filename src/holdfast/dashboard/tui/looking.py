@@ -67,7 +67,7 @@ class Looker:
 class Actor:
     """Runs each request in a thread; calls `tell` with the callback and the answer."""
 
-    def __init__(self, tell: Callable[[Then, Answer], None]) -> None:
+    def __init__(self, tell: Callable[[Then, Answer], object]) -> None:
         self._tell = tell
         self._threads: list[threading.Thread] = []
 

@@ -37,8 +37,7 @@ def model(process: Process) -> str | None:
 
 
 def _left_s(one: Watched) -> float | None:
-    run = one.process.run
-    return run.left_s if run else None
+    return one.process.run.left_s if one.process.run else None
 
 
 COLUMNS: dict[str, Column] = {

@@ -6,7 +6,6 @@ time is another process.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from holdfast.dashboard.ipc import socket_dir
 from holdfast.dashboard.snapshot.snapshot import Process, Snapshot
 from holdfast.dashboard.tui.history import (
     MachineSample,
@@ -85,13 +85,7 @@ def is_running(pid: int) -> bool:
         except OSError:
             return False
         return state.split()[0] not in ("Z", "X")
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # another user's process
-        return True
-    return True
+    return socket_dir.exists(pid)
 
 
 class Session:

@@ -29,7 +29,6 @@ class SteadyText(Static):
         self._shape = shape
 
     def _height(self, part: RenderableType) -> int:
-        """Height of a part, as far as it can change."""
         if isinstance(part, Table):
             return part.row_count
         return part.cell_len // max(self.size.width, 1) if isinstance(part, Text) else 0

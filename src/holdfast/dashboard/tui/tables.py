@@ -5,8 +5,9 @@ Cells are text, never markup; numbers are right-aligned.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich import box
 from rich.table import Table
@@ -37,18 +38,18 @@ class Sheet:
     @property
     def titles(self) -> list[Text]:
         """The headings."""
-        return [self._text(heading, heading.removeprefix("<")) for heading in self.headings]
+        return self._texts([heading.removeprefix("<") for heading in self.headings])
 
     @property
     def cells(self) -> list[list[Text]]:
         """The rows."""
-        return [
-            [self._text(h, words.plain(cell)) for h, cell in zip(self.headings, row, strict=True)]
-            for row in self.rows
-        ]
+        return [self._texts(map(words.plain, row)) for row in self.rows]
 
-    def _text(self, heading: str, text: str) -> Text:
-        return Text(text, justify="left" if heading.startswith("<") else "right")
+    def _texts(self, row: Iterable[str]) -> list[Text]:
+        return [
+            Text(text, justify="left" if heading.startswith("<") else "right")
+            for heading, text in zip(self.headings, row, strict=True)
+        ]
 
     def table(self, title: str | None = None) -> Table:
         """As a Rich table."""
@@ -60,117 +61,109 @@ class Sheet:
             padding=(0, 1),
             pad_edge=False,
         )
-        for heading, title_text in zip(self.headings, self.titles, strict=True):
-            left = heading.startswith("<")
-            table.add_column(
-                title_text, justify="left" if left else "right", no_wrap=True, overflow="ellipsis"
-            )
+        for text in self.titles:
+            justify = text.justify or "left"
+            table.add_column(text, justify=justify, no_wrap=True, overflow="ellipsis")
         for row in self.cells:
             table.add_row(*row)
         return table
 
 
+Columns = dict[str, Callable[[Any], str]]  # by heading
+
+
+def _sheet(found: Iterable[Any], columns: Columns, empty: str, keys: Iterable[str] = ()) -> Sheet:
+    rows = tuple(tuple(cell(one) for cell in columns.values()) for one in found)
+    return Sheet(tuple(columns), rows, tuple(keys), empty)
+
+
+def _size(field: str) -> Callable[[Any], str]:
+    return lambda one: words.size(getattr(one, field))
+
+
 def devices(process: Process) -> Sheet:
     """Its devices, and what others use of them."""
-    return Sheet(
-        ("<device", "allocated", "reserved", "used by all", "of", "full"),
-        tuple(
-            (
-                one.name,
-                words.size(one.allocated_bytes),
-                words.size(one.reserved_bytes),
-                words.size(one.used_bytes),
-                words.size(one.total_bytes),
-                words.percent(
-                    one.used_bytes / one.total_bytes
-                    if one.used_bytes is not None and one.total_bytes
-                    else None
-                ),
-            )
-            for one in process.devices
-        ),
-        empty="It uses no device.",
-    )
+    columns: Columns = {
+        "<device": lambda one: one.name,
+        "allocated": _size("allocated_bytes"),
+        "reserved": _size("reserved_bytes"),
+        "used by all": _size("used_bytes"),
+        "of": _size("total_bytes"),
+        "full": lambda one: words.percent(_share(one.used_bytes, one.total_bytes)),
+    }
+    return _sheet(process.devices, columns, "It uses no device.")
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part is not None and whole else None
 
 
 def links(one: Watched) -> Sheet:
     """Its links, with current transfer rates."""
-    rows = []
-    for link in one.process.links:
-        now, most = one.link_gb_s(link.device), link.bandwidth_gb_s
-        share = now / most if now is not None and most else None
-        cells = (words.size(link.copied_bytes), words.rate(now), words.rate(most))
-        rows.append((f"host to {link.device}", *cells, words.percent(share)))
-    return Sheet(
-        ("<link", "sent so far", "GB/s now", "GB/s at most", "used"),
-        tuple(rows),
-        empty="It has sent no weights to a device.",
-    )
+    now = {link.device: one.link_gb_s(link.device) for link in one.process.links}
+    columns: Columns = {
+        "<link": lambda link: f"host to {link.device}",
+        "sent so far": _size("copied_bytes"),
+        "GB/s now": lambda link: words.rate(now[link.device]),
+        "GB/s at most": lambda link: words.rate(link.bandwidth_gb_s),
+        "used": lambda link: words.percent(_share(now[link.device], link.bandwidth_gb_s)),
+    }
+    return _sheet(one.process.links, columns, "It has sent no weights to a device.")
+
+
+_POOLS: Columns = {
+    "<pool": lambda one: one.name,
+    "allocated": _size("allocated_bytes"),
+    "reserved": _size("reserved_bytes"),
+    "cached": _size("cached_bytes"),
+    "peak": _size("peak_bytes"),
+    "hits": lambda one: words.percent(words.hit_rate(one)),
+    "unused": lambda one: words.percent(words.fragmentation(one)),
+    "blocks": lambda one: str(one.blocks),
+    "<device": lambda one: one.device,
+}
+_MODELS: Columns = {
+    "<model": lambda one: one.name,
+    "<now": lambda one: "runs" if one.running else "rests",
+    "weights": _size("weight_bytes"),
+    "resident": _size("resident_bytes"),
+    "streamed": _size("streamed_bytes"),
+    "budget": lambda one: _budget(one),
+    "a pass": lambda one: (
+        words.NOTHING if one.predicted_ms is None else f"{one.predicted_ms:.1f} ms"
+    ),
+    "passes": lambda one: str(one.passes),
+    "<device": lambda one: one.device,
+}
+_TAGS: Columns = {
+    "<tag": lambda one: one.tag,
+    "in use": _size("current_bytes"),
+    "peak": _size("peak_bytes"),
+}
+_HOLDERS: Columns = {
+    "size": _size("nbytes"),
+    "<device": lambda one: one.device,
+    "<tag": lambda one: one.tag,
+    "<asked for at": lambda one: one.location,
+}
+_LEAKS: Columns = {
+    "size": _size("nbytes"),
+    "<device": lambda one: one.device,
+    "<tag": lambda one: one.tag,
+    "age": lambda one: words.seconds(one.age_s),
+    "<asked for at": lambda one: one.location,
+    "<held by": lambda one: "; ".join(one.referrers) or "nobody that Python knows",
+}
 
 
 def pools(found: Sequence[PoolUse]) -> Sheet:
     """Memory pools."""
-    return Sheet(
-        (
-            "<pool",
-            "allocated",
-            "reserved",
-            "cached",
-            "peak",
-            "hits",
-            "unused",
-            "blocks",
-            "<device",
-        ),
-        tuple(
-            (
-                one.name,
-                words.size(one.allocated_bytes),
-                words.size(one.reserved_bytes),
-                words.size(one.cached_bytes),
-                words.size(one.peak_bytes),
-                words.percent(words.hit_rate(one)),
-                words.percent(words.fragmentation(one)),
-                str(one.blocks),
-                one.device,
-            )
-            for one in found
-        ),
-        empty="It has no memory pool.",
-    )
+    return _sheet(found, _POOLS, "It has no memory pool.")
 
 
 def models(found: Sequence[ModelUse]) -> Sheet:
     """Models, resident and streamed."""
-    return Sheet(
-        (
-            "<model",
-            "<now",
-            "weights",
-            "resident",
-            "streamed",
-            "budget",
-            "a pass",
-            "passes",
-            "<device",
-        ),
-        tuple(
-            (
-                one.name,
-                "runs" if one.running else "rests",
-                words.size(one.weight_bytes),
-                words.size(one.resident_bytes),
-                words.size(one.streamed_bytes),
-                _budget(one),
-                words.NOTHING if one.predicted_ms is None else f"{one.predicted_ms:.1f} ms",
-                str(one.passes),
-                one.device,
-            )
-            for one in found
-        ),
-        keys=tuple(one.id for one in found),
-        empty="It has no model loaded.",
-    )
+    return _sheet(found, _MODELS, "It has no model loaded.", (one.id for one in found))
 
 
 def _budget(one: ModelUse) -> str:
@@ -180,42 +173,17 @@ def _budget(one: ModelUse) -> str:
 
 def tags(process: Process) -> Sheet:
     """Its memory by tag."""
-    return Sheet(
-        ("<tag", "in use", "peak"),
-        tuple(
-            (one.tag, words.size(one.current_bytes), words.size(one.peak_bytes))
-            for one in process.tags
-        ),
-        empty="It has tagged no memory (holdfast.memory.tag).",
-    )
+    return _sheet(process.tags, _TAGS, "It has tagged no memory (holdfast.memory.tag).")
 
 
 def holders(found: Sequence[Holder]) -> Sheet:
     """The largest blocks in use."""
-    return Sheet(
-        ("size", "<device", "<tag", "<asked for at"),
-        tuple((words.size(one.nbytes), one.device, one.tag, one.location) for one in found),
-        empty="No block is in use.",
-    )
+    return _sheet(found, _HOLDERS, "No block is in use.")
 
 
 def leaks(found: Sequence[LeakFound]) -> Sheet:
     """Leaked blocks."""
-    return Sheet(
-        ("size", "<device", "<tag", "age", "<asked for at", "<held by"),
-        tuple(
-            (
-                words.size(one.nbytes),
-                one.device,
-                one.tag,
-                words.seconds(one.age_s),
-                one.location,
-                "; ".join(one.referrers) or "nobody that Python knows",
-            )
-            for one in found
-        ),
-        empty="No leak was found.",
-    )
+    return _sheet(found, _LEAKS, "No leak was found.")
 
 
 def leak_sentence(state: LeakState, now_s: float) -> str:

@@ -12,51 +12,19 @@ import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import groupby
 from pathlib import Path
-from string import Template
-from typing import Any, Literal
 
+from holdfast.base import html
 from holdfast.base.codec import encode
 from holdfast.base.errors import BadInput
-from holdfast.base.files import write_whole
+from holdfast.base.series import Layer, Panel, Span
 from holdfast.dashboard.tui.history import Named, ProcessSample
 from holdfast.dashboard.tui.session import Session, Watched
-from holdfast.memory.profile.page import escape, policy
 
 NAME = "holdfast-timeline.html"
 VERSION = 1
-ASSETS = Path(__file__).with_name("assets")
-Kind = Literal["ram", "device", "pools", "models"]
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """One layer of a stack; None while it did not exist."""
-
-    name: str
-    nbytes: tuple[int | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A stage, in seconds since the begin of the document."""
-
-    name: str
-    from_s: float
-    to_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One chart: stacked layers over the same times."""
-
-    title: str
-    kind: Kind
-    capacity_bytes: int | None
-    at_s: tuple[float, ...]  # since the document began
-    layers: tuple[Layer, ...]
-    stages: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +83,7 @@ def _devices(session: Session, began_s: float) -> Iterable[Panel]:
         users = [one for one in watched if any(d.name == name for d in one.process.devices)]
         times = sorted({sample.at_s for one in users for sample in one.track.samples})
         layers = [Layer(_name(one), tuple(_held(one, times, _on(name)))) for one in users]
-        used = [_most(_held(one, times, _used(name)) for one in users)]
-        seen = used[0]
+        seen = _most(_held(one, times, _used(name)) for one in users)
         if any(count is not None for count in seen):
             layers.append(Layer("others", _rest(seen, layers)))
         yield Panel(f"device {name}", "device", total, _since(times, began_s), tuple(layers))
@@ -200,13 +167,7 @@ def write(found: Document, path: Path) -> Path:
             f"cannot save a timeline as {path.name!r}",
             expected="a name that ends in .html, .json or .csv",
         )
-    try:
-        write_whole(path, form(found))
-    except OSError as exc:
-        raise BadInput(
-            f"cannot write {str(path)!r}: {exc.strerror}", expected="a path in a folder that exists"
-        ) from exc
-    return path
+    return html.write(path, form(found))
 
 
 def as_json(found: Document) -> str:
@@ -228,17 +189,14 @@ def as_csv(found: Document) -> str:
 
 def page(found: Document) -> str:
     """A self-contained HTML page."""
-    style, script = _asset("timeline.css"), _asset("timeline.js")
-    data: dict[str, Any] = encode(found)
-    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    return Template(_asset("timeline.html")).substitute(
-        policy=policy([style], [script]),
-        style=style,
-        script=script,
-        host=escape(found.host),
-        data=text,
+    began = datetime.fromtimestamp(found.began_s).astimezone()
+    body = (
+        "<header><div><small>Holdfast top</small>"
+        f"<h1>Memory of {html.escape(found.host)} over time</h1>"
+        f'<p class="about">{began:%Y-%m-%d %H:%M:%S}, {found.duration_s:.1f} s. '
+        "Drag across a picture to zoom, double click to see all.</p></div></header>\n"
+        '<main id="app"></main>\n'
+        "<noscript><p>This page needs JavaScript to draw its figures.</p></noscript>"
     )
-
-
-def _asset(name: str) -> str:
-    return (ASSETS / name).read_text(encoding="utf-8")
+    title = f"Holdfast timeline of {found.host}"
+    return html.timeline_page(title, found.panels, found.duration_s, body)

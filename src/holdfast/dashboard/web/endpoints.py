@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.base.codec import decode
 from holdfast.base.errors import BadInput, NotFound
 from holdfast.dashboard.web.refusals import Unreadable, Unusable
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
 BODY_BYTES = 64 * 1024
 MOST_PID = 2**31 - 1
+Method = Literal["GET", "POST", "PUT"]
 _DIGITS = re.compile(r"[0-9]{1,15}")
 
 
@@ -60,7 +60,7 @@ class Endpoint:
     """An endpoint: how it is checked, called and described."""
 
     name: str
-    method: Literal["GET", "POST", "PUT"]
+    method: Method
     path: str
     about: str
     answer: type | str  # a dataclass, or a media type of its own
@@ -116,8 +116,3 @@ def body(wanted: Body, data: bytes) -> Any:
         return wanted.read(value)
     except BadInput as exc:
         raise Unusable(exc.what, expected=exc.expected, hint=exc.hint) from exc
-
-
-def fields_of(cls: type) -> Callable[[Any], Any]:
-    """A parser for bodies of this dataclass."""
-    return lambda value: decode(cls, value)

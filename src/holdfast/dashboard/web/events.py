@@ -34,15 +34,23 @@ def event(name: str, data: bytes, number: int | None = None) -> bytes:
 
 async def stream(request: web.Request, sources: Sources) -> web.StreamResponse:
     """Stream snapshots until the browser leaves or the server ends. Raises Busy."""
-    listener = sources.feed.join(drop=lambda: _hang_up(request))
+
+    def hang_up() -> None:
+        if request.transport is not None:
+            request.transport.abort()
+
+    feed = sources.feed
+    listener = feed.join(drop=hang_up)
     response = web.StreamResponse(headers=_HEADERS)
     try:
         with contextlib.suppress(ConnectionResetError):  # disconnected
             await response.prepare(request)
-            await response.write(b"retry: 1000\n\n" + _opening(sources))
+            hello = _json(Hello(VERSION, feed.interval_s, sources.server))
+            opening = event("hello", hello) + event("history", _json(Points(feed.past())))
+            await response.write(b"retry: 1000\n\n" + opening)
             await _tell(response, listener)
     finally:
-        sources.feed.leave(listener)
+        feed.leave(listener)
     return response
 
 
@@ -54,15 +62,5 @@ async def _tell(response: web.StreamResponse, listener: Listener) -> None:
             await response.write(event("snapshot", look.text, look.number))
 
 
-def _opening(sources: Sources) -> bytes:
-    hello = Hello(VERSION, sources.feed.interval_s, sources.server)
-    return event("hello", _json(hello)) + event("history", _json(Points(sources.feed.past())))
-
-
 def _json(value: Any) -> bytes:
     return json.dumps(encode(value), separators=(",", ":")).encode()
-
-
-def _hang_up(request: web.Request) -> None:
-    if request.transport is not None:
-        request.transport.abort()

@@ -81,7 +81,10 @@ class Feed:
         while True:
             began = time.monotonic()
             with contextlib.suppress(HoldfastError, OSError):  # kept in `trouble`; retried
-                await self._look_now()
+                async with self._one_at_a_time:
+                    look = await self._new_look()
+                for listener in tuple(self._listeners):
+                    listener.tell(look)
             self._joined.clear()
             await self._rest(began)
 
@@ -121,12 +124,6 @@ class Feed:
     def close(self) -> None:
         """Stop the thread."""
         self._looker.close()
-
-    async def _look_now(self) -> None:
-        async with self._one_at_a_time:
-            look = await self._new_look()
-        for listener in tuple(self._listeners):
-            listener.tell(look)
 
     async def _new_look(self) -> Look:
         number = 1 if self._last is None else self._last.number + 1

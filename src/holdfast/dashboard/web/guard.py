@@ -30,13 +30,13 @@ def make_token() -> str:
 
 def check_token(token: str) -> str:
     """Return the token; raises BadInput if it is too short or not valid in a URL."""
-    if _TOKEN.fullmatch(token):
-        return token
-    raise BadInput(
-        f"cannot use a token of {len(token)} characters such as this one",
-        expected="8 to 128 letters, digits and . _ ~ -",
-        hint="--token auto",
-    )
+    if not _TOKEN.fullmatch(token):
+        raise BadInput(
+            f"cannot use a token of {len(token)} characters such as this one",
+            expected="8 to 128 letters, digits and . _ ~ -",
+            hint="--token auto",
+        )
+    return token
 
 
 def is_loopback(host: str) -> bool:
@@ -105,10 +105,8 @@ class Guard:
 
     def _is_us(self, name: str) -> bool:
         address = _address(name)
-        if name in self._names:
-            return True
-        if address is None:
-            return False
+        if name in self._names or address is None:
+            return name in self._names
         # The owner of a DNS name can point it here; a numeric address is safe.
         return address.is_loopback if is_loopback(self.host) else is_everywhere(self.host)
 

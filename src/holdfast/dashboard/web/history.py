@@ -69,7 +69,6 @@ def _process(one: Process) -> PointProcess:
 
 
 def _sum_by_name(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Sum values of equal names."""
     sums: dict[str, int] = {}
     for name, nbytes in pairs:
         sums[name] = sums.get(name, 0) + nbytes
@@ -82,23 +81,12 @@ def merge(first: Point, second: Point) -> Point:
     for one in second.processes:
         before = processes.get(one.pid)
         processes[one.pid] = one if before is None else _highest_process(before, one)
-    return Point(
-        second.at_s,
-        max(first.ram_used_bytes, second.ram_used_bytes),
-        _highest_gpus(first.gpus, second.gpus),
-        tuple(processes[pid] for pid in sorted(processes)),
-    )
-
-
-def _highest_gpus(
-    first: tuple[int | None, ...], second: tuple[int | None, ...]
-) -> tuple[int | None, ...]:
-    if len(first) != len(second):
-        return second  # a GPU came or went; the indices no longer match
-    return tuple(
-        max((used for used in pair if used is not None), default=None)
-        for pair in zip(first, second, strict=True)
-    )
+    gpus = second.gpus
+    if len(first.gpus) == len(gpus):  # else one came or went; the indices no longer match
+        pairs = zip(first.gpus, gpus, strict=True)
+        gpus = tuple(max((n for n in pair if n is not None), default=None) for pair in pairs)
+    ram_bytes = max(first.ram_used_bytes, second.ram_used_bytes)
+    return Point(second.at_s, ram_bytes, gpus, tuple(processes[pid] for pid in sorted(processes)))
 
 
 def _highest_process(first: PointProcess, second: PointProcess) -> PointProcess:

@@ -8,23 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from operator import attrgetter
+from typing import Any
 
-from holdfast.dashboard.snapshot.snapshot import ModelUse, PoolUse, Process, Snapshot
+from holdfast.dashboard.snapshot.snapshot import Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Labels = dict[str, object]
-Sample = tuple[Labels, float | None]
+Subject = tuple[Labels, Any]  # labels, and the object that has the value
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A metric: name, help text and source of its samples."""
+    """A metric: name, help text, its subjects and the value of each."""
 
     name: str
-    kind: Literal["gauge", "counter"]
     about: str
-    samples: Callable[[Snapshot], Iterable[Sample]]
+    subjects: Callable[[Snapshot], Iterable[Subject]]
+    value: Callable[[Any], float | None]
+
+    @property
+    def kind(self) -> str:
+        """The type in Prometheus."""
+        return "counter" if self.name.endswith("_total") else "gauge"
 
 
 def text(snapshot: Snapshot) -> str:
@@ -34,8 +40,8 @@ def text(snapshot: Snapshot) -> str:
 
 def _lines(one: Series, snapshot: Snapshot) -> Iterator[str]:
     sums: dict[str, float] = {}
-    for labels, value in one.samples(snapshot):
-        if value is not None:
+    for labels, subject in one.subjects(snapshot):
+        if (value := one.value(subject)) is not None:
             written = _format_labels(labels)
             sums[written] = sums.get(written, 0) + value
     if sums:
@@ -55,261 +61,105 @@ def _escape(value: object) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-# ---- sources of samples
+# ---- subjects
 
 
-def _machine(value: Callable[[Snapshot], float]) -> Callable[[Snapshot], Iterator[Sample]]:
-    def samples(snapshot: Snapshot) -> Iterator[Sample]:
-        yield {}, value(snapshot)
-
-    return samples
+def _whole(now: Snapshot) -> Iterable[Subject]:
+    return [({}, now)]
 
 
-def _nodes(field: str) -> Callable[[Snapshot], Iterator[Sample]]:
-    def samples(snapshot: Snapshot) -> Iterator[Sample]:
-        for node in snapshot.machine.nodes:
-            yield {"node": node.id}, getattr(node, field)
+def _parts(list_name: str, **labels: str) -> Callable[[Snapshot], Iterable[Subject]]:
+    """Members of a list of each process; a label is an attribute of the member."""
 
-    return samples
+    def subjects(now: Snapshot) -> Iterator[Subject]:
+        for process in now.processes:
+            for one in getattr(process, list_name):
+                named = {label: getattr(one, attribute) for label, attribute in labels.items()}
+                yield {"pid": process.pid, **named}, one
 
-
-def _gpus(field: str) -> Callable[[Snapshot], Iterator[Sample]]:
-    def samples(snapshot: Snapshot) -> Iterator[Sample]:
-        for gpu in snapshot.machine.gpus:
-            yield {"gpu": gpu.id, "label": gpu.label}, getattr(gpu, field)
-
-    return samples
+    return subjects
 
 
-def _processes(
-    value: Callable[[Process], float | None],
-) -> Callable[[Snapshot], Iterator[Sample]]:
-    def samples(snapshot: Snapshot) -> Iterator[Sample]:
-        for one in snapshot.processes:
-            yield {"pid": one.pid, "name": one.name}, value(one)
-
-    return samples
+def _runs(now: Snapshot) -> Iterable[Subject]:
+    running = [(one.pid, one.run) for one in now.processes if one.run is not None]
+    return [({"pid": pid, "model": run.model, "stage": run.stage}, run) for pid, run in running]
 
 
-def _devices(field: str) -> Callable[[Snapshot], Iterator[Sample]]:
-    def samples(snapshot: Snapshot) -> Iterator[Sample]:
-        for one in snapshot.processes:
-            for device in one.devices:
-                yield {"pid": one.pid, "device": device.name}, getattr(device, field)
+_SUBJECTS: dict[str, Callable[[Snapshot], Iterable[Subject]]] = {
+    "ram": _whole,
+    "processes": _whole,
+    "node": lambda now: [({"node": one.id}, one) for one in now.machine.nodes],
+    "gpu": lambda now: [({"gpu": one.id, "label": one.label}, one) for one in now.machine.gpus],
+    "process": lambda now: [({"pid": one.pid, "name": one.name}, one) for one in now.processes],
+    "device": _parts("devices", device="name"),
+    "pool": _parts("pools", pool="name", device="device"),
+    "tag": _parts("tags", tag="tag"),
+    "model": _parts("models", model="id", name="name", device="device"),
+    "link": _parts("links", device="device"),
+    "run": _runs,
+}
 
-    return samples
-
-
-def _pools(value: Callable[[PoolUse], float]) -> Callable[[Snapshot], Iterator[Sample]]:
-    def samples(snapshot: Snapshot) -> Iterator[Sample]:
-        for one in snapshot.processes:
-            for pool in one.pools:
-                labels: Labels = {"pid": one.pid, "pool": pool.name, "device": pool.device}
-                yield labels, value(pool)
-
-    return samples
-
-
-def _tags(field: str) -> Callable[[Snapshot], Iterator[Sample]]:
-    def samples(snapshot: Snapshot) -> Iterator[Sample]:
-        for one in snapshot.processes:
-            for tag in one.tags:
-                yield {"pid": one.pid, "tag": tag.tag}, getattr(tag, field)
-
-    return samples
-
-
-def _models(
-    value: Callable[[ModelUse], float | None],
-) -> Callable[[Snapshot], Iterator[Sample]]:
-    def samples(snapshot: Snapshot) -> Iterator[Sample]:
-        for one in snapshot.processes:
-            for model in one.models:
-                labels: Labels = {"pid": one.pid, "model": model.id, "name": model.name}
-                yield {**labels, "device": model.device}, value(model)
-
-    return samples
-
-
-def _links(snapshot: Snapshot) -> Iterator[Sample]:
-    for one in snapshot.processes:
-        for link in one.links:
-            yield {"pid": one.pid, "device": link.device}, link.copied_bytes
-
-
-def _runs(value: Callable[[Process], float | None]) -> Callable[[Snapshot], Iterator[Sample]]:
-    def samples(snapshot: Snapshot) -> Iterator[Sample]:
-        for one in snapshot.processes:
-            if one.run is not None:
-                yield {"pid": one.pid, "model": one.run.model, "stage": one.run.stage}, value(one)
-
-    return samples
-
-
-def _step_ratio(one: Process) -> float | None:
-    run = one.run
-    return None if run is None or not run.total else run.done / run.total
-
-
-def _millis(ms: float | None) -> float | None:
-    return None if ms is None else ms / 1000
-
-
-SERIES = (
-    Series(
-        "holdfast_ram_total_bytes",
-        "gauge",
-        "Host memory that may be used.",
-        _machine(lambda now: now.machine.ram_total_bytes),
-    ),
-    Series(
-        "holdfast_ram_used_bytes",
-        "gauge",
-        "Host memory not available to a new program.",
-        _machine(lambda now: now.machine.ram_used_bytes),
-    ),
-    Series("holdfast_node_total_bytes", "gauge", "Memory of a node.", _nodes("total_bytes")),
-    Series("holdfast_node_used_bytes", "gauge", "Memory of a node in use.", _nodes("used_bytes")),
-    Series("holdfast_gpu_total_bytes", "gauge", "Memory of a GPU.", _gpus("total_bytes")),
-    Series("holdfast_gpu_used_bytes", "gauge", "Memory of a GPU in use.", _gpus("used_bytes")),
-    Series("holdfast_gpu_busy_ratio", "gauge", "Time in which a GPU computed.", _gpus("busy")),
-    Series(
-        "holdfast_processes",
-        "gauge",
-        "Processes of Holdfast that are watched.",
-        _machine(lambda now: len(now.processes)),
-    ),
-    Series(
-        "holdfast_process_start_time_seconds",
-        "gauge",
-        "When a process began, since 1970.",
-        _processes(lambda one: one.began_s),
-    ),
-    Series(
-        "holdfast_process_resident_bytes",
-        "gauge",
-        "Host memory a process has in use.",
-        _processes(lambda one: one.rss_bytes),
-    ),
-    Series(
-        "holdfast_process_pinned_bytes",
-        "gauge",
-        "Host memory a process has locked for copies.",
-        _processes(lambda one: one.pinned_bytes),
-    ),
-    Series(
-        "holdfast_process_leaked_bytes",
-        "gauge",
+# Name, help text, and the attribute with the value or a function for it. The first word of the name
+# says whose value it is.
+_ROWS: tuple[tuple[str, str, Any], ...] = (
+    ("ram_total_bytes", "Host memory that may be used.", "machine.ram_total_bytes"),
+    ("ram_used_bytes", "Host memory not available to a new program.", "machine.ram_used_bytes"),
+    ("node_total_bytes", "Memory of a node.", "total_bytes"),
+    ("node_used_bytes", "Memory of a node in use.", "used_bytes"),
+    ("gpu_total_bytes", "Memory of a GPU.", "total_bytes"),
+    ("gpu_used_bytes", "Memory of a GPU in use.", "used_bytes"),
+    ("gpu_busy_ratio", "Time in which a GPU computed.", "busy"),
+    ("processes", "Processes of Holdfast that are watched.", lambda now: len(now.processes)),
+    ("process_start_time_seconds", "When a process began, since 1970.", "began_s"),
+    ("process_resident_bytes", "Host memory a process has in use.", "rss_bytes"),
+    ("process_pinned_bytes", "Host memory a process has locked for copies.", "pinned_bytes"),
+    (
+        "process_leaked_bytes",
         "What the blocks hold that the last search for leaks found.",
-        _processes(lambda one: one.leaks.total_bytes),
+        "leaks.total_bytes",
     ),
-    Series(
-        "holdfast_process_look_seconds",
-        "gauge",
-        "What the last look cost a process.",
-        _processes(lambda one: one.look_us / 1e6),
-    ),
-    Series(
-        "holdfast_device_allocated_bytes",
-        "gauge",
+    ("process_look_seconds", "What the last look cost a process.", lambda one: one.look_us / 1e6),
+    (
+        "device_allocated_bytes",
         "Memory of a device in tensors and blocks of a process.",
-        _devices("allocated_bytes"),
+        "allocated_bytes",
     ),
-    Series(
-        "holdfast_device_reserved_bytes",
-        "gauge",
+    (
+        "device_reserved_bytes",
         "Memory of a device taken by a process, caches included.",
-        _devices("reserved_bytes"),
+        "reserved_bytes",
     ),
-    Series(
-        "holdfast_pool_allocated_bytes",
-        "gauge",
-        "Allocated from a pool and not freed.",
-        _pools(lambda pool: pool.allocated_bytes),
-    ),
-    Series(
-        "holdfast_pool_reserved_bytes",
-        "gauge",
-        "What a pool got from the system.",
-        _pools(lambda pool: pool.reserved_bytes),
-    ),
-    Series(
-        "holdfast_pool_cached_bytes",
-        "gauge",
-        "Free in a pool, and kept.",
-        _pools(lambda pool: pool.cached_bytes),
-    ),
-    Series(
-        "holdfast_pool_requests_total",
-        "counter",
-        "Requests to a pool.",
-        _pools(lambda pool: pool.requests),
-    ),
-    Series(
-        "holdfast_pool_hits_total",
-        "counter",
-        "Requests met without asking the system.",
-        _pools(lambda pool: pool.hits),
-    ),
-    Series("holdfast_tag_used_bytes", "gauge", "Memory in use by its tag.", _tags("current_bytes")),
-    Series(
-        "holdfast_model_weight_bytes",
-        "gauge",
-        "All weights of a model, unpacked.",
-        _models(lambda model: model.weight_bytes),
-    ),
-    Series(
-        "holdfast_model_resident_bytes",
-        "gauge",
-        "What a model has on its device now.",
-        _models(lambda model: model.resident_bytes),
-    ),
-    Series(
-        "holdfast_model_streamed_bytes",
-        "gauge",
-        "Weights that cross the link in each pass.",
-        _models(lambda model: model.streamed_bytes),
-    ),
-    Series(
-        "holdfast_model_budget_bytes",
-        "gauge",
-        "What the group of a model may take on the device.",
-        _models(lambda model: model.budget_bytes),
-    ),
-    Series(
-        "holdfast_model_predicted_pass_seconds",
-        "gauge",
+    ("pool_allocated_bytes", "Allocated from a pool and not freed.", "allocated_bytes"),
+    ("pool_reserved_bytes", "What a pool got from the system.", "reserved_bytes"),
+    ("pool_cached_bytes", "Free in a pool, and kept.", "cached_bytes"),
+    ("pool_requests_total", "Requests to a pool.", "requests"),
+    ("pool_hits_total", "Requests met without asking the system.", "hits"),
+    ("tag_used_bytes", "Memory in use by its tag.", "current_bytes"),
+    ("model_weight_bytes", "All weights of a model, unpacked.", "weight_bytes"),
+    ("model_resident_bytes", "What a model has on its device now.", "resident_bytes"),
+    ("model_streamed_bytes", "Weights that cross the link in each pass.", "streamed_bytes"),
+    ("model_budget_bytes", "What the group of a model may take on the device.", "budget_bytes"),
+    (
+        "model_predicted_pass_seconds",
         "What a pass takes by the plan at work.",
-        _models(lambda model: _millis(model.predicted_ms)),
+        lambda model: None if model.predicted_ms is None else model.predicted_ms / 1000,
     ),
-    Series(
-        "holdfast_model_passes_total",
-        "counter",
-        "How often a model ran.",
-        _models(lambda model: model.passes),
-    ),
-    Series(
-        "holdfast_link_copied_bytes_total",
-        "counter",
-        "Weights sent from the host to a device.",
-        _links,
-    ),
-    Series(
-        "holdfast_run_step_ratio",
-        "gauge",
+    ("model_passes_total", "How often a model ran.", "passes"),
+    ("link_copied_bytes_total", "Weights sent from the host to a device.", "copied_bytes"),
+    (
+        "run_step_ratio",
         "The part of the stage under way that is over.",
-        _runs(_step_ratio),
+        lambda run: run.done / run.total if run.total else None,
     ),
+    ("run_stage_seconds", "How long the stage under way has taken.", "stage_s"),
+    ("run_left_seconds", "How long the stage under way will take yet.", "left_s"),
+)
+SERIES = tuple(
     Series(
-        "holdfast_run_stage_seconds",
-        "gauge",
-        "How long the stage under way has taken.",
-        _runs(lambda one: one.run and one.run.stage_s),
-    ),
-    Series(
-        "holdfast_run_left_seconds",
-        "gauge",
-        "How long the stage under way will take yet.",
-        _runs(lambda one: one.run and one.run.left_s),
-    ),
+        f"holdfast_{name}",
+        about,
+        _SUBJECTS[name.partition("_")[0]],
+        attrgetter(value) if isinstance(value, str) else value,
+    )
+    for name, about, value in _ROWS
 )

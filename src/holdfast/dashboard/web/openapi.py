@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from holdfast.base.codec import json_schema
@@ -30,6 +30,7 @@ _PATH = {
     "pid": ("the number of a process", {"type": "integer", "minimum": 1, "maximum": MOST_PID}),
     "id": ("its id, as the list of them says", {"type": "string", "minLength": 1}),
 }
+_BODIES, _MISSING = (Nothing, Switch, FreeWhat), dataclasses.MISSING
 _INTRODUCTION = """\
 What Holdfast's processes on this machine do, and a few ways to change it. Every error is an object
 with what happened, what was expected and what to try. The page itself is at `/`."""
@@ -60,69 +61,57 @@ def _paths(token: bool) -> dict[str, Any]:
 
 
 def _operation(one: Endpoint, token: bool) -> dict[str, Any]:
+    statuses = {400, 403, 405, *one.errors}
+    if token and not one.open:
+        statuses.add(401)
+    if one.body is not None:
+        statuses |= {413, 415, 422}
     operation: dict[str, Any] = {
         "operationId": one.name,
         "summary": one.about,
         "parameters": [*_in_path(one), *_in_query(one)],
-        "responses": {"200": _answer(one), **_errors(_statuses(one, token))},
+        "responses": _responses(one.about, _answer(one), statuses),
     }
     if one.body is not None:
-        content = {"application/json": {"schema": one.body.schema}}
-        operation["requestBody"] = {"required": True, "content": content}
+        operation["requestBody"] = {"required": True, "content": _json(one.body.schema)}
     if one.open:
         operation["security"] = []
     return operation
 
 
-def _in_path(one: Endpoint) -> list[dict[str, Any]]:
-    return [
-        {
+def _in_path(one: Endpoint) -> Iterator[dict[str, Any]]:
+    for name in one.in_path:
+        about, schema = _PATH[name]
+        yield {
             "name": name,
             "in": "path",
             "required": True,
-            "description": _PATH[name][0],
-            "schema": _PATH[name][1],
+            "description": about,
+            "schema": schema,
         }
-        for name in one.in_path
-    ]
 
 
-def _in_query(one: Endpoint) -> list[dict[str, Any]]:
-    return [
-        {
+def _in_query(one: Endpoint) -> Iterator[dict[str, Any]]:
+    for number in one.query:
+        bounds = {"default": number.default, "minimum": number.least, "maximum": number.most}
+        yield {
             "name": number.name,
             "in": "query",
             "description": number.about,
-            "schema": {
-                "type": "integer",
-                "default": number.default,
-                "minimum": number.least,
-                "maximum": number.most,
-            },
+            "schema": {"type": "integer", **bounds},
         }
-        for number in one.query
-    ]
 
 
 def _answer(one: Endpoint) -> dict[str, Any]:
     if isinstance(one.answer, str):
-        kind = one.answer.partition(";")[0]
-        return {"description": one.about, "content": {kind: {"schema": {"type": "string"}}}}
-    return {"description": one.about, "content": _json({"$ref": _place(one.answer.__name__)})}
+        return {one.answer.partition(";")[0]: {"schema": {"type": "string"}}}
+    return _json({"$ref": _place(one.answer.__name__)})
 
 
-def _statuses(one: Endpoint, token: bool) -> list[int]:
-    own = {400, 403, 405, *one.errors}
-    if token and not one.open:
-        own.add(401)
-    if one.body is not None:
-        own |= {413, 415, 422}
-    return sorted(own)
-
-
-def _errors(statuses: Iterable[int]) -> dict[str, Any]:
-    content = _json({"$ref": _place("Failure")})
-    return {str(one): {"description": _SAYS[one], "content": content} for one in statuses}
+def _responses(about: str, content: dict[str, Any], statuses: Iterable[int]) -> dict[str, Any]:
+    failed = _json({"$ref": _place("Failure")})
+    errors = {str(n): {"description": _SAYS[n], "content": failed} for n in sorted(statuses)}
+    return {"200": {"description": about, "content": content}, **errors}
 
 
 def _events(token: bool) -> dict[str, Any]:
@@ -131,29 +120,21 @@ def _events(token: bool) -> dict[str, Any]:
         "(Snapshot) in every interval. The connection stays open."
     )
     stream = {"text/event-stream": {"schema": {"type": "string"}}}
-    statuses = [400, *([401] if token else []), 403, 405, 503]
     return {
         "operationId": "events",
         "summary": "Everything, as it happens.",
         "description": text,
-        "responses": {"200": {"description": text, "content": stream}, **_errors(statuses)},
+        "responses": _responses(text, stream, {400, 403, 405, 503} | ({401} if token else set())),
     }
 
 
 def _itself(token: bool) -> dict[str, Any]:
-    about = "This description."
-    statuses = [400, *([401] if token else []), 403, 405]
-    return {
-        "operationId": "openapi",
-        "summary": about,
-        "responses": {
-            "200": {"description": about, "content": _json({"type": "object"})},
-            **_errors(statuses),
-        },
-    }
+    about, statuses = "This description.", {400, 403, 405} | ({401} if token else set())
+    responses = _responses(about, _json({"type": "object"}), statuses)
+    return {"operationId": "openapi", "summary": about, "responses": responses}
 
 
-def _json(schema: dict[str, Any]) -> dict[str, Any]:
+def _json(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"application/json": {"schema": schema}}
 
 
@@ -163,11 +144,11 @@ def _json(schema: dict[str, Any]) -> dict[str, Any]:
 def _schemas() -> dict[str, Any]:
     answered = {one.answer for one in ENDPOINTS if isinstance(one.answer, type)}
     found: dict[str, Any] = {}
-    for cls in [*answered, Failure, Hello, Points, Snapshot]:
+    for cls in [*answered, Failure, Hello, Points, Snapshot, *_BODIES]:
         found |= _components(cls)
-    for cls in (Nothing, Switch, FreeWhat):
-        found |= _components(cls)
-        found[cls.__name__]["required"] = _required(cls)
+    for cls in _BODIES:
+        required = [one.name for one in dataclasses.fields(cls) if one.default is _MISSING]
+        found[cls.__name__]["required"] = required
     return dict(sorted(found.items()))
 
 
@@ -181,7 +162,6 @@ def _components(cls: type) -> dict[str, Any]:
 
 
 def _rewrite_refs(value: Any) -> Any:
-    """Rewrite references to point to the components of this document."""
     if isinstance(value, dict):
         return {
             key: inner.replace("#/$defs/", "#/components/schemas/")
@@ -190,11 +170,6 @@ def _rewrite_refs(value: Any) -> Any:
             for key, inner in value.items()
         }
     return [_rewrite_refs(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _required(cls: Any) -> list[str]:
-    missing = dataclasses.MISSING
-    return [field.name for field in dataclasses.fields(cls) if field.default is missing]
 
 
 def _place(name: str) -> str:

@@ -6,8 +6,8 @@ Names are looked up in a list of the files, so nothing outside of the folder is 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from aiohttp import web
 
@@ -25,8 +25,7 @@ TYPES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(NamedTuple):
     stamp: tuple[int, int]
     tag: str
     data: bytes

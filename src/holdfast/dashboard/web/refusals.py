@@ -6,6 +6,7 @@ An answer never contains a traceback.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from holdfast.base.codec import about
 from holdfast.base.errors import HoldfastError, NotFound, OutOfMemory, OutOfTime
@@ -14,59 +15,46 @@ from holdfast.base.errors import HoldfastError, NotFound, OutOfMemory, OutOfTime
 class Refused(HoldfastError):
     """Base of errors that only the server raises."""
 
-    status = 400
+    status: ClassVar[int]
+
+    def __init_subclass__(cls, status: int) -> None:
+        cls.status = status
 
 
-class Unreadable(Refused):
+class Unreadable(Refused, status=400):
     """Invalid JSON, an invalid number or an unknown parameter."""
 
 
-class Unauthorized(Refused):
+class Unauthorized(Refused, status=401):
     """No token, or a wrong one."""
 
-    status = 401
 
-
-class Forbidden(Refused):
+class Forbidden(Refused, status=403):
     """A request for another host, or from another site."""
 
-    status = 403
 
-
-class NoSuchPage(Refused):
+class NoSuchPage(Refused, status=404):
     """An unknown path."""
 
-    status = 404
 
-
-class WrongMethod(Refused):
+class WrongMethod(Refused, status=405):
     """A known path with another method."""
 
-    status = 405
 
-
-class TooLarge(Refused):
+class TooLarge(Refused, status=413):
     """A body above the size limit."""
 
-    status = 413
 
-
-class WrongType(Refused):
+class WrongType(Refused, status=415):
     """A body without the JSON content type."""
 
-    status = 415
 
-
-class Unusable(Refused):
+class Unusable(Refused, status=422):
     """A JSON body with invalid fields."""
 
-    status = 422
 
-
-class Busy(Refused):
+class Busy(Refused, status=503):
     """Too many requests at once, or a timeout."""
-
-    status = 503
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +79,11 @@ def failure(error: HoldfastError) -> Failure:
     return Failure(Parts(type(error).__name__, error.what, error.expected, error.hint))
 
 
+_BUSY = (OutOfTime, OutOfMemory)
+
+
 def status_of(error: HoldfastError) -> int:
     """The HTTP status of an error: 404 not found, 409 wrong state, 503 busy."""
     if isinstance(error, Refused):
         return error.status
-    if isinstance(error, NotFound):
-        return 404
-    if isinstance(error, (OutOfTime, OutOfMemory)):
-        return 503
-    return 409
+    return 404 if isinstance(error, NotFound) else 503 if isinstance(error, _BUSY) else 409

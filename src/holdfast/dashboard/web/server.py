@@ -13,14 +13,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from aiohttp import web
 
 import holdfast
 from holdfast.base.errors import BadInput
-from holdfast.dashboard.ipc.watching import Watcher
+from holdfast.dashboard.ipc.watching import Watcher, Watches
 from holdfast.dashboard.web.answers import ServerNow
 from holdfast.dashboard.web.application import application
 from holdfast.dashboard.web.feed import Feed
@@ -31,7 +31,7 @@ from holdfast.dashboard.web.guard import (
     is_loopback,
     make_token,
 )
-from holdfast.dashboard.web.sources import Sources, Watches
+from holdfast.dashboard.web.sources import Sources
 from holdfast.topology import Topology, discover
 
 LOOPBACK, PORT, INTERVAL_S = "127.0.0.1", 8765, 0.5
@@ -151,22 +151,15 @@ class Server(AbstractContextManager["Server"]):
             looking.result()
 
 
-@contextmanager
-def serving(
-    watcher: Watches | None = None,
-    *,
-    host: str = LOOPBACK,
-    port: int = 0,
-    interval_s: float = INTERVAL_S,
-    token: str | None = None,
-    machine: Callable[[], Topology] = discover,
-) -> Iterator[Server]:
-    """Serve while the block runs; without a watcher, all processes are watched."""
+@contextlib.contextmanager
+def serving(watcher: Watches | None = None, *, port: int = 0, **options: Any) -> Iterator[Server]:
+    """Serve while the block runs; without a watcher, all processes are watched.
+
+    The options are those of `Server`.
+    """
     with contextlib.ExitStack() as stack:
         seen = stack.enter_context(Watcher()) if watcher is None else watcher
-        yield stack.enter_context(
-            Server(seen, host=host, port=port, interval_s=interval_s, token=token, machine=machine)
-        )
+        yield stack.enter_context(Server(seen, port=port, **options))
 
 
 # ---- addresses
@@ -204,24 +197,15 @@ def _resolve(host: str, port: int) -> tuple[int, Any]:
 
 
 def _cannot_listen(host: str, port: int, exc: OSError) -> BadInput:
-    where = f"cannot listen on {_in_brackets(host)}:{port}"
+    why, expected, hint = exc.strerror, "an address of this machine", f"--host {LOOPBACK}"
     if exc.errno == errno.EADDRINUSE:
-        return BadInput(
-            f"{where}: another program listens there",
-            expected="a port that is free",
-            hint=f"--port {_free_port(host, port)}, or --port 0 for any that is free",
-        )
-    if exc.errno == errno.EACCES:
-        return BadInput(
-            f"{where}: the system does not allow it",
-            expected="a port from 1024 on",
-            hint="--port 0",
-        )
-    return BadInput(
-        f"{where}: {exc.strerror}",
-        expected="an address of this machine",
-        hint=f"--host {LOOPBACK}",
-    )
+        why, expected = "another program listens there", "a port that is free"
+        hint = f"--port {_free_port(host, port)}, or --port 0 for any that is free"
+    elif exc.errno == errno.EACCES:
+        why, expected = "the system does not allow it", "a port from 1024 on"
+        hint = "--port 0"
+    what = f"cannot listen on {_in_brackets(host)}:{port}: {why}"
+    return BadInput(what, expected=expected, hint=hint)
 
 
 def _free_port(host: str, port: int) -> int:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from holdfast.base.errors import NotFound
 from holdfast.dashboard.ipc.client import Attached
-from holdfast.dashboard.snapshot.snapshot import Snapshot
+from holdfast.dashboard.ipc.watching import Watches
 from holdfast.dashboard.web.answers import MachinePicture, PicturePlace, ServerNow
 from holdfast.dashboard.web.feed import Feed
 from holdfast.dashboard.web.workers import Workers
@@ -23,18 +22,6 @@ from holdfast.topology.render import words
 T = TypeVar("T")
 THREADS, WAITING = 4, 32
 DESCRIBING_S = 120.0  # vendor libraries are probed in subprocesses
-
-
-class Watches(Protocol):
-    """The part of `Watcher` that a server uses."""
-
-    def look(self) -> Snapshot:
-        """Take a snapshot."""
-        ...
-
-    def attached(self, pid: int) -> AbstractContextManager[Attached]:
-        """A connection to that process. Raises NotFound."""
-        ...
 
 
 class Sources:
@@ -77,7 +64,9 @@ class Sources:
         for one in found:
             if one.id == run_id:
                 return one
-        raise _no_run(run_id)
+        raise NotFound(
+            f"there is no run {run_id[:80]!r} in the history", expected="an id of /api/v1/runs"
+        )
 
     async def run_picture(self, run_id: str) -> bytes:
         """Its small picture as PNG. Raises NotFound."""
@@ -93,12 +82,6 @@ class Sources:
 
 
 MOST_RUNS = 100_000  # more than any history keeps
-
-
-def _no_run(run_id: str) -> NotFound:
-    return NotFound(
-        f"there is no run {run_id[:80]!r} in the history", expected="an id of /api/v1/runs"
-    )
 
 
 def _describe(machine: Topology) -> MachinePicture:

@@ -1,15 +1,20 @@
-"""All endpoints of the API: paths, parameters, answers, errors, and what is done."""
+"""All endpoints of the API: paths, parameters, answers, errors, and what is done.
+
+A function below is an endpoint: its name, its docstring and its return type are those of the API.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, get_type_hints
 
+from holdfast.base.codec import decode, encode
 from holdfast.base.errors import BadInput
 from holdfast.base.units import parse_bytes
 from holdfast.dashboard.snapshot.snapshot import Freed, LeakState, ModelUse, Snapshot
-from holdfast.dashboard.web import metrics
+from holdfast.dashboard.web import metrics as exposition
 from holdfast.dashboard.web.answers import (
     FreeWhat,
     Health,
@@ -21,78 +26,13 @@ from holdfast.dashboard.web.answers import (
     Runs,
     Switch,
 )
-from holdfast.dashboard.web.endpoints import ApiCall, Body, Endpoint, Number, fields_of
+from holdfast.dashboard.web.endpoints import ApiCall, Body, Endpoint, Method, Number
 from holdfast.dashboard.web.history import Points
 from holdfast.dashboard.web.refusals import Busy
 from holdfast.pipeline.output.history import RunRecord
 
 MOST_BUDGET = 2**63 - 1
 _SIZE = r"^[0-9]{1,12}(\.[0-9]{1,6})? ?([kKMGTP]i?B|[kKMGTP]|B)?$"
-
-
-async def _snapshot(call: ApiCall) -> Snapshot:
-    return (await call.sources.feed.latest()).snapshot
-
-
-async def _history(call: ApiCall) -> Points:
-    return Points(call.sources.feed.past(call.numbers["seconds"]))
-
-
-async def _topology(call: ApiCall) -> MachinePicture:
-    return await call.sources.picture()
-
-
-async def _holders(call: ApiCall) -> Holders:
-    most = call.numbers["most"]
-    return Holders(await call.sources.ask(call.pid, lambda process: process.holders(most)))
-
-
-async def _leaks(call: ApiCall) -> Leaks:
-    return Leaks(await call.sources.ask(call.pid, lambda process: process.leaks()))
-
-
-async def _debugging(call: ApiCall) -> LeakState:
-    on: bool = call.body.on
-    return await call.sources.ask(call.pid, lambda process: process.set_debugging(on))
-
-
-async def _free(call: ApiCall) -> Freed:
-    what: FreeWhat = call.body
-    return await call.sources.ask(
-        call.pid,
-        lambda process: process.free(caches=what.caches, models=what.models, garbage=what.garbage),
-    )
-
-
-async def _budget(call: ApiCall) -> ModelUse:
-    model, budget = call.path["id"], call.body
-    return await call.sources.ask(call.pid, lambda process: process.set_budget(model, budget))
-
-
-async def _interrupt(call: ApiCall) -> Interrupted:
-    return Interrupted(await call.sources.ask(call.pid, lambda process: process.interrupt()))
-
-
-async def _runs(call: ApiCall) -> Runs:
-    return Runs(await call.sources.runs(call.numbers["most"]))
-
-
-async def _run(call: ApiCall) -> RunRecord:
-    return await call.sources.run(call.path["id"])
-
-
-async def _run_picture(call: ApiCall) -> bytes:
-    return await call.sources.run_picture(call.path["id"])
-
-
-async def _metrics(call: ApiCall) -> bytes:
-    return metrics.text((await call.sources.feed.latest()).snapshot).encode()
-
-
-async def _health(call: ApiCall) -> Health:
-    if call.sources.feed.trouble is not None:
-        raise Busy("this server cannot look at the machine now")
-    return Health("ok")
 
 
 def read_budget(value: Any) -> int | None:
@@ -131,154 +71,126 @@ BUDGET_SCHEMA = {
     "additionalProperties": False,
 }
 
-_SECONDS = Number("seconds", "how far back, in seconds", 3600, 1, 86_400)
-_MOST = Number("most", "how many at most", 50, 1, 1000)
-_MOST_RUNS = Number("most", "how many at most", 100, 1, 1000)
 _API = "/api/v1"
 _PROCESS = f"{_API}/processes/{{pid}}"
+_BUSY, _LOST = (409, 503), (404, 409, 503)
+_MOST = Number("most", "how many at most", 50, 1, 1000)
+_MOST_RUNS = Number("most", "how many at most", 100, 1, 1000)
+_SECONDS = Number("seconds", "how far back, in seconds", 3600, 1, 86_400)
+_listed: list[Endpoint] = []
+Does = Callable[[ApiCall], Awaitable[Any]]
 
 
-def _brings(cls: type) -> Body:
-    return Body({"$ref": f"#/components/schemas/{cls.__name__}"}, fields_of(cls))
+def _endpoint(
+    method: Method,
+    path: str,
+    errors: tuple[int, ...],
+    *query: Number,
+    body: Body | type | None = None,
+    media: str | None = None,  # of an answer that is not JSON
+    is_open: bool = False,
+) -> Callable[[Does], Does]:
+    """List the function below as an endpoint."""
+    if isinstance(body, type):
+        body = Body({"$ref": f"#/components/schemas/{body.__name__}"}, partial(decode, body))
+
+    def add(does: Does) -> Does:
+        name, about = does.__name__, does.__doc__ or ""
+        answer = media or get_type_hints(does)["return"]
+        _listed.append(
+            Endpoint(name, method, path, about, answer, does, query, body, errors, is_open)
+        )
+        return does
+
+    return add
 
 
-READING = (
-    Endpoint(
-        "snapshot",
-        "GET",
-        f"{_API}/snapshot",
-        "This machine and Holdfast's processes now.",
-        Snapshot,
-        _snapshot,
-        errors=(409, 503),
-    ),
-    Endpoint(
-        "history",
-        "GET",
-        f"{_API}/history",
-        "What was used when, as far back as is kept; older points are fewer and hold the peaks.",
-        Points,
-        _history,
-        query=(_SECONDS,),
-    ),
-    Endpoint(
-        "topology",
-        "GET",
-        f"{_API}/topology",
-        "What the machine is, with a picture.",
-        MachinePicture,
-        _topology,
-        errors=(409, 503),
-    ),
-    Endpoint(
-        "holders",
-        "GET",
-        f"{_PROCESS}/holders",
-        "The largest blocks that a process holds.",
-        Holders,
-        _holders,
-        query=(_MOST,),
-        errors=(404, 409, 503),
-    ),
-    Endpoint(
-        "runs",
-        "GET",
-        f"{_API}/runs",
-        "Runs that are over, of all processes of this user.",
-        Runs,
-        _runs,
-        query=(_MOST_RUNS,),
-        errors=(409, 503),
-    ),
-    Endpoint(
-        "run",
-        "GET",
-        f"{_API}/runs/{{id}}",
-        "One of them.",
-        RunRecord,
-        _run,
-        errors=(404, 409, 503),
-    ),
-    Endpoint(
-        "picture",
-        "GET",
-        f"{_API}/runs/{{id}}/picture",
-        "What it drew, small.",
-        "image/png",
-        _run_picture,
-        errors=(404, 409, 503),
-    ),
-    Endpoint(
-        "metrics",
-        "GET",
-        "/metrics",
-        "The snapshot as Prometheus reads it.",
-        metrics.CONTENT_TYPE,
-        _metrics,
-        errors=(409, 503),
-    ),
-    Endpoint(
-        "health",
-        "GET",
-        "/healthz",
-        "Whether the server does its work.",
-        Health,
-        _health,
-        errors=(503,),
-        open=True,
-    ),
-)
+@_endpoint("GET", f"{_API}/snapshot", _BUSY)
+async def snapshot(call: ApiCall) -> Snapshot:
+    """This machine and Holdfast's processes now."""
+    return (await call.sources.feed.latest()).snapshot
 
-ACTING = (
-    Endpoint(
-        "find_leaks",
-        "POST",
-        f"{_PROCESS}/leaks",
-        "Look for leaks now; debugging has to be on.",
-        Leaks,
-        _leaks,
-        body=_brings(Nothing),
-        errors=(404, 409, 503),
-    ),
-    Endpoint(
-        "set_debugging",
-        "POST",
-        f"{_PROCESS}/debugging",
-        "Record blocks from now on, so that leaks can be found, or no longer.",
-        LeakState,
-        _debugging,
-        body=_brings(Switch),
-        errors=(404, 409, 503),
-    ),
-    Endpoint(
-        "free",
-        "POST",
-        f"{_PROCESS}/free",
-        "Give memory back that is not in use.",
-        Freed,
-        _free,
-        body=_brings(FreeWhat),
-        errors=(404, 409, 503),
-    ),
-    Endpoint(
-        "set_budget",
-        "PUT",
-        f"{_PROCESS}/models/{{id}}/budget",
-        "Change what a model and its group may take on the device, while it runs too.",
-        ModelUse,
-        _budget,
-        body=Body(BUDGET_SCHEMA, read_budget),
-        errors=(404, 409, 503),
-    ),
-    Endpoint(
-        "interrupt",
-        "POST",
-        f"{_PROCESS}/interrupt",
-        "Stop the run under way.",
-        Interrupted,
-        _interrupt,
-        body=_brings(Nothing),
-        errors=(404, 409, 503),
-    ),
-)
-ENDPOINTS = (*READING, *ACTING)
+
+@_endpoint("GET", f"{_API}/history", (), _SECONDS)
+async def history(call: ApiCall) -> Points:
+    """What was used when, as far back as is kept; older points are fewer and hold the peaks."""
+    return Points(call.sources.feed.past(call.numbers["seconds"]))
+
+
+@_endpoint("GET", f"{_API}/topology", _BUSY)
+async def topology(call: ApiCall) -> MachinePicture:
+    """What the machine is, with a picture."""
+    return await call.sources.picture()
+
+
+@_endpoint("GET", f"{_PROCESS}/holders", _LOST, _MOST)
+async def holders(call: ApiCall) -> Holders:
+    """The largest blocks that a process holds."""
+    most = call.numbers["most"]
+    return Holders(await call.sources.ask(call.pid, lambda process: process.holders(most)))
+
+
+@_endpoint("GET", f"{_API}/runs", _BUSY, _MOST_RUNS)
+async def runs(call: ApiCall) -> Runs:
+    """Runs that are over, of all processes of this user."""
+    return Runs(await call.sources.runs(call.numbers["most"]))
+
+
+@_endpoint("GET", f"{_API}/runs/{{id}}", _LOST)
+async def run(call: ApiCall) -> RunRecord:
+    """One of them."""
+    return await call.sources.run(call.path["id"])
+
+
+@_endpoint("GET", f"{_API}/runs/{{id}}/picture", _LOST, media="image/png")
+async def picture(call: ApiCall) -> bytes:
+    """What it drew, small."""
+    return await call.sources.run_picture(call.path["id"])
+
+
+@_endpoint("GET", "/metrics", _BUSY, media=exposition.CONTENT_TYPE)
+async def metrics(call: ApiCall) -> bytes:
+    """The snapshot as Prometheus reads it."""
+    return exposition.text((await call.sources.feed.latest()).snapshot).encode()
+
+
+@_endpoint("GET", "/healthz", (503,), is_open=True)
+async def health(call: ApiCall) -> Health:
+    """Whether the server does its work."""
+    if call.sources.feed.trouble is not None:
+        raise Busy("this server cannot look at the machine now")
+    return Health("ok")
+
+
+@_endpoint("POST", f"{_PROCESS}/leaks", _LOST, body=Nothing)
+async def find_leaks(call: ApiCall) -> Leaks:
+    """Look for leaks now; debugging has to be on."""
+    return Leaks(await call.sources.ask(call.pid, lambda process: process.leaks()))
+
+
+@_endpoint("POST", f"{_PROCESS}/debugging", _LOST, body=Switch)
+async def set_debugging(call: ApiCall) -> LeakState:
+    """Record blocks from now on, so that leaks can be found, or no longer."""
+    return await call.sources.ask(call.pid, lambda process: process.set_debugging(call.body.on))
+
+
+@_endpoint("POST", f"{_PROCESS}/free", _LOST, body=FreeWhat)
+async def free(call: ApiCall) -> Freed:
+    """Give memory back that is not in use."""
+    return await call.sources.ask(call.pid, lambda process: process.free(**encode(call.body)))
+
+
+@_endpoint("PUT", f"{_PROCESS}/models/{{id}}/budget", _LOST, body=Body(BUDGET_SCHEMA, read_budget))
+async def set_budget(call: ApiCall) -> ModelUse:
+    """Change what a model and its group may take on the device, while it runs too."""
+    model, budget = call.path["id"], call.body
+    return await call.sources.ask(call.pid, lambda process: process.set_budget(model, budget))
+
+
+@_endpoint("POST", f"{_PROCESS}/interrupt", _LOST, body=Nothing)
+async def interrupt(call: ApiCall) -> Interrupted:
+    """Stop the run under way."""
+    return Interrupted(await call.sources.ask(call.pid, lambda process: process.interrupt()))
+
+
+ENDPOINTS = tuple(_listed)

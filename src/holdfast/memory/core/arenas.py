@@ -29,7 +29,6 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """End of the usable part."""
         return self.base + self.length
 
 
@@ -54,10 +53,7 @@ class Arenas:
         self._place = 0
 
     def _find(self, size: int, asked: bool) -> int:
-        """Remove a chunk of `size` bytes from the free lists and return its address, or 0.
-
-        `asked`: room had to be made for it, so it does not count as a hit.
-        """
+        """Remove a chunk from the free lists: its address, or 0. `asked`: it is no hit."""
         if self._closed:
             return 0
         self._flush()
@@ -182,6 +178,5 @@ class Arenas:
                 size -= self._release_from(segment, size)
 
     def _note(self, kind: int, address: int, size: int) -> None:
-        """Log that memory was reserved or released."""
         if self._log:
             self._log.write((monotonic_ns(), kind, address, size, 0, self._place, 0))

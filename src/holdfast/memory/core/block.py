@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from typing import Any
 
@@ -37,7 +38,6 @@ class Block(views.Viewable):
         self.entry: Any = None  # its row in the core's table; tells it from a later block there
 
     def of(self, owner: object) -> bool:
-        """Whether `owner` frees it."""
         return self._owner is owner and self.entry is not None
 
     @property
@@ -53,7 +53,6 @@ class Block(views.Viewable):
 
     @property
     def exports(self) -> int:
-        """How many views of it are open."""
         return sum(ref() is not None for ref in getattr(self, "_views", ()))
 
     def detach(self) -> None:
@@ -79,20 +78,6 @@ class Block(views.Viewable):
         return views.describe(self)
 
 
-class PinnedBlock(Block):
-    """A block whose pages are locked in memory."""
-
-    __slots__ = ()
-    pinned = True
-
-
-class DeviceBlock(Block):
-    """A block that the CPU cannot reach."""
-
-    __slots__ = ()
-    host = False
-
-
 class _AtOnce:
     """Frees a block in `__del__`, and not at the core's next call."""
 
@@ -111,25 +96,13 @@ class _AtOnce:
             owner.give(self.address, self.entry)
 
 
-class _BlockAtOnce(_AtOnce, Block):
-    __slots__ = ()
-
-
-class _PinnedAtOnce(_AtOnce, PinnedBlock):
-    __slots__ = ()
-
-
-class _DeviceAtOnce(_AtOnce, DeviceBlock):
-    __slots__ = ()
-
-
+@functools.cache
 def block_class(host: bool, pinned: bool, at_once: bool) -> type[Block]:
-    """The class for blocks of a core."""
-    if pinned:
-        return _PinnedAtOnce if at_once else PinnedBlock
-    if host:
-        return _BlockAtOnce if at_once else Block
-    return _DeviceAtOnce if at_once else DeviceBlock
+    """The class for blocks of a core; the pages of `pinned` ones are locked."""
+    if host and not pinned and not at_once:
+        return Block
+    bases = (_AtOnce, Block) if at_once else (Block,)
+    return type("Block", bases, {"__slots__": (), "host": host or pinned, "pinned": pinned})
 
 
 def make_block(

@@ -77,7 +77,6 @@ class Log:
         return self._stacks.setdefault(key, (len(self._stacks), frames))[0]
 
     def columns(self) -> tuple[bytes, ...]:
-        """The events as the columns of `Recording`."""
         rows = self._rows[:]
         times = array("q", [row[0] - self.started_ns for row in rows]).tobytes()
         codes = enumerate("BQqIHH", 1)
@@ -88,7 +87,6 @@ class Log:
         return [frames for _, frames in sorted(self._stacks.values(), key=lambda s: s[0])]
 
     def close(self) -> None:
-        """Drop all events and stacks."""
         self.on = 0
         self._rows.clear()
         self._stacks = {(): (0, [])}

@@ -62,7 +62,9 @@ def library(
     command = [compiler(language), "-O2", "-shared", "-fPIC", *flags]
     if sys.platform == "darwin":
         command += ["-undefined", "dynamic_lookup"]
-    parts = [*_contents(path), *map(str.encode, command), sys.version.encode()]
+    headers = sorted(path.parent.glob("*.h"))
+    contents = [path.read_bytes(), *(p for h in headers for p in (h.name.encode(), h.read_bytes()))]
+    parts = [*contents, *map(str.encode, command), sys.version.encode()]
     digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
     target = target or folder() / f"{path.stem}-{digest}.so"
     if not target.exists():
@@ -141,18 +143,14 @@ def folder() -> Path:
     return config.build_dir or config.cache_dir / "build"
 
 
-def _contents(source: Path) -> list[bytes]:
-    """Everything a source may include: itself, and the headers beside it with their names."""
-    headers = sorted(source.parent.glob("*.h"))
-    return [source.read_bytes(), *(p for h in headers for p in (h.name.encode(), h.read_bytes()))]
-
-
 def _warn_of(failure: subprocess.CalledProcessError) -> None:
     """Warn why there is no compiled core, unless only a system header is missing."""
     lines = failure.stderr.strip().splitlines() or [f"it ended with status {failure.returncode}"]
     line = next((line for line in lines if "error:" in line), lines[0]).strip()
     missing = _MISSING_HEADER.search(line)
-    if missing and missing[1] not in _included_headers():
+    texts = [path.read_text("utf-8") for path in SOURCES.glob("*.[ch]")]
+    ours = {name for text in texts for name in re.findall(r'#include "([^"]+)"', text)}
+    if missing and missing[1] not in ours:
         return
     warnings.warn(
         f"the compiled core does not compile here, the slower Python core is used: {line}\n"
@@ -160,12 +158,6 @@ def _warn_of(failure: subprocess.CalledProcessError) -> None:
         RuntimeWarning,
         stacklevel=3,
     )
-
-
-def _included_headers() -> set[str]:
-    """The names of our own headers that the sources include, present or not."""
-    texts = [path.read_text("utf-8") for path in SOURCES.glob("*.[ch]")]
-    return {name for text in texts for name in re.findall(r'#include "([^"]+)"', text)}
 
 
 def _compile(command: list[str], target: Path) -> None:

@@ -31,7 +31,8 @@ from holdfast.base.errors import Misuse
 from holdfast.base.threads import register_at_fork
 from holdfast.memory.core import tag_counters as tag_counts
 from holdfast.memory.core.arenas import FIXED, ROUNDING, Arenas, Segment
-from holdfast.memory.core.block import Block, Tie, block_class, make_block
+from holdfast.memory.core.block import Block, Tie, block_class
+from holdfast.memory.core.block import make_block as make_block  # as in `native/module.c`
 from holdfast.memory.core.event_log import (
     ALLOC_EVENT,
     FREE_EVENT,
@@ -39,7 +40,9 @@ from holdfast.memory.core.event_log import (
     RESERVE_EVENT,
     Log,
 )
-from holdfast.memory.core.tag_counters import current_tag, declare_tag, set_tag
+from holdfast.memory.core.tag_counters import current_tag
+from holdfast.memory.core.tag_counters import declare_tag as declare_tag
+from holdfast.memory.core.tag_counters import set_tag as set_tag
 
 FREE, QUICK, USED = 0, 1, 2  # states of chunks
 NO_LIMIT = 2**64 - 1
@@ -48,16 +51,9 @@ Entry: TypeAlias = tuple[int, int, int, int, Tie | None]
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-__all__ = [  # the names that `native/module.c` has too
-    "Block",
-    "Core",
-    "Log",
-    "declare_tag",
-    "make_block",
-    "set_tag",
-    "set_tag_peaks",
-    "tag_counters",
-]
+# The names that `native/module.c` has too.
+__all__ = ["Block", "Core", "Log", "declare_tag", "make_block", "set_tag", "set_tag_peaks"]
+__all__ += ["tag_counters"]
 
 
 def _locked(
@@ -227,10 +223,7 @@ class Core(Arenas):
         return self.give(block.address, block.entry) if block.of(self) else -1
 
     def give(self, address: int, only: object = None) -> int:
-        """Free a block; returns its requested size, or -1 if it is not in use.
-
-        `only`: leave the block there alone if it has another entry.
-        """
+        """Free a block (only the one with entry `only`): its requested size, or -1."""
         me = get_ident()
         if self._owner == me:  # in the middle of another call of this thread: later
             entry = self._used.get(address)
@@ -301,10 +294,7 @@ class Core(Arenas):
 
     @_locked
     def drop_free_segments(self, keep: int) -> list[tuple[int, int]]:
-        """Forget FIXED segments that are wholly free until the cache is at most `keep` bytes.
-
-        Returns the (address, length) of each, which the caller frees.
-        """
+        """Forget free FIXED segments above `keep` bytes of cache; returns their ranges to free."""
         dropped = []
         self._flush()
         for s in self._segments[:]:
@@ -321,10 +311,7 @@ class Core(Arenas):
 
     @_locked
     def give_back_pages(self, keep: int) -> int:
-        """Release pages of free chunks to the system until the cache is at most `keep` bytes.
-
-        Returns the bytes released.
-        """
+        """Release free pages until at most `keep` bytes are cached; returns the bytes."""
         given = 0
         self._flush()
         for segment in self._segments:
@@ -345,7 +332,6 @@ class Core(Arenas):
 
     @_locked
     def flush(self) -> None:
-        """Merge all free neighbours now."""
         self._flush()
 
     @_locked
@@ -358,7 +344,6 @@ class Core(Arenas):
     # ---- queries
 
     def owns(self, address: int) -> bool:
-        """Whether `address` lies in a segment."""
         return any(s.base <= address < s.base + s.reserved for s in self._segments[:])
 
     @_locked
@@ -392,7 +377,6 @@ class Core(Arenas):
 
     @_locked
     def counters(self) -> dict[str, int]:
-        """All counters at one moment."""
         live, allocs = len(self._used), self._hits + self._misses
         return {
             "allocated": self._allocated,
@@ -412,7 +396,6 @@ class Core(Arenas):
 
     @_locked
     def reset_peaks(self) -> None:
-        """Set the peaks to the current values."""
         self._peak_allocated = self._allocated
         self._peak_active = self._active
         self._peak_reserved = self._reserved
@@ -446,7 +429,6 @@ class Core(Arenas):
             self._drain()
 
     def _drain(self) -> None:
-        """Free the blocks that died since the last call."""
         gone, used = self._gone, self._used
         while gone:
             item = gone[0]  # removed from the queue last: Ctrl-C must not lose it
@@ -472,7 +454,6 @@ class Core(Arenas):
             gone.popleft()
 
     def _rebuild(self) -> None:
-        """Rebuild the free lists and counters from the segments and the blocks in use."""
         self._quick.clear()
         self._free_at.clear()
         self._free_end.clear()

@@ -54,7 +54,6 @@ def format_location(stack: Stack) -> str:
 
 
 def line_of(code: CodeType, instruction: int) -> int:
-    """The source line of an instruction."""
     for start, end, line in code.co_lines():
         if start <= instruction < end and line is not None:
             return line

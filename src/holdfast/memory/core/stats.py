@@ -28,7 +28,6 @@ class MemoryStats:
     cache_hits: int = 0  # allocations that needed no memory from the system
 
     def update_allocation(self, size: int) -> None:
-        """Count an allocation of `size` bytes."""
         self.allocated_bytes += size
         self.active_bytes += size
         self.reserved_bytes = max(self.reserved_bytes, self.active_bytes)
@@ -38,7 +37,6 @@ class MemoryStats:
         self.num_allocs += 1
 
     def update_free(self, size: int) -> None:
-        """Count a free of `size` bytes."""
         self.allocated_bytes -= size
         self.active_bytes -= size
         self.inactive_bytes = self.cached_bytes = self.reserved_bytes - self.active_bytes
@@ -97,7 +95,6 @@ class Counter:
     total_count: int = 0
 
     def add(self, size: int) -> None:
-        """Count an allocation of `size` bytes."""
         self.current_bytes += size
         self.total_bytes += size
         self.current_count += 1
@@ -106,7 +103,6 @@ class Counter:
         self.peak_count = max(self.peak_count, self.current_count)
 
     def remove(self, size: int) -> None:
-        """Count a free of `size` bytes."""
         self.current_bytes -= size
         self.current_count -= 1
 
@@ -145,16 +141,8 @@ class DetailedStats:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {
-            "total_allocated": self.total_allocated,
-            "peak_allocated": self.peak_allocated,
-            "total_reserved": self.total_reserved,
-            "fragmentation_ratio": self.fragmentation_ratio,
-            "cache_hit_rate": self.cache_hit_rate,
-            "by_device": {name: stats.to_dict() for name, stats in self.by_device.items()},
-            "by_tag": {name: encode(counter) for name, counter in self.by_tag.items()},
-            "allocations": [encode(block) for block in self.allocations],
-        }
+        devices = {name: stats.to_dict() for name, stats in self.by_device.items()}
+        return encode(self) | {"by_device": devices}
 
     def summary(self) -> str:
         """A page for people."""

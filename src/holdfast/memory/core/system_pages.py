@@ -41,10 +41,7 @@ def _libc() -> Any:
 
 
 def reserve(length: int) -> int:
-    """Reserve `length` bytes of address space, aligned to a huge page, with no access yet.
-
-    Raises OutOfMemory if the system has no such range (a limit on address space, for example).
-    """
+    """Reserve address space, aligned to a huge page, with no access yet. Raises OutOfMemory."""
     whole = length + HUGE_PAGE
     flags = _PRIVATE | _ANONYMOUS | _NORESERVE
     address = _libc().mmap(None, whole, _NONE, flags, -1, 0)
@@ -89,7 +86,6 @@ def discard_pages(address: int, length: int) -> bool:
 
 
 def lock(address: int, length: int) -> bool:
-    """Lock these pages in memory."""
     return _libc().mlock(address, length) == 0
 
 
@@ -118,7 +114,6 @@ def register_with_cuda(address: int, length: int) -> bool:
 
 
 def unregister_from_cuda(address: int) -> None:
-    """Undo `register_with_cuda`."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         torch.cuda.cudart().cudaHostUnregister(address)

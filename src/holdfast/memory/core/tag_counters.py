@@ -48,7 +48,6 @@ def set_tag_peaks(tag: int, peak_bytes: int, peak_count: int) -> None:
 
 
 def add(tag: int, size: int) -> None:
-    """Count an allocation, in the parents too."""
     while tag:
         c = _tags[tag]
         c[0] += size
@@ -61,7 +60,6 @@ def add(tag: int, size: int) -> None:
 
 
 def remove(tag: int, size: int) -> None:
-    """Count a free, in the parents too."""
     while tag:
         _tags[tag][0] -= size
         _tags[tag][3] -= 1

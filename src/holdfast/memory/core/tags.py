@@ -45,7 +45,6 @@ def names() -> list[str]:
 
 
 def counter(name: str) -> Counter:
-    """The counter of a tag: "vae", or "vae/decoder" for a tag inside another."""
     number = _numbers.get(name, 0)
     found = Counter(*native_build.core().tag_counters(number))
     bytes_before, count_before = _highest.get(number, (0, 0))
@@ -61,8 +60,6 @@ def counters() -> dict[str, Counter]:
 
 
 class _Entry:
-    """A running `with` block."""
-
     def __init__(self, outer: str, number: int) -> None:
         self.thread = threading.get_ident()
         self.outer, self.number = outer, number

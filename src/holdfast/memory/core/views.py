@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import ctypes
 import functools
+import importlib
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -33,7 +34,6 @@ def window(block: Any, address: int, size: int) -> Any:
 
 
 def view(block: Any) -> memoryview:
-    """The bytes."""
     return memoryview(block)
 
 
@@ -43,11 +43,8 @@ def content(block: Any) -> bytes:
 
 
 def array(block: Any, dtype: Any = "uint8", shape: int | Sequence[int] | None = None) -> Any:
-    """A NumPy array over the block; without a shape, over all of it.
-
-    Raises BadInput for a dtype or a shape that does not fit.
-    """
-    numpy = _numpy()
+    """A NumPy array over the block, by default all of it. Raises BadInput if it does not fit."""
+    numpy = _import("numpy", "arrays over a block need NumPy", "numpy")
     kind = _numpy_type(numpy, dtype)
     wanted, count = _check_shape(block, kind.itemsize, str(kind), shape)
     if not count:
@@ -57,11 +54,8 @@ def array(block: Any, dtype: Any = "uint8", shape: int | Sequence[int] | None = 
 
 
 def tensor(block: Any, dtype: Any = None, shape: int | Sequence[int] | None = None) -> Any:
-    """A torch tensor over the block; by default uint8, over all of it.
-
-    Raises BadInput for a dtype or a shape that does not fit.
-    """
-    torch = _torch()
+    """A torch tensor over the block, by default uint8, all of it. Raises BadInput as `array`."""
+    torch = _import("torch", "tensors over a block need torch", "'holdfast[torch]'")
     kind = torch.uint8 if dtype is None else _torch_type(torch, dtype)
     wanted, count = _check_shape(block, kind.itemsize, str(kind), shape)
     if not count:
@@ -74,7 +68,6 @@ def tensor(block: Any, dtype: Any = None, shape: int | Sequence[int] | None = No
 
 
 def dlpack(block: Any, **options: Any) -> Any:
-    """A DLPack capsule of the bytes."""
     if block.host:
         return array(block).__dlpack__(**options)
     return tensor(block).__dlpack__(**{k: v for k, v in options.items() if k == "stream"})
@@ -103,7 +96,6 @@ def cuda_array_interface(block: Any) -> dict[str, Any]:
 
 
 def describe(block: Any) -> str:
-    """The repr of a block."""
     state = ", freed" if block.freed else ", pinned" if block.pinned else ""
     return f"<Block of {format_bytes(block.size)} at {block.address:#x}{state}>"
 
@@ -207,23 +199,8 @@ def _call_library(make: Callable[[], Any], library: str, wanted: tuple[int, ...]
         ) from exc
 
 
-def _numpy() -> Any:
+def _import(name: str, need: str, hint: str) -> Any:
     try:
-        import numpy
+        return importlib.import_module(name)
     except ImportError as exc:
-        raise MissingDependency(
-            "arrays over a block need NumPy", expected="numpy", hint="pip install numpy"
-        ) from exc
-    return numpy
-
-
-def _torch() -> Any:
-    try:
-        import torch
-    except ImportError as exc:
-        raise MissingDependency(
-            "tensors over a block need torch",
-            expected="torch",
-            hint="pip install 'holdfast[torch]'",
-        ) from exc
-    return torch
+        raise MissingDependency(need, expected=name, hint=f"pip install {hint}") from exc

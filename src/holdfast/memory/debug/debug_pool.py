@@ -19,7 +19,7 @@ from holdfast.memory.core import native_build, stacks
 from holdfast.memory.core.pool_core import ROUNDING
 from holdfast.memory.core.protocols import Block, BlockPool
 from holdfast.memory.debug.quarantine import GUARD, Quarantine, Record
-from holdfast.memory.pools.pool import Pool
+from holdfast.memory.pools.pool import Pool, double_free_error
 
 HISTORY = 1024  # freed blocks whose stacks are kept, for each pool
 FREE_DEPTH = 6  # frames kept of the stack that freed a block
@@ -75,7 +75,6 @@ class DebugState:
             return list(self._all)
 
     def live_records(self) -> list[Record]:
-        """The records of blocks in use, oldest first."""
         records = [record for one in self.debuggers() for record in list(one.live.values())]
         return sorted(records, key=lambda record: record.number)
 
@@ -110,8 +109,6 @@ class PoolDebugger:
         weakref.finalize(self.core, self._memory.clear).atexit = False
         self._make: Callable[..., Block] = native_build.module_of(self.core).make_block
 
-    # ---- the Watcher protocol
-
     def allocate(self, pool: BlockPool, size: int) -> Block:
         """A block with a record, and with a guard if the memory is the host's."""
         settings = self.state.settings
@@ -137,7 +134,9 @@ class PoolDebugger:
         """
         record = self.live.get(address)
         if record is None:
-            self._refuse_quarantined(pool, address)
+            if address in self.waiting:
+                what = f"the block at {address:#x} of {pool.name}"
+                raise double_free_error(what, self.waiting[address].history())
             return False
         block = record.block()
         problem = self.take_back(record)
@@ -156,10 +155,7 @@ class PoolDebugger:
             return error
         return type(error)(error.what + record.history(), expected=error.expected, hint=error.hint)
 
-    # ---- records
-
     def _record(self, giver: Any, address: int, size: int, end: int) -> Block:
-        """A block over memory that `giver` frees, with the stack of the caller."""
         try:
             record = Record(self, giver, address, size, end)
             settings = self.state.settings
@@ -199,15 +195,6 @@ class PoolDebugger:
         self.history.clear()  # records and memory would keep each other alive
         self.state.quarantine.leave(self)
 
-    def _refuse_quarantined(self, pool: BlockPool, address: int) -> None:
-        waiting = self.waiting.get(address)
-        if waiting is not None:
-            raise DoubleFree(
-                f"the block at {address:#x} of {pool.name} was freed before{waiting.history()}",
-                expected="a block that is in use",
-                hint="free a block once, or drop every reference to it instead",
-            )
-
 
 class _Where:
     """Tells a pool where a block was allocated; keeps neither records nor memory alive."""
@@ -227,6 +214,5 @@ class _Where:
 
 
 def debugger_of(pool: Pool) -> PoolDebugger | None:
-    """The debugger of a pool, if it has one."""
     where = pool.where
     return where.debugger() if isinstance(where, _Where) else None

@@ -28,29 +28,11 @@ from holdfast.base.announce import offer_once
 from holdfast.base.errors import BadInput, Misuse
 from holdfast.base.threads import register_at_fork
 from holdfast.base.units import parse_bytes
-from holdfast.memory.debug.debug_pool import (
-    DebugState,
-    MemoryMisuseWarning,
-    Settings,
-    debugger_of,
-)
+from holdfast.memory.debug.debug_pool import DebugState, Settings, debugger_of
+from holdfast.memory.debug.debug_pool import MemoryMisuseWarning as MemoryMisuseWarning
 from holdfast.memory.debug.quarantine import Record
 from holdfast.memory.pools.memory_pool import watch_all
 from holdfast.memory.pools.pool import Pool, on_pressure
-
-__all__ = [
-    "MemoryMisuseWarning",
-    "check_memory",
-    "clear_problems",
-    "enable_memory_debugging",
-    "first_leak_number",
-    "is_enabled",
-    "live_records",
-    "mark",
-    "next_number",
-    "problems",
-    "quarantined_bytes",
-]
 
 _state = DebugState()
 

@@ -29,6 +29,7 @@ from holdfast.memory.debug import debugging, referrers
 from holdfast.memory.debug.quarantine import Record
 from holdfast.memory.profile.recording import Frame
 
+mark = debugging.mark
 SEARCHED = 50  # leaks whose referrers are searched: the largest of each location
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,10 +64,7 @@ class LeakFound(HoldfastError, AssertionError):
 
 
 def check_memory_leaks() -> list[Leak]:
-    """Every leak (see the module docstring), largest first.
-
-    Raises Misuse if debugging was never on.
-    """
+    """Every leak (see above), largest first. Raises Misuse if debugging was never on."""
     since = debugging.first_leak_number()
     if since is None:
         raise Misuse(
@@ -74,11 +72,6 @@ def check_memory_leaks() -> list[Leak]:
             expected="enable_memory_debugging(True) before the code in question",
         )
     return _leaks(since)
-
-
-def mark() -> None:
-    """Blocks that exist now do not count as leaks any more."""
-    debugging.mark()
 
 
 def summary(leaks: list[Leak]) -> str:
@@ -91,13 +84,13 @@ def summary(leaks: list[Leak]) -> str:
     ordered = sorted(groups.values(), key=lambda group: -sum(leak.size for leak in group))
     total = format_bytes(sum(leak.size for leak in leaks))
     blocks = f"{len(leaks)} block{'s' if len(leaks) > 1 else ''}"
-    return "\n".join([f"{total} leaked in {blocks}", *map(_format_group, ordered)])
-
-
-def _format_group(group: list[Leak]) -> str:
-    size = format_bytes(sum(leak.size for leak in group))
-    count = f" in {len(group)} blocks" if len(group) > 1 else ""
-    return f"  {size}{count} from {group[0].location}; held by {'; '.join(group[0].referrers)}"
+    lines = [f"{total} leaked in {blocks}"]
+    for group in ordered:
+        size = format_bytes(sum(leak.size for leak in group))
+        count = f" in {len(group)} blocks" if len(group) > 1 else ""
+        held = "; ".join(group[0].referrers)
+        lines.append(f"  {size}{count} from {group[0].location}; held by {held}")
+    return "\n".join(lines)
 
 
 class no_leaks:
@@ -155,10 +148,8 @@ def _leaks(since: int, returned: Any = None) -> list[Leak]:
             held.add(id(block))
         elif id(value) not in running:
             running[id(value)] = _describe_variable(name, value, frame)
-    for value in _content(returned):
-        block = referrers.block_of(value, find)
-        if block is not None:
-            held.add(id(block))
+    returned_blocks = (referrers.block_of(value, find) for value in _content(returned))
+    held.update(id(block) for block in returned_blocks if block is not None)
     found = [
         record
         for record in debugging.live_records()
@@ -177,8 +168,6 @@ def _content(value: Any, depth: int = 4) -> Iterator[Any]:
 
 
 class _Finder:
-    """Finds the block that contains an address."""
-
     def __init__(self) -> None:
         self._records = sorted(debugging.live_records(), key=lambda record: record.address)
         self._starts = [record.address for record in self._records]

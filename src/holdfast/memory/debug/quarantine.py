@@ -63,7 +63,7 @@ class Record:
         self.sealed: tuple[int, int] | None = None  # pages made unusable
         self.stack: stacks.Stack = ()
         self.freed_stack: stacks.Stack | None = None
-        self.block: Callable[[], Any] = _nothing
+        self.block: Callable[[], Any] = lambda: None
 
     def give(self, address: int) -> None:
         """Free the block: its last reference is gone. Never raises."""
@@ -93,7 +93,6 @@ class Record:
         return stacks.format_location(self.stack)
 
     def describe(self) -> str:
-        """Size and address, for messages."""
         return f"the block of {format_bytes(self.size)} at {self.address:#x}"
 
     def history(self) -> str:
@@ -104,7 +103,6 @@ class Record:
         return lines
 
     def set_guard(self) -> None:
-        """Write the guard behind the block."""
         ctypes.memmove(self.address + self.size, self.guard, len(self.guard))
 
     def damage(self) -> Overrun | None:
@@ -135,7 +133,6 @@ class Record:
         )
 
     def late_write(self) -> UseAfterFree | None:
-        """The error for overwritten poison."""
         low, high = self.sealed or (self.end, self.end)
         for start, end in ((self.address, low), (high, self.end)):
             at = _first_change(start, end - start)
@@ -177,7 +174,6 @@ class Quarantine:
         self.settle()
 
     def leave(self, owner: RecordOwner, wait_s: float = 0) -> None:
-        """Let all blocks of a pool leave."""
         self._leaving.append(owner)
         self.settle(wait_s)
 
@@ -254,10 +250,6 @@ class Quarantine:
             low = high = record.end
         ctypes.memset(record.address, POISON, low - record.address)
         ctypes.memset(high, POISON, record.end - high)
-
-
-def _nothing() -> None:
-    return None
 
 
 @functools.cache

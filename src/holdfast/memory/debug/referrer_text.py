@@ -24,9 +24,6 @@ _SUSPENDED = {
 _BETWEEN = ("managedbuffer", "Window")
 
 
-# ---- kinds
-
-
 def is_of(value: Any, module: str, name: str) -> bool:
     """Whether it is an instance of module.name; False if the module is not loaded."""
     kind = getattr(sys.modules.get(module), name, None)
@@ -69,10 +66,17 @@ def _module_of(names: dict[Any, Any]) -> str | None:
     return None
 
 
-# ---- text
+def describe_path(objects: list[Any]) -> list[str]:
+    """Text for each step upwards from objects[0]."""
+    found, at = [], 0
+    while at + 1 < len(objects):
+        text, used = _describe_step(objects, at)
+        found += [text] if text else []
+        at += used
+    return found
 
 
-def describe_step(objects: list[Any], at: int) -> tuple[str, int]:
+def _describe_step(objects: list[Any], at: int) -> tuple[str, int]:
     """Text for the step from objects[at] upwards, and how many objects it covers."""
     child, parent = objects[at], objects[at + 1]
     above = objects[at + 2] if at + 2 < len(objects) else None
@@ -197,9 +201,6 @@ def _of(member: types.MemberDescriptorType, thing: Any) -> Any:
         return member.__get__(thing)
     except AttributeError:  # the slot is empty
         return None
-
-
-# ---- variables
 
 
 def variables(frame: types.FrameType) -> list[tuple[str, Any]]:

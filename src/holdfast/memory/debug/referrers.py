@@ -19,7 +19,7 @@ from typing import Any
 
 from holdfast.base.errors import HoldfastError
 from holdfast.memory.debug.referrer_text import (
-    describe_step,
+    describe_path,
     is_a,
     is_array,
     is_block,
@@ -38,70 +38,47 @@ NOBODY = "nobody that Python can see: a C extension, or a reference that was nev
 Find = Callable[[int], Any]  # an address -> the block in use that it lies in, or None
 
 
-# ---- running frames
-
-
 def running_variables() -> Iterator[tuple[str, Any, types.FrameType]]:
     """(name, value, frame) of each variable of each running frame, in all threads."""
-    for top in sys._current_frames().values():
-        frame: types.FrameType | None = top
-        while frame is not None:
-            if frame.f_code.co_filename != __file__:
-                yield from ((name, value, frame) for name, value in variables(frame))
-            frame = frame.f_back
-
-
-# ---- from a value to its block
+    for frame in _running_frames():
+        if frame.f_code.co_filename != __file__:
+            yield from ((name, value, frame) for name, value in variables(frame))
 
 
 def block_of(value: Any, find: Find) -> Any:
     """The block that `value` is, or is a view of; None if it is neither."""
     for _ in range(64):
-        kind = type(value)
-        if is_block(kind):
+        if is_block(type(value)):
             return value
-        if kind is memoryview:
-            value = _exporter(value)
-        elif is_of(value, "numpy", "ndarray"):
-            if value.base is None or type(value.base).__name__ == "PyCapsule":
-                return find(value.__array_interface__["data"][0])
-            value = value.base
-        elif is_of(value, "torch", "Tensor"):
-            return find(_data_ptr(value))
-        elif kind is Movable:
-            value = value._block
-        elif is_a(value, ctypes.Array):
-            value = getattr(value, "block", None)
-        elif hasattr(kind, "__memory_block__"):
-            value = _ask_for_block(value)
-        else:
+        try:
+            value, found = _below(value, find)
+        # A memoryview that was released, a tensor without storage, an object's own code.
+        except (AttributeError, TypeError, ValueError, RuntimeError, HoldfastError):
             return None
+        if found or value is None:
+            return value
     return None
 
 
-def _exporter(view: memoryview) -> Any:
-    try:
-        return view.obj
-    except ValueError:  # it was released
-        return None
-
-
-def _data_ptr(tensor: Any) -> int:
-    try:
-        return tensor.untyped_storage().data_ptr()
-    except RuntimeError:  # no storage: sparse, fake, of a transform
-        return 0
-
-
-def _ask_for_block(value: Any) -> Any:
-    try:
+def _below(value: Any, find: Find) -> tuple[Any, bool]:
+    """What `value` is a view of, and whether that is the answer."""
+    kind = type(value)
+    if kind is memoryview:
+        return value.obj, False
+    if is_of(value, "numpy", "ndarray"):
+        if value.base is None or type(value.base).__name__ == "PyCapsule":
+            return find(value.__array_interface__["data"][0]), True
+        return value.base, False
+    if is_of(value, "torch", "Tensor"):
+        return find(value.untyped_storage().data_ptr()), True
+    if kind is Movable:
+        return value._block, False
+    if is_a(value, ctypes.Array):
+        return getattr(value, "block", None), False
+    if hasattr(kind, "__memory_block__"):
         found = value.__memory_block__
-        return found() if callable(found) else found
-    except (AttributeError, TypeError, ValueError, RuntimeError, HoldfastError):
-        return None
-
-
-# ---- chains of references
+        return (found() if callable(found) else found), False
+    return None, True
 
 
 def who_refers(blocks: list[Any], find: Find, running: dict[int, str]) -> dict[int, list[str]]:
@@ -145,7 +122,6 @@ class _Search:
                     self._descend(one, seen)
 
     def _parts(self) -> Iterator[list[Any]]:
-        """All objects that the collector listed when the search began."""
         for start in range(0, len(self._objects), PART):
             yield self._objects[start : start + PART]
 
@@ -210,7 +186,7 @@ class _Search:
         children = [child for child in gc.get_referents(parent) if id(child) in level]
         if not children or id(parent) in self._ours:
             return
-        if is_a(parent, types.FrameType) and _is_running(parent):
+        if is_a(parent, types.FrameType) and any(one is parent for one in _running_frames()):
             return
         for child in children:
             if child is not parent:
@@ -239,14 +215,7 @@ class _Search:
         return list(dict.fromkeys(texts)) or [NOBODY]
 
     def _describe(self, path: tuple[int, ...], last: str = "") -> str:
-        objects = [self._known[key] for key in path]
-        parts = []
-        at = 0
-        while at + 1 < len(objects):
-            text, used = describe_step(objects, at)
-            if text:
-                parts.append(text)
-            at += used
+        parts = describe_path([self._known[key] for key in path])
         parts += [last] if last else []
         if len(parts) > LONGEST:
             parts[3:-2] = [f"({len(parts) - 5} more)"]
@@ -259,11 +228,9 @@ def _content(one: Any) -> list[Any]:
     return [] if is_of(one, "torch", "Tensor") else gc.get_referents(one)
 
 
-def _is_running(frame: types.FrameType) -> bool:
-    return any(f is frame for top in sys._current_frames().values() for f in _stack(top))
-
-
-def _stack(top: types.FrameType | None) -> Iterator[types.FrameType]:
-    while top is not None:
-        yield top
-        top = top.f_back
+def _running_frames() -> Iterator[types.FrameType]:
+    for top in sys._current_frames().values():
+        frame: types.FrameType | None = top
+        while frame is not None:
+            yield frame
+            frame = frame.f_back

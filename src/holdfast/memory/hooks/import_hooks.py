@@ -70,35 +70,19 @@ class AfterImport(importlib.abc.MetaPathFinder):
             self._then()
 
 
-_before_watch: list[Callable[[], object]] = []
+class _Callbacks(list[Callable[[], object]]):
+    def call_all(self) -> None:
+        for call in self:
+            call()
 
 
-def before_watch(call: Callable[[], object]) -> None:
-    """Register a callback that ends idle worker threads before arrays are watched.
-
-    Only threads that start while arrays are watched are watched too.
-    """
-    _before_watch.append(call)
-
-
-def prepare_watch() -> None:
-    """Run the callbacks of `before_watch`."""
-    for call in _before_watch:
-        call()
-
-
-_at_watch: list[Callable[[], object]] = []
-
-
-def at_watch(call: Callable[[], object]) -> None:
-    """Register a callback for each time that watching the blocks of pools begins or ends."""
-    _at_watch.append(call)
-
-
-def notify_watch() -> None:
-    """Run the callbacks of `at_watch`."""
-    for call in _at_watch:
-        call()
+# Callbacks that end idle worker threads before arrays are watched: only threads that start while
+# they are watched are watched too.
+_before = _Callbacks()
+before_watch, prepare_watch = _before.append, _before.call_all
+# Callbacks for each time that watching the blocks of pools begins or ends.
+_at = _Callbacks()
+at_watch, notify_watch = _at.append, _at.call_all
 
 
 class InThreads:

@@ -50,30 +50,27 @@ def numpy_pool(pool: Pool | MemoryPool | None = None) -> Iterator[Pool]:
     Arrays made inside may outlive it. Raises Unsupported without the compiled core.
     """
     chosen: Any = _default_pool() if pool is None else getattr(pool, "pool", pool)
-    capsule = _capsule_of(chosen.core)
-    before = _set_handler()(capsule)
+    before = set_handler(handler_of(chosen))
     try:
         yield chosen
     finally:
-        _set_handler()(before)
+        set_handler(before)
 
 
 def logging_handler(log: Any, place: int, least: int = 0) -> Any:
-    """A handler that logs arrays of at least `least` bytes, for `set_handler`.
-
-    NumPy allocates as before.
-    """
+    """A handler for `set_handler` that logs arrays of `least` bytes, which NumPy allocates."""
     _require_numpy()
     return _make_capsule("holdfast watch", log.functions(place, least), log)
 
 
 def handler_of(pool: Pool | MemoryPool) -> Any:
-    """A handler that allocates arrays from `pool`, for `set_handler`.
-
-    Raises Unsupported without the compiled core.
-    """
-    chosen: Any = getattr(pool, "pool", pool)
-    return _capsule_of(chosen.core)
+    """A handler for `set_handler` that allocates from `pool`. Raises as `numpy_pool`."""
+    core: Any = getattr(pool, "pool", pool).core  # pyright: ignore[reportAttributeAccessIssue]
+    _require_numpy()
+    native_build.require_compiled(core, "numpy_pool")
+    if id(core) not in _capsules:
+        _capsules[id(core)] = _make_capsule("holdfast", core.functions(), core)
+    return _capsules[id(core)]
 
 
 def set_handler(handler: Any) -> Any:
@@ -84,14 +81,6 @@ def set_handler(handler: Any) -> Any:
 @functools.cache
 def _default_pool() -> Pool:
     return Pool(Host(huge=True), name="numpy")  # NumPy itself asks for huge pages too
-
-
-def _capsule_of(core: Any) -> Any:
-    _require_numpy()
-    native_build.require_compiled(core, "numpy_pool")
-    if id(core) not in _capsules:
-        _capsules[id(core)] = _make_capsule("holdfast", core.functions(), core)
-    return _capsules[id(core)]
 
 
 def _require_numpy() -> None:
@@ -119,7 +108,6 @@ def _make_capsule(name: str, functions: Mapping[str, int], owner: object) -> Any
 
 @functools.cache
 def _set_handler() -> Any:
-    """`PyDataMem_SetHandler`: takes a capsule, returns the previous one."""
     inside: Any = importlib.import_module("numpy._core._multiarray_umath")
     read = ctypes.pythonapi.PyCapsule_GetPointer
     read.restype = ctypes.c_void_p

@@ -56,8 +56,6 @@ class TorchPool:
 
 
 class _InUse:
-    """What is installed under torch."""
-
     pool: TorchPool | None = None
     watched: bool = False
 
@@ -92,10 +90,7 @@ def install_torch_pool(pool: Pool | MemoryPool | None = None) -> TorchPool:
 
 
 def uninstall_torch_pool() -> None:
-    """Use torch's own allocator again for new tensors; tensors of the pool stay valid.
-
-    A no-op if no pool is installed.
-    """
+    """Use torch's own allocator again for new tensors; tensors of a pool stay valid."""
     with _lock:
         if _use.pool is not None:
             _use.pool.uninstall()
@@ -122,11 +117,9 @@ def watch(log: Any, place: int, least: int = 0) -> None:
 
 
 def unwatch() -> None:
-    """Stop logging; a no-op if nothing is logged."""
     with _lock:
         if _use.watched:
-            _library().hf_torch_note(None, None)
-            _library().hf_torch_want_stacks(0)
+            forget_watch()
             _use.watched = False
             _apply()
 

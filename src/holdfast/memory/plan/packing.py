@@ -142,7 +142,6 @@ def _pack_part(blocks: list[Span], goal: int, effort: int) -> _Found:
 
 
 def _pairs(blocks: Sequence[Span]) -> int:
-    """How many pairs of blocks are alive at the same time."""
     starts, ends = sorted(b.start for b in blocks), sorted(b.end for b in blocks)
     pairs = gone = 0
     for begun, start in enumerate(starts):
@@ -194,7 +193,6 @@ def _first_gap(taken: list[tuple[int, int]], size: int) -> int:
 
 
 def _best_gap(taken: list[tuple[int, int]], size: int) -> int:
-    """The start of the smallest gap in which `size` bytes fit."""
     at, best, least = 0, -1, 0
     for offset, end in taken:
         gap = offset - at

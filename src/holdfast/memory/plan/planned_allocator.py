@@ -255,10 +255,7 @@ class Planned(Adaptor):
         self._serving = None
         self._settle()
 
-    # ---- learning
-
     def _learn(self, recorded: list[tuple[int, int | None]]) -> None:
-        """Make a plan of what was recorded, and allocate its block."""
         plan = StepPlan.of(_lifetimes(recorded), effort=self._effort)
         make_room = getattr(self.upstream, "empty_cache", None)
         if plan.blocks and make_room is not None:
@@ -294,19 +291,15 @@ class Planned(Adaptor):
             self._serving = None
             self._settle()
 
-    # ---- deferred frees
-
     def _give(self, address: int) -> bool:
         return any(arena.give(address) for arena in self._arenas if address >= arena.base)
 
     def _drain(self) -> None:
-        """Do the deferred frees."""
         while self._gone:
             self._give(self._gone[0])  # before it leaves the queue, so that no exception loses it
             self._gone.popleft()
 
     def _settle(self) -> None:
-        """Do the deferred frees, and free plans that are no longer needed."""
         while self._gone or self._retired():
             with self._lock:
                 if self._busy:
@@ -322,7 +315,6 @@ class Planned(Adaptor):
                 self.upstream.free(arena.base)
 
     def _retired(self) -> list[_Arena]:
-        """Arenas of old plans with nothing alive in them."""
         serving = self._serving
         return [a for a in self._arenas if a is not serving and not a.live]
 

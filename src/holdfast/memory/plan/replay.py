@@ -19,7 +19,7 @@ from holdfast.memory.plan.packing import Span, max_live
 from holdfast.memory.plan.planned_allocator import Planned, StepPlan
 from holdfast.memory.plan.simulators import SIMULATORS
 from holdfast.memory.pools.pool import Pool
-from holdfast.memory.profile.recording import Kind, Recording
+from holdfast.memory.profile.recording import Recording
 from holdfast.memory.resources.adaptors import Statistics
 from holdfast.memory.resources.resource import Virtual
 
@@ -88,28 +88,20 @@ class Outcome:
 
 
 def requests(recording: Recording, place: int | None = None) -> Requests:
-    """The blocks of one place (an index into `places_table`), or of all places.
-
-    Pairs events as `Recording.lifetimes` does. Raises BadInput if there are no blocks.
-    """
-    sizes: list[int] = []
-    moves: list[int] = []
-    alive: dict[tuple[int, int], int] = {}
-    columns = (recording.kinds, recording.places, recording.addresses, recording.sizes)
-    for kind, where, address, size in zip(*columns, strict=True):
-        if kind > Kind.FREE or place not in (None, where):
-            continue
-        key = (where, address)
-        if (number := alive.pop(key, None)) is not None:
-            moves.append(~number)
-        if kind == Kind.ALLOC and size > 0:
-            alive[key] = len(sizes)
-            moves.append(len(sizes))
-            sizes.append(size)
-    if not sizes:
+    """The blocks of one place (an index), or of all. Raises BadInput if there are none."""
+    blocks = recording.pair()
+    chosen = [
+        (begin, end)
+        for begin, end in zip(blocks.begins, blocks.ends, strict=True)
+        if recording.sizes[begin] > 0 and place in (None, recording.places[begin])
+    ]
+    if not chosen:
         raise _empty(recording, place)
-    moves.extend(~number for number in alive.values())
-    return Requests(tuple(sizes), tuple(moves))
+    # At one event a block ends before another one begins.
+    moves = [(begin, 1, number) for number, (begin, _) in enumerate(chosen)]
+    moves += [(end, 0, number) for number, (_, end) in enumerate(chosen)]
+    sizes = tuple(recording.sizes[begin] for begin, _ in chosen)
+    return Requests(sizes, tuple(n if begins else ~n for _, begins, n in sorted(moves)))
 
 
 def spans(recording: Recording, place: int | None = None) -> tuple[Span, ...]:
@@ -189,18 +181,14 @@ def _per_block(outcome: Outcome) -> str:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    first, *rest = (
-        cell.ljust(width) if number == 0 else cell.rjust(width)
-        for number, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    )
-    return "  ".join((first, *rest)).rstrip()
+    first, *rest = (f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+    return "  ".join((cells[0].ljust(len(first)), *rest)).rstrip()
 
 
 _known = names  # for use where a parameter hides `names`
 
 
 def _run(wanted: Requests, allocator: Any) -> float:
-    """Run all requests; returns the seconds they took."""
     allocate, free, sizes = allocator.allocate, allocator.free, wanted.sizes
     addresses = [0] * len(sizes)
     start = time.perf_counter()

@@ -49,7 +49,6 @@ class Piece:
         return rest
 
     def swallow(self) -> None:
-        """Merge with the piece after this one."""
         gone = self.after
         assert gone is not None
         self.size += gone.size
@@ -72,6 +71,13 @@ class FreePieces:
     def remove(self, piece: Piece) -> None:
         del self._order[bisect_left(self._order, (piece.size, piece.address))]
         del self._pieces[piece.address]
+
+    def take(self, size: int) -> Piece | None:
+        """Remove and return the smallest piece that holds `size` bytes."""
+        piece = self.at_least(size)
+        if piece is not None:
+            self.remove(piece)
+        return piece
 
     def at_least(self, size: int, skip: int = 0) -> Piece | None:
         """The smallest piece that holds `size` bytes, or the one `skip` positions after it."""
@@ -162,11 +168,8 @@ class TorchDefault(Simulator):
         size = max(512, round_up(size, 512))
         small = size <= MIB
         pool = self._pools[small]
-        piece = pool.at_least(size)
-        if piece is None:
-            piece = self._reserve(self._segment_bytes(size))
-        else:
-            pool.remove(piece)
+        segment = 20 * MIB if size < 10 * MIB else round_up(size, 2 * MIB)
+        piece = pool.take(size) or self._reserve(2 * MIB if small else segment)
         rest = piece.size - size
         if rest >= 512 if small else rest > MIB:
             pool.add(piece.cut(size))
@@ -184,12 +187,6 @@ class TorchDefault(Simulator):
         piece.address = HIGHEST - piece.address
         return piece
 
-    @staticmethod
-    def _segment_bytes(size: int) -> int:
-        if size <= MIB:
-            return 2 * MIB
-        return 20 * MIB if size < 10 * MIB else round_up(size, 2 * MIB)
-
 
 class TorchExpandable(Simulator):
     """torch's CUDA caching allocator with `expandable_segments:True`.
@@ -206,9 +203,8 @@ class TorchExpandable(Simulator):
     def __init__(self) -> None:
         super().__init__()
         self._pools = {True: FreePieces(), False: FreePieces()}
-        self._ends: dict[bool, Piece] = {}
-        for small in (True, False):
-            self._ends[small] = Piece(FAR if small else 2 * FAR, FAR, mapped=False)
+        starts = {True: FAR, False: 2 * FAR}
+        self._ends = {small: Piece(at, FAR, mapped=False) for small, at in starts.items()}
         self.segments = 2
 
     def _take(self, size: int) -> Piece:
@@ -257,11 +253,7 @@ class RmmPool(Simulator):
 
     def _take(self, size: int) -> Piece:
         size = max(256, round_up(size, 256))
-        piece = self._pool.at_least(size)
-        if piece is None:
-            piece = self._reserve(max(size, self.reserved_bytes))
-        else:
-            self._pool.remove(piece)
+        piece = self._pool.take(size) or self._reserve(max(size, self.reserved_bytes))
         if piece.size > size:
             self._pool.add(piece.cut(size))
         return piece

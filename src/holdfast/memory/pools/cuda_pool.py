@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from holdfast.base.errors import BadInput
 from holdfast.memory.core.arenas import FIXED
+from holdfast.memory.pools.manager import check_fraction
 from holdfast.memory.pools.memory_pool import MemoryPool
 from holdfast.memory.resources.torch_cuda import Cuda
 
@@ -29,10 +29,7 @@ class CUDAMemoryPool(MemoryPool):
         preallocate: bool = True,
         **options: Any,
     ) -> None:
-        if not 0 < memory_fraction <= 1:
-            raise BadInput(
-                f"cannot use {memory_fraction} of the memory", expected="a number above 0, up to 1"
-            )
+        check_fraction(memory_fraction)
         super().__init__(f"cuda:{device_id}", resource=Cuda(device_id), **options)
         self.device_id = device_id
         self.memory_fraction = memory_fraction

@@ -14,7 +14,7 @@ from types import ModuleType
 
 from holdfast.base.errors import BadInput, OutOfMemory
 from holdfast.memory.core import tags
-from holdfast.memory.core.stats import DetailedStats, LargeAllocation, MemoryStats
+from holdfast.memory.core.stats import DetailedStats, MemoryStats
 from holdfast.memory.pools.memory_pool import CPUMemoryPool, MemoryPool, memory_pools
 from holdfast.memory.pools.pool import Pool, live_pools, parse_size
 
@@ -67,18 +67,13 @@ class MemoryManager:
         return made
 
     def warn_once(self, text: str) -> None:
-        """Warn, unless this text was a warning before."""
         if text not in self._warned:
             self._warned.add(text)
             warnings.warn(text, FallbackWarning, stacklevel=_callers_level())
 
-    # ---- housekeeping
-
     def empty_cache(self) -> int:
         """Release all free memory to the system; returns the bytes released."""
-        freed = sum(pool.empty_cache() for pool in (*memory_pools(), *live_pools()))
-        torch_cuda = _torch_cuda()
-        return freed + (torch_cuda.trim(0) if torch_cuda else 0)
+        return _trim_torch(0) + sum(pool.empty_cache() for pool in (*memory_pools(), *live_pools()))
 
     def collect_garbage(self) -> int:
         """Collect Python's garbage; returns how many bytes of our pools that freed.
@@ -94,11 +89,7 @@ class MemoryManager:
 
     def compact(self) -> int:
         """Merge free neighbours, move movable blocks, release free pages; returns the bytes."""
-        freed = sum(pool.compact() for pool in memory_pools())
-        torch_cuda = _torch_cuda()
-        return freed + (torch_cuda.trim(0) if torch_cuda else 0)
-
-    # ---- figures
+        return sum(pool.compact() for pool in memory_pools()) + _trim_torch(0)
 
     def by_device(self) -> dict[str, MemoryStats]:
         """The statistics of each device: all pools on it and torch's allocator together."""
@@ -129,10 +120,7 @@ class MemoryManager:
         """All statistics, with every block of our pools."""
         devices = self.by_device()
         total = sum(devices.values(), MemoryStats())
-        blocks: list[LargeAllocation] = []
-        for pool in live_pools():
-            blocks += pool.holders()
-        blocks.sort(key=lambda block: -block.size)
+        blocks = [block for pool in live_pools() for block in pool.holders()]
         return DetailedStats(
             total_allocated=total.allocated_bytes,
             peak_allocated=total.peak_allocated,
@@ -141,7 +129,7 @@ class MemoryManager:
             cache_hit_rate=total.cache_hit_rate(),
             by_device=devices,
             by_tag=tags.counters(),
-            allocations=tuple(blocks),
+            allocations=tuple(sorted(blocks, key=lambda block: -block.size)),
         )
 
 
@@ -162,10 +150,7 @@ class _Cuda:
 
     def set_memory_fraction(self, fraction: float) -> None:
         """Use at most this fraction of each device, in torch too."""
-        if not 0 < fraction <= 1:
-            raise BadInput(
-                f"cannot use {fraction} of the memory", expected="a number above 0, up to 1"
-            )
+        check_fraction(fraction)
         self.memory_fraction = fraction
         if self._warn_unless_available("the memory fraction") and (torch_cuda := _torch_cuda()):
             torch_cuda.set_fraction(fraction)
@@ -185,10 +170,7 @@ class _Cuda:
 
     def trim_torch_cache(self) -> int:
         """Empty torch's cache if it exceeds the cache size; returns the bytes released."""
-        if self.cache_bytes is None:
-            return 0
-        torch_cuda = _torch_cuda()
-        return torch_cuda.trim(self.cache_bytes) if torch_cuda else 0
+        return 0 if self.cache_bytes is None else _trim_torch(self.cache_bytes)
 
     def _warn_unless_available(self, what: str) -> bool:
         available = self.is_available()
@@ -197,6 +179,12 @@ class _Cuda:
                 f"there is no CUDA device that torch can use: {what} is kept and changes nothing"
             )
         return available
+
+
+def check_fraction(fraction: float) -> None:
+    """Raise BadInput unless it is a fraction of a memory."""
+    if not 0 < fraction <= 1:
+        raise BadInput(f"cannot use {fraction} of the memory", expected="a number above 0, up to 1")
 
 
 class _Cpu:
@@ -228,27 +216,20 @@ class _Cpu:
 cuda = _Cuda()
 cpu = _Cpu()
 memory_manager = MemoryManager()
-
-
-def memory_stats(device: str | None = None) -> MemoryStats:
-    """The statistics of one device, or of all together."""
-    return memory_manager.stats(device)
-
-
-def detailed_memory_stats() -> DetailedStats:
-    """All statistics by device and by tag, with every block of our pools."""
-    return memory_manager.detailed()
-
-
-def empty_cache() -> int:
-    """Release all free memory to the system; returns the bytes released."""
-    return memory_manager.empty_cache()
+memory_stats = memory_manager.stats
+detailed_memory_stats = memory_manager.detailed
+empty_cache = memory_manager.empty_cache
 
 
 def _pool() -> CPUMemoryPool:
     pool = memory_manager.pool("cpu")
     assert isinstance(pool, CPUMemoryPool)
     return pool
+
+
+def _trim_torch(keep: int) -> int:
+    torch_cuda = _torch_cuda()
+    return torch_cuda.trim(keep) if torch_cuda else 0
 
 
 def _callers_level() -> int:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from holdfast.base.errors import BadInput, DoubleFree, ForeignPointer, InUse, OutOfMemory
-from holdfast.base.threads import register_at_fork
+from holdfast.base.threads import renew_in_child
 from holdfast.base.units import format_bytes, parse_bytes
 from holdfast.memory.core import native_build, tags
 from holdfast.memory.core.pool_core import FREE, QUICK, USED
@@ -24,7 +24,7 @@ from holdfast.memory.core.stats import LargeAllocation, MemoryStats
 from holdfast.memory.hooks.import_hooks import notify_watch
 from holdfast.memory.plan.planned_allocator import Planned
 from holdfast.memory.pools.movable import Movable, Movables
-from holdfast.memory.pools.pool import Pool, free_error, is_recorded
+from holdfast.memory.pools.pool import Pool, counter, double_free_error, free_error, is_recorded
 from holdfast.memory.resources.resource import Host, Pinned, Resource
 
 
@@ -46,7 +46,8 @@ class _Step:
 
 _all: weakref.WeakSet[MemoryPool] = weakref.WeakSet()
 _watch: Callable[[MemoryPool], Watcher] | None = None  # also for future pools
-_lock = threading.RLock()  # for the set of pools and their routes; no callbacks run under it
+# For the set of pools and their routes; no callbacks run under it.
+_lock = renew_in_child(threading.RLock())
 
 
 class MemoryPool:
@@ -117,10 +118,7 @@ class MemoryPool:
         return route(self, _size(size))
 
     def deallocate(self, block: Block | int) -> None:
-        """Free a block before its last reference goes.
-
-        Raises InUse if it has open views (an array or a tensor), DoubleFree, or ForeignPointer.
-        """
+        """Free a block now. Raises InUse if it has open views, DoubleFree, or ForeignPointer."""
         try:
             if isinstance(block, int):
                 self._give(block)
@@ -129,7 +127,7 @@ class MemoryPool:
                 raise _in_use_error(block)
             if self._core.give_block(block) < 0:  # not a live block of the core itself
                 if block.freed:
-                    raise _double_free_error(block)
+                    raise double_free_error(repr(block))
                 self._give(block.address)
             block.detach()
         except (DoubleFree, ForeignPointer) as exc:
@@ -222,15 +220,8 @@ class MemoryPool:
                 found.setdefault(size, []).append(address)
         return found
 
-    @property
-    def total_allocated(self) -> int:
-        """Requested bytes of the blocks in use."""
-        return self._core.counters()["allocated"]
-
-    @property
-    def peak_allocated(self) -> int:
-        """The peak of `total_allocated`."""
-        return self._core.counters()["peak_allocated"]
+    total_allocated = counter("allocated", "Requested bytes of the blocks in use.")
+    peak_allocated = counter("peak_allocated", "The peak of `total_allocated`.")
 
     def stats(self) -> MemoryStats:
         """All statistics at one moment."""
@@ -241,7 +232,6 @@ class MemoryPool:
         return self.pool.holders(count)
 
     def reset_peaks(self) -> None:
-        """Set the peaks to the current values."""
         self._core.reset_peaks()
 
     # ---- housekeeping
@@ -281,10 +271,7 @@ class MemoryPool:
         self.pool.set_cache_size(size)
 
     def close(self) -> None:
-        """Release all free memory; blocks in use stay valid until they are freed.
-
-        From then on `allocate` raises OutOfMemory.
-        """
+        """Release all free memory; blocks in use stay valid, and `allocate` raises OutOfMemory."""
         self.empty_cache()
         self._closed = True
         self._choose_route()
@@ -361,10 +348,7 @@ def is_debugged() -> bool:
 
 
 def watch_all(watch: Callable[[MemoryPool], Watcher] | None) -> None:
-    """Have `watch(pool)` make the blocks of all pools, present and future; None stops that.
-
-    Existing watchers still free the blocks they have made.
-    """
+    """Have `watch(pool)` make the blocks of all pools, present and future; None stops it."""
     global _watch
     _watch = watch
     for pool in memory_pools():
@@ -375,26 +359,18 @@ def watch_all(watch: Callable[[MemoryPool], Watcher] | None) -> None:
     notify_watch()
 
 
-def _renew_lock() -> None:
-    """In the child of a fork: a thread that does not exist here may have held the lock."""
-    global _lock
-    _lock = threading.RLock()
-
-
-register_at_fork(after_in_child=_renew_lock)
-
-
 def _default_resource(device_type: str) -> Resource:
     if device_type == "cpu":
         return Host()
-    if re.fullmatch(r"cuda(:\d+)?", str(device_type)):
+    found = re.fullmatch(r"(cuda|opencl)(?::(\d+))?", str(device_type))
+    if found and found[1] == "cuda":
         from holdfast.memory.resources.torch_cuda import Cuda
 
-        return Cuda(int(device_type.partition(":")[2] or 0))
-    if re.fullmatch(r"opencl(:\d+)?", str(device_type)):
+        return Cuda(int(found[2] or 0))
+    if found:
         from holdfast.memory.resources.opencl import resource
 
-        return resource(int(device_type.partition(":")[2] or 0))
+        return resource(int(found[2] or 0))
     raise BadInput(
         f"there is no pool for the device {device_type!r}",
         expected="cpu, cuda, cuda:N, opencl or opencl:N",
@@ -411,14 +387,6 @@ def _in_use_error(block: Block) -> InUse:
         f"cannot free {block!r}: it has {views}",
         expected="a block without an array, tensor or memoryview over it",
         hint="delete the views first, or drop the block and let the last view free it",
-    )
-
-
-def _double_free_error(block: Block) -> DoubleFree:
-    return DoubleFree(
-        f"{block!r} was freed before",
-        expected="a block that is in use",
-        hint="free a block once, or drop every reference to it instead",
     )
 
 

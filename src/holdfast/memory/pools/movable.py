@@ -34,7 +34,7 @@ class Movable:
         self._lock = threading.RLock()
         self._holders = 0
         self._file: IO[bytes] | None = None
-        self._close_file: Callable[[], object] = _nothing
+        self._close_file: Callable[[], object] = lambda: None
         self._block: Block | None = pool.allocate(size)
 
     def __repr__(self) -> str:
@@ -60,7 +60,10 @@ class Movable:
     def free(self) -> None:
         """Free the memory, or the space on disk. Raises InUse while it is held."""
         with self._lock:
-            self._check_idle()
+            if self._holders:
+                raise InUse(
+                    f"{self!r} cannot be freed", expected="one that is not in a `with` block"
+                )
             self._block = self._file = None
             self._close_file()
 
@@ -102,7 +105,6 @@ class Movable:
             self._lock.release()
 
     def _room_below(self, address: int) -> bool:
-        """Whether a free chunk below `address` is large enough."""
         core = self._pool.pool.core
         core.flush()  # else the chunk freed last would be taken, not the lowest
         chunks = self._pool.free_blocks.items()
@@ -128,10 +130,6 @@ class Movable:
     def _is_unshared(self) -> bool:
         """Whether nothing but this handle refers to the block, not even an array over it."""
         return not self._holders and sys.getrefcount(self._block) <= 2
-
-    def _check_idle(self) -> None:
-        if self._holders:
-            raise InUse(f"{self!r} cannot be freed", expected="one that is not in a `with` block")
 
 
 class Movables:
@@ -165,7 +163,6 @@ class Movables:
 
 
 def _write_to_disk(block: Block) -> IO[bytes] | None:
-    """An unnamed file with the content of `block`; None if there is no disk or it is full."""
     try:
         with contextlib.ExitStack() as undo:
             file = tempfile.TemporaryFile(prefix="holdfast-spill-")  # noqa: SIM115 - kept open
@@ -176,7 +173,3 @@ def _write_to_disk(block: Block) -> IO[bytes] | None:
             return file
     except OSError:
         return None
-
-
-def _nothing() -> None:
-    return None

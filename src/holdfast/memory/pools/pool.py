@@ -19,7 +19,7 @@ from typing import Any
 
 from holdfast.base.announce import offer_once
 from holdfast.base.errors import BadInput, DoubleFree, ForeignPointer, HoldfastError, OutOfMemory
-from holdfast.base.threads import register_at_fork
+from holdfast.base.threads import renew_in_child
 from holdfast.base.units import format_bytes, parse_bytes
 from holdfast.memory.core import native_build, tags
 from holdfast.memory.core.arenas import FIXED
@@ -36,8 +36,13 @@ RESERVED = (16 << 30, 64 << 30)
 _numbers = itertools.count(1)
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 _remains: list[tuple[weakref.ref[Any], dict[str, Any]]] = []
-_watch_lock = threading.RLock()
+_watch_lock = renew_in_child(threading.RLock())
 _watcher: tuple[Any, Callable[[Pool], int]] | None = None
+
+
+def counter(name: str, doc: str) -> Any:
+    """A property: one counter of the core in `pool.core`."""
+    return property(lambda self: getattr(self, "pool", self).core.counters()[name], doc=doc)
 
 
 class Pool(Adaptor):
@@ -58,7 +63,7 @@ class Pool(Adaptor):
         self._ranges: list[tuple[int, int]] = []
         self._fixed: dict[int, int] = {}
         self._grow_lock = threading.RLock()
-        self.core.grow = _weak_method(self, "_grow")
+        self.core.grow = _weak_grow(self)
         # Not at exit: arrays over this memory may still be used then.
         end = weakref.finalize(self.core, _free_upstream, self.upstream, self._ranges, self._fixed)
         end.atexit = False
@@ -83,30 +88,14 @@ class Pool(Adaptor):
             raise free_error(self, int(address))
 
     def owns(self, address: int) -> bool:
-        """Whether `address` lies in memory of this pool."""
         return self.core.owns(int(address))
 
     # ---- figures
 
-    @property
-    def allocated_bytes(self) -> int:
-        """Requested bytes of the blocks in use."""
-        return self.core.counters()["allocated"]
-
-    @property
-    def peak_allocated_bytes(self) -> int:
-        """The peak of `allocated_bytes`."""
-        return self.core.counters()["peak_allocated"]
-
-    @property
-    def reserved_bytes(self) -> int:
-        """Bytes taken from upstream."""
-        return self.core.counters()["reserved"]
-
-    @property
-    def peak_reserved_bytes(self) -> int:
-        """The peak of `reserved_bytes`."""
-        return self.core.counters()["peak_reserved"]
+    allocated_bytes = counter("allocated", "Requested bytes of the blocks in use.")
+    peak_allocated_bytes = counter("peak_allocated", "The peak of `allocated_bytes`.")
+    reserved_bytes = counter("reserved", "Bytes taken from upstream.")
+    peak_reserved_bytes = counter("peak_reserved", "The peak of `reserved_bytes`.")
 
     def stats(self) -> MemoryStats:
         """All statistics at one moment."""
@@ -162,10 +151,7 @@ class Pool(Adaptor):
             self.empty_cache(parse_size(size))
 
     def empty_cache(self, keep: int = 0) -> int:
-        """Release free memory to upstream until at most `keep` bytes of it are left.
-
-        Returns the bytes released. Blocks in use stay where they are.
-        """
+        """Release free memory upstream, all but `keep` bytes of it; returns the bytes released."""
         before = self.reserved_bytes
         while dropped := self.core.drop_free_segments(keep):  # some hundreds at a time
             for address, _ in dropped:
@@ -194,9 +180,15 @@ class Pool(Adaptor):
         """Make room for `size` bytes, or raise OutOfMemory. Called by the core, which retries."""
         with self._grow_lock:
             reason: HoldfastError | None = None
-            steps = (self._merge, self._collect, self._release, self._call_back, self._spill)
+            steps = (
+                self.core.flush,
+                gc.collect,
+                self.empty_cache,
+                lambda: self._call_back(size),
+                lambda: self._spill(size),
+            )
             for step in steps:
-                step(size)
+                step()
                 try:
                     if self.core.fits(size) or self._add_segment(size):
                         return
@@ -233,15 +225,6 @@ class Pool(Adaptor):
         if self.core.limit and self.reserved_bytes + size > self.core.limit:
             return False
         return self._add_range(arena, -(-(size + SEGMENT) // SEGMENT) * SEGMENT)
-
-    def _merge(self, size: int) -> None:
-        self.core.flush()
-
-    def _collect(self, size: int) -> None:
-        gc.collect()
-
-    def _release(self, size: int) -> None:
-        self.empty_cache()
 
     def _call_back(self, size: int) -> None:
         for callback in [*self.on_pressure, *_on_pressure]:
@@ -299,15 +282,19 @@ def on_pressure(callback: Callable[[Pool, int], object]) -> Callable[[], None]:
     return unregister
 
 
+def double_free_error(what: str, history: str = "") -> DoubleFree:
+    return DoubleFree(
+        f"{what} was freed before{history}",
+        expected="a block that is in use",
+        hint="free a block once, or drop every reference to it instead",
+    )
+
+
 def free_error(pool: Pool, address: int) -> HoldfastError:
     """The error for an address that is not the start of a block in use."""
     state = pool.core.state(address)
     if state == "free":
-        return DoubleFree(
-            f"the block at {address:#x} of {pool.name} was freed before",
-            expected="a block that is in use",
-            hint="free a block once, or drop every reference to it instead",
-        )
+        return double_free_error(f"the block at {address:#x} of {pool.name}")
     where = "lies inside a block of" if state == "inside" else "was not allocated by"
     return ForeignPointer(
         f"{address:#x} {where} {pool.name}",
@@ -356,15 +343,6 @@ def is_recorded() -> bool:
     return _watcher is not None
 
 
-def _renew_lock() -> None:
-    """In the child of a fork: a thread that does not exist here may have held the lock."""
-    global _watch_lock
-    _watch_lock = threading.RLock()
-
-
-register_at_fork(after_in_child=_renew_lock)
-
-
 def _register(pool: Pool) -> None:
     with _watch_lock:
         _pools.add(pool)
@@ -373,21 +351,20 @@ def _register(pool: Pool) -> None:
 
 
 def _can_write(pool: Pool, log: Any) -> bool:
-    """Whether the log and the pool have the same core, compiled or Python."""
     return isinstance(log, native_build.module_of(pool.core).Log)
 
 
-def _weak_method(pool: Pool, name: str) -> Callable[..., Any]:
-    """A method of a pool that does not keep the pool alive."""
+def _weak_grow(pool: Pool) -> Callable[[int], None]:
+    """`_grow` of a pool that it does not keep alive."""
     reference = weakref.ref(pool)
 
-    def call(*arguments: Any) -> Any:
+    def grow(size: int) -> None:
         there = reference()
         if there is None:
             raise OutOfMemory("the pool of this memory is gone", expected="a pool that is kept")
-        return getattr(there, name)(*arguments)
+        there._grow(size)
 
-    return call
+    return grow
 
 
 def _weak_trim(pool: Pool) -> Callable[[int], int]:

@@ -6,7 +6,7 @@ script            runs a Python program under a recorder
 samples           a thread that samples series such as resident memory
 torch_cuda_trace  torch's CUDA memory history, merged into a recording
 recording         `Recording`, the document: events, tables, series, and its file
-lifetimes         pairs ALLOC and FREE events; bytes alive after each event; source lines
+lifetimes         bytes alive after each event; reserved ranges; names of source lines
 report            the peak, who held it, what was left
 timeline          bytes over time, as series, a text chart or a picture
 page              the interactive HTML page (`assets/` has its script and style)

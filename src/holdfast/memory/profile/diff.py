@@ -21,7 +21,6 @@ class Amount(NamedTuple):
 
     @property
     def change(self) -> int:
-        """After less before."""
         return self.after - self.before
 
 
@@ -41,21 +40,9 @@ class Diff:
     def __init__(self, before: Recording, after: Recording) -> None:
         self.before, self.after = Report(before), Report(after)
         self.lines = _lines(self.before, self.after)
-
-    @property
-    def peak_bytes(self) -> Amount:
-        """The most bytes alive at once."""
-        return Amount(self.before.peak_bytes, self.after.peak_bytes)
-
-    @property
-    def end_bytes(self) -> Amount:
-        """Bytes alive at the end."""
-        return Amount(self.before.end_bytes, self.after.end_bytes)
-
-    @property
-    def total_bytes(self) -> Amount:
-        """Bytes allocated in all."""
-        return Amount(self.before.total_bytes, self.after.total_bytes)
+        self.peak_bytes = Amount(self.before.peak_bytes, self.after.peak_bytes)  # alive at once
+        self.end_bytes = Amount(self.before.end_bytes, self.after.end_bytes)
+        self.total_bytes = Amount(self.before.total_bytes, self.after.total_bytes)  # allocated
 
     def summary(self) -> str:
         """A page of text: the three totals, then the lines that changed most in each."""
@@ -94,20 +81,15 @@ class Diff:
             "total_bytes": self.total_bytes._asdict(),
             "lines": [
                 {
-                    "name": line.name,
-                    "peak_bytes": line.peak_bytes._asdict(),
-                    "end_bytes": line.end_bytes._asdict(),
-                    "total_bytes": line.total_bytes._asdict(),
-                    "total_blocks": line.total_blocks._asdict(),
+                    name: value._asdict() if isinstance(value, Amount) else value
+                    for name, value in line._asdict().items()
                 }
                 for line in self.lines
             ],
         }
 
 
-def diff(before: Recording, after: Recording) -> Diff:
-    """Compare two recordings."""
-    return Diff(before, after)
+diff = Diff
 
 
 def _lines(before: Report, after: Report) -> list[LineDiff]:

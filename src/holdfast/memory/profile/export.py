@@ -21,9 +21,6 @@ __all__ = ["collapse_stacks", "from_torch_snapshot", "perfetto", "torch_snapshot
 LARGE = 2000  # blocks with a line of their own in Perfetto; more would hide the counters
 
 
-# ---- Perfetto
-
-
 def perfetto(recording: Recording) -> str:
     """Chrome trace JSON: a counter for each place, the sampled series, and the largest blocks."""
     report = Report(recording)
@@ -33,7 +30,9 @@ def perfetto(recording: Recording) -> str:
     rows += _counters(recording, report)
     for name, (times, values) in recording.series.items():
         rows += [_counter(name, t, v) for t, v in zip(times, values, strict=True)]
-    for number, row in enumerate(_largest(recording, report.blocks)):
+    sizes = [recording.sizes[begin] for begin in report.blocks.begins]
+    largest = sorted(range(len(sizes)), key=lambda row: -sizes[row])[:LARGE]
+    for number, row in enumerate(sorted(largest)):
         rows += _slice(recording, report.blocks, row, number)
     document = {"displayTimeUnit": "ms", "traceEvents": rows}
     return json.dumps(document, separators=(",", ":"))
@@ -59,15 +58,10 @@ def _counter(name: str, time_ns: int, value: int) -> dict[str, Any]:
     return {"ph": "C", "pid": 1, "name": name, "ts": time_ns / 1000, "args": args}
 
 
-def _largest(recording: Recording, blocks: lifetimes.BlockEvents) -> list[int]:
-    rows = sorted(range(len(blocks)), key=lambda row: -recording.sizes[blocks.begins[row]])
-    return sorted(rows[:LARGE])
-
-
 def _slice(
     recording: Recording, blocks: lifetimes.BlockEvents, row: int, number: int
 ) -> list[dict[str, Any]]:
-    block = lifetimes.lifetime(recording, blocks, row)
+    block = recording.lifetime(blocks, row)
     stack = recording.stacks_table[block.stack]
     common = {"cat": "block", "id": number, "pid": 1, "tid": 1, "name": lifetimes.location(stack)}
     args = {
@@ -82,9 +76,6 @@ def _slice(
         {"ph": "b", "ts": block.start_ns / 1000, "args": args, **common},
         {"ph": "e", "ts": max(end_ns, block.start_ns) / 1000, **common},
     ]
-
-
-# ---- stacks
 
 
 def collapse_stacks(recording: Recording, at: Literal["peak", "total", "end"] = "peak") -> str:

@@ -1,7 +1,4 @@
-"""Pairs the events that begin and end each block, and names source lines.
-
-`pair` follows the rule of `Recording.lifetimes`. Nothing here changes a recording.
-"""
+"""Bytes alive after each event, reserved ranges, and the names of source lines and places."""
 
 from __future__ import annotations
 
@@ -9,10 +6,9 @@ import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from holdfast.memory.profile.recording import Frame, Kind, Lifetime, MemoryPlace, Recording
+from holdfast.memory.profile.recording import BlockEvents, Frame, Kind, MemoryPlace, Recording
 
 NO_STACK = "(no stack recorded)"
 NO_TAG = "(no tag)"
@@ -23,17 +19,6 @@ _INNER = re.compile(
 _PACKAGES = re.compile(r"^.*[/\\](?:site-packages|dist-packages)[/\\]")
 
 
-@dataclass(frozen=True, slots=True)
-class BlockEvents:
-    """One row for each block, in order of its ALLOC: the indices of its first and last event."""
-
-    begins: array[int]
-    ends: array[int]  # len(recording) if the block was still alive at the end
-
-    def __len__(self) -> int:
-        return len(self.begins)
-
-
 class Segment(NamedTuple):
     """A range that was reserved from event `begin` to event `end`."""
 
@@ -42,27 +27,6 @@ class Segment(NamedTuple):
     address: int
     size: int
     place: int
-
-
-def pair(recording: Recording) -> BlockEvents:
-    """Every block, by the indices of its first and last event."""
-    begins, ends = array("I"), array("I")
-    never = len(recording)
-    alive: dict[int, int] = {}
-    alloc, free = int(Kind.ALLOC), int(Kind.FREE)
-    rows = zip(recording.kinds, recording.addresses, recording.places, strict=True)
-    for number, (kind, address, place) in enumerate(rows):
-        if kind > free:
-            continue
-        key = address << 16 | place
-        row = alive.pop(key, None)
-        if row is not None:
-            ends[row] = number
-        if kind == alloc:
-            alive[key] = len(begins)
-            begins.append(number)
-            ends.append(never)
-    return BlockEvents(begins, ends)
 
 
 def totals(
@@ -81,20 +45,6 @@ def totals(
         total += change
         changes[number] = total
     return changes
-
-
-def lifetime(recording: Recording, blocks: BlockEvents, row: int) -> Lifetime:
-    """One row as a `Lifetime`."""
-    begin, end = blocks.begins[row], blocks.ends[row]
-    return Lifetime(
-        recording.addresses[begin],
-        recording.sizes[begin],
-        recording.times_ns[begin],
-        None if end == len(recording) else recording.times_ns[end],
-        recording.stacks[begin],
-        recording.places[begin],
-        recording.tags[begin],
-    )
 
 
 def alive_after(blocks: BlockEvents, event: int) -> Iterator[int]:

@@ -7,21 +7,18 @@ in a few seconds. `assets/page.js` draws the views.
 from __future__ import annotations
 
 import base64
-import hashlib
-import html
 import json
 import sys
 import zlib
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
 from string import Template
 from typing import Any
 
-from holdfast.base.errors import BadInput
-from holdfast.base.files import write_whole
+from holdfast.base import html
+from holdfast.base.html import Section
 from holdfast.memory.profile import lifetimes
 from holdfast.memory.profile.recording import Frame, Recording
 from holdfast.memory.profile.report import Report
@@ -30,77 +27,22 @@ ASSETS = Path(__file__).with_name("assets")
 WIDTHS = {"H": 2, "I": 4, "Q": 8}  # bytes of one element
 
 
-@dataclass(frozen=True)
-class Section:
-    """A section that another layer adds below the views.
-
-    `body` is HTML without scripts and without inline styles: the page's policy allows only its own
-    style and script, and those given here. Text in it must be escaped.
-    """
-
-    name: str
-    body: str
-    style: str = ""
-    script: str = ""
-
-
 def page(recording: Recording, sections: Sequence[Section] = ()) -> str:
-    """The page as HTML."""
-    report = Report(recording)
-    style, script = _asset("page.css"), _asset("page.js")
-    styles = list(dict.fromkeys(section.style for section in sections if section.style))
-    scripts = list(dict.fromkeys(section.script for section in sections if section.script))
-    return Template(_asset("page.html")).substitute(
-        policy=policy([style, *styles], [script, *scripts]),
-        style=style,
-        script=script,
-        styles="".join(f"<style>{text}</style>\n" for text in styles),
-        scripts="".join(f"<script>{text}</script>\n" for text in scripts),
-        sections="".join(map(_render_section, sections)),
-        title=escape(recording.title or "memory recording"),
-        summary=escape(report.summary()),
+    """The page as HTML. `sections` come below the views."""
+    report, title = Report(recording), recording.title or "memory recording"
+    body = Template((ASSETS / "page.html").read_text(encoding="utf-8")).substitute(
+        title=html.escape(title),
+        summary=html.escape(report.summary()),
         data=base64.b64encode(zlib.compress(pack(recording, report), 6)).decode(),
     )
-
-
-def _render_section(section: Section) -> str:
-    name = escape(section.name)
-    return f'<section class="more" aria-label="{name}">\n{section.body}\n</section>\n'
+    style = (ASSETS / "page.css").read_text(encoding="utf-8")
+    script = html.read_script(ASSETS / "page.js")
+    return html.page(f"{title} · Holdfast memory", body, style, script, sections)
 
 
 def write(recording: Recording, path: Path | str, sections: Sequence[Section] = ()) -> Path:
     """Write the page to `path`, whole or not at all. Raises BadInput with the system's reason."""
-    path = Path(path)
-    try:
-        write_whole(path, page(recording, sections))
-    except OSError as exc:
-        raise BadInput(
-            f"cannot write {str(path)!r}: {exc.strerror}", expected="a path in a folder that exists"
-        ) from exc
-    return path
-
-
-def _asset(name: str) -> str:
-    return (ASSETS / name).read_text(encoding="utf-8")
-
-
-def policy(styles: Iterable[str], scripts: Iterable[str]) -> str:
-    """The Content-Security-Policy of a page: these styles and scripts, and nothing else."""
-    return (
-        f"default-src 'none'; style-src {_hashes(styles)}; script-src {_hashes(scripts)}; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
-    )
-
-
-def _hashes(texts: Iterable[str]) -> str:
-    digests = (hashlib.sha256(text.encode()).digest() for text in texts)
-    return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
-
-
-def escape(value: str) -> str:
-    """Text for HTML: escaped, without characters that HTML or UTF-8 cannot hold."""
-    sound = value.encode("utf-8", "replace").decode()
-    return html.escape("".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in sound))
+    return html.write(Path(path), page(recording, sections))
 
 
 def pack(recording: Recording, report: Report) -> bytes:

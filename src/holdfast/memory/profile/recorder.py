@@ -15,6 +15,7 @@ Sources:
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import time
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from holdfast.base.errors import BadInput, HoldfastError, Misuse, Unsupported
-from holdfast.base.threads import register_at_fork
+from holdfast.base.threads import register_at_fork, renew_in_child
 from holdfast.base.units import format_bytes
 from holdfast.memory.core import native_build, stacks, tags
 from holdfast.memory.core.pool_core import USED
@@ -42,7 +43,7 @@ _TOP = 10  # lines of Python in the notes
 _FOLDER = str(Path(__file__).parents[1])
 
 _active: Recorder | None = None
-_active_lock = threading.Lock()
+_active_lock = renew_in_child(threading.Lock())
 
 
 class Recorder:
@@ -112,7 +113,8 @@ class Recorder:
     def _watch(self) -> None:
         readers: dict[str, Callable[[], int]] = {"rss": samples.rss_bytes}
         if "python" in self.sources:
-            self._watch_python()
+            if not tracemalloc.is_tracing():
+                self._install(tracemalloc.start, tracemalloc.stop)
             readers["python"] = lambda: tracemalloc.get_traced_memory()[0]
         self._sampler = samples.Sampler(readers, self._log.started_ns, self._check_limit)
         self._install(self._sampler.start, self._sampler.stop)
@@ -121,7 +123,8 @@ class Recorder:
         if "numpy" in self.sources:
             self._after_import("numpy", self._watch_numpy, "NumPy's memory")
         if "pool" in self.sources:
-            self._install(self._watch_pools, lambda: pool.watch_pools(None))
+            watch = functools.partial(pool.watch_pools, self._log, self._place_of)
+            self._install(watch, lambda: pool.watch_pools(None))
             self._add_existing_blocks()
 
     def _install(self, begin: Callable[[], object], end: Callable[[], object]) -> None:
@@ -158,7 +161,6 @@ class Recorder:
         return self._assemble()
 
     def _uninstall(self) -> None:
-        """Remove all hooks, however far `start` came."""
         global _active
         try:
             self._cleanup.close()
@@ -185,9 +187,6 @@ class Recorder:
 
         hook = import_hooks.AfterImport(module, then)
         self._install(hook.start, hook.stop)
-
-    def _watch_pools(self) -> None:
-        pool.watch_pools(self._log, self._place_of)
 
     def _place_of(self, one: pool.Pool) -> int:
         return self._place(MemoryPlace("pool", one.device, one.name))
@@ -237,16 +236,9 @@ class Recorder:
         self._cleanup.callback(torch_cpu.unwatch)
         torch_cpu.watch(self._log, place, self.least)
 
-    def _switches(self) -> list[tuple[int, int]]:
-        return self._kept_switches or tags.switches()
-
     def _end_switches(self) -> None:
         self._kept_switches = tags.switches()
         tags.keep_switches(False)
-
-    def _watch_python(self) -> None:
-        if not tracemalloc.is_tracing():
-            self._install(tracemalloc.start, tracemalloc.stop)
 
     def _note_python(self) -> None:
         if "python" not in self.sources or not tracemalloc.is_tracing():
@@ -294,15 +286,13 @@ class Recorder:
         cuda = self._cuda.so_far()
         if cuda is not None:
             began = self._log.started_ns
-            merge(made, cuda, [(when - began, number) for when, number in self._switches()])
+            switches = self._kept_switches or tags.switches()
+            merge(made, cuda, [(when - began, number) for when, number in switches])
         return made
 
 
 def resolve(unresolved: Iterable[list[tuple[Any, int]]]) -> list[tuple[Frame, ...]]:
-    """Stacks of (code, instruction) as frames of files, lines and functions, without our own.
-
-    Frames outside of `script.run_script` belong to the command line, not to the program.
-    """
+    """Stacks of (code, instruction) as frames, without our own and those of the command line."""
     known: dict[tuple[int, int], Frame] = {}
     resolved = []
     for stack in unresolved:
@@ -327,8 +317,6 @@ _SCRIPT = str(Path(__file__).with_name("script.py"))
 
 
 def _after_fork() -> None:
-    global _active_lock
-    _active_lock = threading.Lock()
     if _active is not None and _active.running:
         _active.stop_in_child()
 

@@ -34,6 +34,7 @@ COLUMNS = {
     "places": "H",
     "tags": "H",
 }
+_PLAIN = ("title", "started_s", "duration_ns", "tags_table", "notes")  # written as they are
 
 
 class Kind(IntEnum):
@@ -85,6 +86,17 @@ class Lifetime(NamedTuple):
     tag: int
 
 
+@dataclass(frozen=True, slots=True)
+class BlockEvents:
+    """One row for each block, in order of its ALLOC: the indices of its first and last event."""
+
+    begins: array[int]
+    ends: array[int]  # len(recording) if the block was still alive at the end
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+
 @dataclass
 class Recording:
     """Events in the order they happened, and the tables they index.
@@ -117,52 +129,59 @@ class Recording:
             getattr(self, name).append(value)
 
     def events(self) -> Iterator[Event]:
-        """Every event in order."""
         for row in zip(*(getattr(self, name) for name in COLUMNS), strict=True):
             yield Event(row[0], Kind(row[1]), *row[2:])
 
-    def lifetimes(self) -> list[Lifetime]:
-        """Every block, in order of its ALLOC. A FREE of a block from before is left out.
+    def pair(self) -> BlockEvents:
+        """Every block, by its events. A FREE of a block from before is left out.
 
         A second ALLOC at an address of the same place ends the first block: its FREE was missed.
         """
-        found: list[Lifetime] = []
-        alive: dict[tuple[int, int], int] = {}
-        for event in self.events():
-            key = (event.place, event.address)
-            if event.kind == Kind.ALLOC or event.kind == Kind.FREE:
-                index = alive.pop(key, None)
-                if index is not None:
-                    found[index] = found[index]._replace(end_ns=event.time_ns)
-            if event.kind == Kind.ALLOC:
-                alive[key] = len(found)
-                found.append(
-                    Lifetime(
-                        event.address,
-                        event.size,
-                        event.time_ns,
-                        None,
-                        event.stack,
-                        event.place,
-                        event.tag,
-                    )
-                )
-        return found
+        begins, ends = array("I"), array("I")
+        never = len(self)
+        alive: dict[int, int] = {}
+        alloc, free = int(Kind.ALLOC), int(Kind.FREE)
+        rows = zip(self.kinds, self.addresses, self.places, strict=True)
+        for number, (kind, address, place) in enumerate(rows):
+            if kind > free:
+                continue
+            key = address << 16 | place
+            row = alive.pop(key, None)
+            if row is not None:
+                ends[row] = number
+            if kind == alloc:
+                alive[key] = len(begins)
+                begins.append(number)
+                ends.append(never)
+        return BlockEvents(begins, ends)
+
+    def lifetime(self, blocks: BlockEvents, row: int) -> Lifetime:
+        begin, end = blocks.begins[row], blocks.ends[row]
+        return Lifetime(
+            self.addresses[begin],
+            self.sizes[begin],
+            self.times_ns[begin],
+            None if end == len(self) else self.times_ns[end],
+            self.stacks[begin],
+            self.places[begin],
+            self.tags[begin],
+        )
+
+    def lifetimes(self) -> list[Lifetime]:
+        """Every block, in order of its ALLOC."""
+        blocks = self.pair()
+        return [self.lifetime(blocks, row) for row in range(len(blocks))]
 
     def save(self, path: Path | str) -> Path:
         """Write the recording to `path`, whole or not at all."""
         path = Path(path)
         head = {
             "holdfast_recording": VERSION,
-            "title": self.title,
-            "started_s": self.started_s,
-            "duration_ns": self.duration_ns,
             "events": len(self),
             "stacks_table": self.stacks_table,
             "places_table": self.places_table,
-            "tags_table": self.tags_table,
             "series": list(self.series),
-            "notes": self.notes,
+            **{name: getattr(self, name) for name in _PLAIN},
         }
         content = io.BytesIO()
         with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as packed:
@@ -200,18 +219,15 @@ class Recording:
         version = head.get("holdfast_recording")
         if version != VERSION:
             raise BadInput(f"it has version {version!r}, this Holdfast reads {VERSION}")
-        columns = {name: _array(code, packed.read(name)) for name, code in COLUMNS.items()}
+        columns: dict[str, Any] = {
+            name: _array(code, packed.read(name)) for name, code in COLUMNS.items()
+        }
         lengths = {len(column) for column in columns.values()}
         if lengths != {head["events"]}:
             raise BadInput(f"its columns have {sorted(lengths)} rows, not {head['events']}")
         made = cls(
-            title=head["title"],
-            started_s=head["started_s"],
-            duration_ns=head["duration_ns"],
             stacks_table=[tuple(Frame(*f) for f in stack) for stack in head["stacks_table"]],
             places_table=[MemoryPlace(*place) for place in head["places_table"]],
-            tags_table=head["tags_table"],
-            notes=head["notes"],
             series={
                 name: (
                     _array("q", packed.read(f"series/{index}/times_ns")),
@@ -219,6 +235,7 @@ class Recording:
                 )
                 for index, name in enumerate(head["series"])
             },
+            **{name: head[name] for name in _PLAIN},
             **columns,
         )
         made._check()

@@ -6,7 +6,7 @@ All sizes are requested bytes.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from holdfast.base.units import format_bytes
@@ -29,13 +29,19 @@ class Report:
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
-        self.blocks = lifetimes.pair(recording)
+        self.blocks = recording.pair()
         self.totals = lifetimes.totals(recording, self.blocks)
         self.peak_bytes: int = max(self.totals, default=0)
         self.peak_event: int = self.totals.index(self.peak_bytes) if self.totals else -1
-        self._locations = [lifetimes.location(stack) for stack in recording.stacks_table]
-        self._places = [lifetimes.place_name(place) for place in recording.places_table]
-        self._tags = [tag or lifetimes.NO_TAG for tag in recording.tags_table]
+        locations = [lifetimes.location(stack) for stack in recording.stacks_table]
+        places = [lifetimes.place_name(place) for place in recording.places_table]
+        tags = [tag or lifetimes.NO_TAG for tag in recording.tags_table]
+        # The names of a table, and the column of the events that points into it.
+        self.names = {
+            "location": (locations, recording.stacks),
+            "place": (places, recording.places),
+            "tag": (tags, recording.tags),
+        }
 
     @property
     def peak_ns(self) -> int:
@@ -63,7 +69,7 @@ class Report:
 
         Events of the same nanosecond count, except at the peak: there it is the peak itself.
         """
-        return [self._lifetime(row) for row in self._alive(time_ns)]
+        return [self.recording.lifetime(self.blocks, row) for row in self._alive(time_ns)]
 
     def largest(self, n: int = TOP, time_ns: int | None = None) -> list[Lifetime]:
         """The `n` largest blocks alive at a time (default: the peak), largest first."""
@@ -71,45 +77,40 @@ class Report:
 
     def by_location(self, time_ns: int | None = None) -> list[MemoryShare]:
         """Bytes alive at a time (default: the peak) by source line, most first."""
-        stacks = self.recording.stacks
-        return self._shares(self._alive(time_ns), lambda event: self._locations[stacks[event]])
+        return self._shares("location", self._alive(time_ns))
 
     def by_tag(self, time_ns: int | None = None) -> list[MemoryShare]:
         """The same by tag."""
-        tags = self.recording.tags
-        return self._shares(self._alive(time_ns), lambda event: self._tags[tags[event]])
+        return self._shares("tag", self._alive(time_ns))
 
     def by_place(self, time_ns: int | None = None) -> list[MemoryShare]:
         """The same by place."""
-        places = self.recording.places
-        return self._shares(self._alive(time_ns), lambda event: self._places[places[event]])
+        return self._shares("place", self._alive(time_ns))
 
     def allocated_by_location(self) -> list[MemoryShare]:
         """Bytes allocated over the whole recording by source line, most first."""
-        stacks, every = self.recording.stacks, range(len(self.blocks))
-        return self._shares(every, lambda event: self._locations[stacks[event]])
+        return self._shares("location", range(len(self.blocks)))
 
     def left_by_location(self) -> list[MemoryShare]:
         """Bytes still alive when the recording ended by source line, most first."""
-        stacks, last = self.recording.stacks, len(self.recording) - 1
-        rows = lifetimes.alive_after(self.blocks, last)
-        return self._shares(rows, lambda event: self._locations[stacks[event]])
+        return self._shares("location", self._left())
+
+    def _left(self) -> Iterable[int]:
+        return lifetimes.alive_after(self.blocks, len(self.recording) - 1)
 
     def _alive(self, time_ns: int | None) -> Iterable[int]:
-        if time_ns is None or time_ns == self.peak_ns:
-            return lifetimes.alive_after(self.blocks, self.peak_event)
-        event = bisect_right(self.recording.times_ns, time_ns) - 1
+        event = self.peak_event
+        if time_ns is not None and time_ns != self.peak_ns:
+            event = bisect_right(self.recording.times_ns, time_ns) - 1
         return lifetimes.alive_after(self.blocks, event)
 
-    def _lifetime(self, row: int) -> Lifetime:
-        return lifetimes.lifetime(self.recording, self.blocks, row)
-
-    def _shares(self, rows: Iterable[int], name: Callable[[int], str]) -> list[MemoryShare]:
+    def _shares(self, by: str, rows: Iterable[int]) -> list[MemoryShare]:
         sums: dict[str, list[int]] = {}
+        names, column = self.names[by]
         begins, sizes = self.blocks.begins, self.recording.sizes
         for row in rows:
             event = begins[row]
-            entry = sums.setdefault(name(event), [0, 0])
+            entry = sums.setdefault(names[column[event]], [0, 0])
             entry[0] += sizes[event]
             entry[1] += 1
         shares = [MemoryShare(key, size, count) for key, (size, count) in sums.items()]
@@ -117,18 +118,15 @@ class Report:
 
     def summary(self) -> str:
         """A page of text: what happened, the peak and who held it, what was left."""
-        parts = [self._head()]
-        if any(self.recording.tags_table[tag] for tag in set(self.recording.tags)):
-            parts.append(table("at the peak, by tag", self.by_tag(), self.peak_bytes))
-        parts += [
+        tagged = any(self.recording.tags_table[tag] for tag in set(self.recording.tags))
+        allocated, left = self.allocated_by_location(), self.left_by_location()
+        parts = [
+            self._head(),
+            table("at the peak, by tag", self.by_tag() if tagged else [], self.peak_bytes),
             table("at the peak, by place", self.by_place(), self.peak_bytes),
             table("at the peak, by source line", self.by_location(), self.peak_bytes),
-            table(
-                "allocated in all, by source line", self.allocated_by_location(), self.total_bytes
-            ),
-            table(
-                "still there at the end, by source line", self.left_by_location(), self.end_bytes
-            ),
+            table("allocated in all, by source line", allocated, self.total_bytes),
+            table("still there at the end, by source line", left, self.end_bytes),
         ]
         if self.recording.notes:
             parts.append("\n".join(["notes", *(f"  {note}" for note in self.recording.notes)]))
@@ -137,7 +135,7 @@ class Report:
     def _head(self) -> str:
         recording, count = self.recording, len(self.blocks)
         at_peak = sum(1 for _ in self._alive(None))
-        left = sum(1 for _ in lifetimes.alive_after(self.blocks, len(recording) - 1))
+        left = sum(1 for _ in self._left())
         lines = [
             recording.title or "memory recording",
             f"recorded  {format_ns(recording.duration_ns)}, {len(recording):,} events, "
@@ -175,13 +173,13 @@ class Report:
             "rss_peak_bytes": None if rss is None else rss[1],
             "rss_peak_ns": None if rss is None else rss[0],
             "at_peak": {
-                "by_place": [share._asdict() for share in self.by_place()],
-                "by_tag": [share._asdict() for share in self.by_tag()],
-                "by_location": [share._asdict() for share in self.by_location()],
+                "by_place": _rows(self.by_place()),
+                "by_tag": _rows(self.by_tag()),
+                "by_location": _rows(self.by_location()),
                 "largest": [self._block(block) for block in self.largest()],
             },
-            "allocated": [share._asdict() for share in self.allocated_by_location()],
-            "at_end": [share._asdict() for share in self.left_by_location()],
+            "allocated": _rows(self.allocated_by_location()),
+            "at_end": _rows(self.left_by_location()),
             "notes": list(self.recording.notes),
         }
 
@@ -191,11 +189,15 @@ class Report:
             "address": block.address,
             "start_ns": block.start_ns,
             "end_ns": block.end_ns,
-            "place": self._places[block.place],
+            "place": self.names["place"][0][block.place],
             "tag": self.recording.tags_table[block.tag],
-            "location": self._locations[block.stack],
+            "location": self.names["location"][0][block.stack],
             "stack": [frame._asdict() for frame in self.recording.stacks_table[block.stack]],
         }
+
+
+def _rows(shares: list[MemoryShare]) -> list[dict[str, Any]]:
+    return [share._asdict() for share in shares]
 
 
 def table(title: str, shares: list[MemoryShare], whole: int) -> str:

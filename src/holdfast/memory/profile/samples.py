@@ -82,7 +82,6 @@ class Sampler:
             return {name: (times[:], values[:]) for name, (times, values) in self._series.items()}
 
     def sample(self) -> None:
-        """Call every reader once."""
         now = monotonic_ns() - self._origin_ns
         with self._lock:
             for name, read in self._readers.items():

@@ -62,14 +62,18 @@ def _run_for_status(name: str, module: bool) -> tuple[int, Any]:
     """The exit status, and an object that keeps the program's variables alive."""
     try:
         kept = _run(name, module)
-        _join_threads()
+        for thread in threading.enumerate():  # as Python does when it ends
+            if thread is not threading.current_thread() and not thread.daemon:
+                thread.join()
     except SystemExit as exc:
         return _status_of(exc), exc
     except KeyboardInterrupt as exc:
         _show(exc)
         return INTERRUPTED, exc
-    except BaseException as exc:  # noqa: BLE001  whatever it is, it is the program's
-        _refuse_missing(name, module, exc)
+    except BaseException as exc:
+        # runpy reports by an ImportError that there was no module to run
+        if module and isinstance(exc, ImportError) and _program_part(exc.__traceback__) is None:
+            raise BadInput(f"cannot run the module {name!r}: {exc}", expected="a module") from exc
         _show(exc)
         return 1, exc
     return 0, kept
@@ -90,13 +94,6 @@ def _run(name: str, module: bool) -> Any:
     return main
 
 
-def _join_threads() -> None:
-    """Wait for the program's threads, as Python does when it ends."""
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
-
-
 def _status_of(exc: SystemExit) -> int:
     if exc.code is None:
         return 0
@@ -112,14 +109,7 @@ def _show(exc: BaseException) -> None:
 
 
 def _program_part(traceback: TracebackType | None) -> TracebackType | None:
-    """The part of a traceback that belongs to the program."""
     ours = (__file__, runpy.__file__, "<frozen runpy>")
     while traceback is not None and traceback.tb_frame.f_code.co_filename in ours:
         traceback = traceback.tb_next
     return traceback
-
-
-def _refuse_missing(name: str, module: bool, exc: BaseException) -> None:
-    """Raise BadInput if there was no module to run, which runpy reports by an ImportError."""
-    if module and isinstance(exc, ImportError) and _program_part(exc.__traceback__) is None:
-        raise BadInput(f"cannot run the module {name!r}: {exc}", expected="a module") from exc

@@ -10,11 +10,13 @@ import shutil
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from holdfast.base.errors import BadInput, MissingDependency
+from holdfast.base.html import Section
+from holdfast.base.series import Series, kept_events, thin_series
 from holdfast.base.units import format_bytes
 from holdfast.memory.profile import lifetimes, page
 from holdfast.memory.profile.recording import Kind, Recording
@@ -28,13 +30,6 @@ OTHERS = "others"
 COLOURS = ("#4477aa", "#44aa99", "#ccbb44", "#ee6677", "#66ccee", "#aa3377", "#ee8866", "#228833")
 _REST = "#c3ccd6"
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
-
-
-class Series(NamedTuple):
-    """Bytes at times; a value holds until the next event."""
-
-    times_ns: Sequence[int]
-    bytes: Sequence[int]
 
 
 class Chart(str):
@@ -62,7 +57,11 @@ class Timeline:
         recording, blocks = self.recording, self.report.blocks
         if by == "total":
             return {"total": Series(recording.times_ns, self.report.totals)}
-        names, column = self._names(by)
+        if by not in self.report.names:
+            raise BadInput(
+                f"cannot make series by {by!r}", expected='"total", "place", "tag" or "location"'
+            )
+        names, column = self.report.names[by]
         rows: dict[str, list[int]] = {}
         for row, begin in enumerate(blocks.begins):
             rows.setdefault(names[column[begin]], []).append(row)
@@ -77,7 +76,6 @@ class Timeline:
         }
 
     def _most(self, names: list[str], column: array[int]) -> dict[str, int]:
-        """The peak bytes of each name."""
         recording, blocks = self.recording, self.report.blocks
         closed = {end: begin for begin, end in zip(blocks.begins, blocks.ends, strict=True)}
         held, most = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
@@ -91,28 +89,6 @@ class Timeline:
                 most[name] = max(most[name], held[name])
         return most
 
-    def _names(self, by: str) -> tuple[list[str], array[int]]:
-        recording = self.recording
-        tables: dict[str, Callable[[], tuple[list[str], array[int]]]] = {
-            "place": lambda: (
-                [lifetimes.place_name(place) for place in recording.places_table],
-                recording.places,
-            ),
-            "tag": lambda: (
-                [tag or lifetimes.NO_TAG for tag in recording.tags_table],
-                recording.tags,
-            ),
-            "location": lambda: (
-                [lifetimes.location(stack) for stack in recording.stacks_table],
-                recording.stacks,
-            ),
-        }
-        if by not in tables:
-            raise BadInput(
-                f"cannot make series by {by!r}", expected='"total", "place", "tag" or "location"'
-            )
-        return tables[by]()
-
     def plot(self, path: Path | str | None = None) -> Chart | Path:
         """Print a text chart, or write a picture to `path`; returns the chart or the path.
 
@@ -125,7 +101,7 @@ class Timeline:
             sys.stdout.write(f"{_encodable(chart, sys.stdout.encoding)}\n")
         return chart
 
-    def save(self, path: Path | str, sections: Sequence[page.Section] = ()) -> Path:
+    def save(self, path: Path | str, sections: Sequence[Section] = ()) -> Path:
         """Write the page (.html) or a picture (.png, .svg, .pdf). Raises BadInput for other names.
 
         `sections` come below the views of the page; pictures have none.
@@ -184,32 +160,7 @@ class Timeline:
         return found
 
 
-def thin_series(series: Series, points: int) -> Series:
-    """At most `points` of a series: the lowest and highest value of each part of the time."""
-    kept = kept_events(series, points)
-    return Series([series.times_ns[i] for i in kept], [series.bytes[i] for i in kept])
-
-
-def kept_events(series: Series, points: int) -> list[int]:
-    """The rows that `thin_series` keeps, first and last included. `points` is at least 4."""
-    times, values = series
-    count = len(values)
-    if count <= points:
-        return list(range(count))
-    parts = max((points - 2) // 2, 1)
-    start, span = times[0], times[-1] - times[0] + 1
-    kept, before = {0, count - 1}, 0
-    for part in range(parts):
-        until = bisect_left(times, start + span * (part + 1) // parts, before)
-        if until > before:
-            rows = range(before, until)
-            kept |= {min(rows, key=values.__getitem__), max(rows, key=values.__getitem__)}
-        before = until
-    return sorted(kept)
-
-
 def _encodable(chart: Chart, encoding: str | None) -> str:
-    """The chart in characters that standard output can encode."""
     try:
         chart.encode(encoding or "utf-8")
     except (UnicodeEncodeError, LookupError):
@@ -280,14 +231,9 @@ def _draw_stack(timeline: Timeline, axes: Any) -> None:
             step="post",
             color=colour,
             lw=0,
-            label=_escape_math(_shorten(name)),
+            label=_escape_math("/".join(name.replace("\\", "/").rsplit("/", 2)[-2:])),
         )
         below = above
-
-
-def _shorten(name: str) -> str:
-    """The last folder and the file of a source line."""
-    return "/".join(name.replace("\\", "/").rsplit("/", 2)[-2:])
 
 
 def _escape_math(text: str) -> str:

@@ -27,6 +27,12 @@ _ACTIONS = {
     "segment_free": Kind.RELEASE,
     "segment_unmap": Kind.RELEASE,
 }
+_TORCH_ACTIONS = {
+    Kind.ALLOC: ("alloc",),
+    Kind.FREE: ("free_requested", "free_completed"),
+    Kind.RESERVE: ("segment_alloc",),
+    Kind.RELEASE: ("segment_free",),
+}
 
 
 # ---- to torch
@@ -38,7 +44,7 @@ def torch_snapshot(recording: Recording) -> bytes:
     Places of one device share its trace: they have one address space. A tag becomes the outermost
     frame; torch has no other field for it.
     """
-    blocks = lifetimes.pair(recording)
+    blocks = recording.pair()
     devices = _devices(recording)
     traces: list[list[dict[str, Any]]] = [[] for _ in range(max(devices, default=0) + 1)]
     frames = _torch_frames(recording)
@@ -56,7 +62,7 @@ def torch_snapshot(recording: Recording) -> bytes:
             "frames": frames(event.stack, event.tag),
         }
         trace = traces[devices[event.place]]
-        trace += [{"action": action, **row} for action in _torch_actions(event.kind)]
+        trace += [{"action": action, **row} for action in _TORCH_ACTIONS[event.kind]]
     document = {
         "segments": [_torch_segment(*segment) for segment in _final_segments(recording, blocks)],
         "device_traces": traces,
@@ -64,13 +70,6 @@ def torch_snapshot(recording: Recording) -> bytes:
         "external_annotations": [],
     }
     return pickle.dumps(document, protocol=4)
-
-
-def _torch_actions(kind: Kind) -> tuple[str, ...]:
-    if kind == Kind.FREE:
-        return ("free_requested", "free_completed")
-    names = {Kind.ALLOC: "alloc", Kind.RESERVE: "segment_alloc", Kind.RELEASE: "segment_free"}
-    return (names[kind],)
 
 
 def _devices(recording: Recording) -> list[int]:
@@ -87,14 +86,11 @@ def _torch_frames(recording: Recording) -> Callable[[int, int], list[dict[str, A
     def frames(stack: int, tag: int) -> list[dict[str, Any]]:
         key = (stack, tag)
         if key not in made:
-            rows = [
+            below = (Frame(_TAG, 0, recording.tags_table[tag]),) if tag else ()
+            made[key] = [
                 {"filename": frame.file, "line": frame.line, "name": frame.function}
-                for frame in recording.stacks_table[stack]
+                for frame in (*recording.stacks_table[stack], *below)
             ]
-            if tag:
-                name = recording.tags_table[tag]
-                rows.append({"filename": _TAG, "line": 0, "name": name})
-            made[key] = rows
         return made[key]
 
     return frames
@@ -103,10 +99,7 @@ def _torch_frames(recording: Recording) -> Callable[[int, int], list[dict[str, A
 def _final_segments(
     recording: Recording, blocks: lifetimes.BlockEvents
 ) -> Iterator[tuple[Recording, int, int, int, list[int]]]:
-    """(recording, device, address, size, events of its live blocks) at the end of the recording.
-
-    Blocks outside every recorded segment get one around them.
-    """
+    """The arguments of `_torch_segment` at the end; loose blocks get one around them."""
     devices, last = _devices(recording), len(recording) - 1
     live = [blocks.begins[row] for row in lifetimes.alive_after(blocks, last)]
     known = [s for s in lifetimes.segments(recording) if s.end == len(recording)]
@@ -200,7 +193,14 @@ def from_torch_snapshot(snapshot: bytes | dict[str, Any]) -> Recording:
     Blocks that are in the segments but not in the trace (it was switched on later, or its buffer
     was full) begin with the recording. Raises BadInput if it is not a snapshot.
     """
-    document = _unpickle(snapshot) if isinstance(snapshot, bytes) else snapshot
+    document: Any = snapshot
+    if isinstance(snapshot, bytes):
+        try:
+            document = _PlainUnpickler(io.BytesIO(snapshot)).load()
+        except (pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError) as exc:
+            raise BadInput(
+                f"this is not a torch memory snapshot: {exc}", expected=_EXPECTED
+            ) from exc
     if not (isinstance(document, dict) and {"segments", "device_traces"} <= document.keys()):
         raise BadInput("this is not a torch memory snapshot", expected=_EXPECTED)
     try:
@@ -211,16 +211,7 @@ def from_torch_snapshot(snapshot: bytes | dict[str, Any]) -> Recording:
         ) from exc
 
 
-def _unpickle(data: bytes) -> Any:
-    try:
-        return _PlainUnpickler(io.BytesIO(data)).load()
-    except (pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError, TypeError) as exc:
-        raise BadInput(f"this is not a torch memory snapshot: {exc}", expected=_EXPECTED) from exc
-
-
 class _Reader:
-    """Turns one snapshot into a recording."""
-
     def __init__(self, document: dict[str, Any]) -> None:
         self.document = document
         self.made = Recording(title="torch memory snapshot")

@@ -20,23 +20,20 @@ from holdfast.base.config import Config
 from holdfast.base.errors import BadInput, OutOfMemory, Unsupported
 from holdfast.base.units import format_bytes
 from holdfast.memory.core import system_pages
-from holdfast.memory.resources.opencl_devices import OpenCLDevice, open_device
-from holdfast.memory.resources.resource import Blocks, check_size
-from holdfast.memory.svm.providers.opencl_runtime import translate_errors
+from holdfast.memory.resources.opencl_devices import OpenCLDevice, open_device, translate_errors
+from holdfast.memory.resources.resource import TrackedResource, check_size
 
 _ALIGNED = 128  # bytes; more fails on every runtime
 Known = tuple[Any, int]  # the object that kernels get, and its length
 
 
-class _Allocations:
+class _Allocations(TrackedResource[Known]):
     """Allocations of one device, by address; the base of both kinds."""
 
-    pinned = False
-
     def __init__(self, place: OpenCLDevice) -> None:
+        super().__init__()
         self.place = place
         self.device = place.name
-        self._blocks: Blocks[Known] = Blocks(self)
         self._starts: list[int] = []  # their addresses, sorted
         self._lock = threading.RLock()
 
@@ -62,16 +59,12 @@ class _Allocations:
     def free(self, address: int) -> None:
         """Free memory once all work queued before is done with it."""
         with self._lock:
-            self._blocks.remove(address, self._remove)
+            super().free(address)
 
-    def _remove(self, address: int, known: Known) -> None:
+    def _release(self, address: int, known: Known) -> None:
         self._starts.remove(address)
         with contextlib.suppress(cl.Error):  # on a lost device there is nothing to free
-            self._release(address, *known)
-
-    def owns(self, address: int) -> bool:
-        """Whether an allocation begins at `address`."""
-        return address in self._blocks
+            self._put_back(address, *known)
 
     def locate(self, address: int) -> tuple[Any, int]:
         """The allocation that contains `address`, as kernels get it, and the offset in it."""
@@ -82,7 +75,7 @@ class _Allocations:
     def _get(self, size: int) -> tuple[int, Any]:
         raise NotImplementedError
 
-    def _release(self, address: int, made: Any, size: int) -> None:
+    def _put_back(self, address: int, made: Any, size: int) -> None:
         raise NotImplementedError
 
 
@@ -95,7 +88,7 @@ class Buffers(_Allocations):
         cl.enqueue_fill_buffer(self.place.queue, buffer, b"\0", 0, 1)
         return system_pages.reserve(size), buffer
 
-    def _release(self, address: int, made: Any, size: int) -> None:
+    def _put_back(self, address: int, made: Any, size: int) -> None:
         system_pages.release(address, size)
         made.release()  # OpenCL keeps it until queued work is done with it
 
@@ -128,7 +121,7 @@ class SharedVirtualMemory(_Allocations):
         made = cl.SVMAllocation(self.place.context, size, _ALIGNED, self._flags)
         return made.svm_ptr, made
 
-    def _release(self, address: int, made: Any, size: int) -> None:
+    def _put_back(self, address: int, made: Any, size: int) -> None:
         made.enqueue_release(self.place.queue)
 
     def read(self, made: Any, start: int, into: Any) -> None:
@@ -142,7 +135,6 @@ class SharedVirtualMemory(_Allocations):
 
 
 def _bytes(made: Any, start: int, count: int) -> Any:
-    """A part of an allocation, for copies."""
     part = (ctypes.c_uint8 * count).from_address(made.svm_ptr + start)
     return cl.SVM(numpy.ctypeslib.as_array(part))
 

@@ -1,5 +1,7 @@
 """OpenCL devices: which there are, their context and queue, and whether one was lost.
 
+`OpenCLDevice` is the one context and queue of a device, for tensors and for shared virtual memory.
+
 A device that stops working is noticed at the first error; from then on every use raises
 DeviceLost with the reason. Data on it is gone, data on the host is not.
 """
@@ -17,16 +19,49 @@ from typing import Any, NamedTuple
 
 import pyopencl as cl
 
-from holdfast.base.errors import Absent, BadInput, Unsupported
+from holdfast.base.errors import Absent, BadInput, HoldfastError, OutOfMemory, Unsupported
 from holdfast.base.threads import register_at_fork
-from holdfast.memory.svm.providers.opencl_runtime import translate_errors
+from holdfast.base.units import format_bytes
+from holdfast.topology.probes.opencl import devices_of
 
 _KINDS = ("gpu", "accelerator", "cpu")  # in the order they are numbered
 _WORK_FAILED = cl.status_code.EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST
+_OUT_OF_MEMORY = (
+    cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE,
+    cl.status_code.OUT_OF_RESOURCES,
+    cl.status_code.OUT_OF_HOST_MEMORY,
+    cl.status_code.INVALID_BUFFER_SIZE,
+)
 
 
 class DeviceLost(Unsupported):
     """A device stopped working; the data on it is gone."""
+
+
+def status(exc: cl.Error) -> str:
+    """The function and the status by name: "clSVMAlloc: OUT_OF_RESOURCES"."""
+    code: Any = exc.code
+    return f"{exc.routine}: {cl.status_code.to_string(code, 'status %d')}"
+
+
+@contextlib.contextmanager
+def translate_errors(what: str, *, size: int | None = None) -> Iterator[None]:
+    """Turn pyopencl's errors in the block into Unsupported, or OutOfMemory if `size` was wanted.
+
+    `what` completes "cannot ..." in the text.
+    """
+    try:
+        yield
+    except cl.Error as exc:
+        text = f"cannot {what}: OpenCL says {status(exc)}"
+        error: HoldfastError = Unsupported(text, expected="a device and a driver in working order")
+        if size is not None and exc.code in _OUT_OF_MEMORY:
+            error = OutOfMemory(
+                text,
+                expected=f"a device with {format_bytes(size)} to give",
+                hint="a smaller size, or freeing something first",
+            )
+        raise error from exc
 
 
 @dataclass(eq=False)
@@ -41,12 +76,12 @@ class OpenCLDevice:
     pid: int = field(default_factory=os.getpid)
     lost: str | None = None  # why it was lost
     usable: bool = True  # not lost, and opened by this process
+    held: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)  # shared virtual memory
     lock: QueueLock = field(init=False)
 
     def __post_init__(self) -> None:
         self.lock = QueueLock(self)
-        disable = functools.partial(_disable_in_child, weakref.ref(self))
-        register_at_fork(after_in_child=disable)
+        register_at_fork(after_in_child=functools.partial(_disable_in_child, weakref.ref(self)))
 
     @property
     def name(self) -> str:
@@ -57,6 +92,16 @@ class OpenCLDevice:
     def total_bytes(self) -> int:
         """The memory that the device reports."""
         return self.device.global_mem_size
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the shared virtual memory that is allocated on it."""
+        return sum(backing.length for backing in list(self.held))
+
+    @property
+    def is_host(self) -> bool:
+        """Whether its memory is that of the host."""
+        return self.kind == "cpu"
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.device.name.strip()}>"
@@ -157,10 +202,7 @@ def kind_of(device: Any) -> str:
 
 
 def devices() -> tuple[Any, ...]:
-    """Every device of every platform, GPUs first. Raises Absent if there is none.
-
-    Raises Unsupported in a process forked after the first call: drivers do not survive that.
-    """
+    """Every device, GPUs first. Raises Absent if there is none, Unsupported after a fork."""
     pid, found = _devices()
     if pid != os.getpid():
         raise _fork_error()
@@ -169,7 +211,6 @@ def devices() -> tuple[Any, ...]:
 
 @functools.cache
 def _devices() -> tuple[int, tuple[Any, ...]]:
-    """The process that asked first, and the devices."""
     hint = "install the GPU vendor's OpenCL driver, or PoCL: apt install pocl-opencl-icd"
     expected = "an OpenCL 1.2 platform with a device"
     try:
@@ -178,7 +219,7 @@ def _devices() -> tuple[int, tuple[Any, ...]]:
         raise Absent("there is no OpenCL platform", expected=expected, hint=hint) from exc
     if not platforms:
         raise Absent("there is no OpenCL platform", expected=expected, hint=hint)
-    found = [device for platform in platforms for device in _devices_of(platform)]
+    found = [device for platform in platforms for device in devices_of(platform)]
     if not found:
         names = ", ".join(repr(platform.name) for platform in platforms)
         raise Absent(
@@ -186,13 +227,6 @@ def _devices() -> tuple[int, tuple[Any, ...]]:
         )
     found.sort(key=lambda device: _KINDS.index(kind_of(device)))
     return os.getpid(), tuple(found)
-
-
-def _devices_of(platform: Any) -> list[Any]:
-    try:
-        return platform.get_devices()
-    except cl.Error:  # DEVICE_NOT_FOUND: some drivers are installed without their hardware
-        return []
 
 
 def device(index: int = 0) -> Any:
@@ -212,6 +246,13 @@ def open_device(index: int = 0) -> OpenCLDevice:
     """The device `opencl:index`, opened. Raises Absent, BadInput, or Unsupported after a fork."""
     device(index)
     return _open(index)
+
+
+def open_by_id(identity: str) -> OpenCLDevice:
+    """The device that the topology calls "opencl:0:1", opened. Raises as `open_device`."""
+    _, platform, number = identity.split(":")
+    known = devices()
+    return open_device(known.index(cl.get_platforms()[int(platform)].get_devices()[int(number)]))
 
 
 class DeviceInfo(NamedTuple):

@@ -72,16 +72,13 @@ class Blocks(Generic[Known]):
         return isinstance(address, SupportsInt) and int(address) in self._known
 
     def add(self, address: int, known: Known) -> None:
-        """Add a block that was allocated."""
         with self._lock:
             self._known[address] = known
 
     def known(self, address: int) -> Known:
-        """The value stored for a block in use."""
         return self._known[address]
 
     def all(self) -> list[Known]:
-        """The values stored for all blocks in use."""
         with self._lock:
             return list(self._known.values())
 
@@ -103,13 +100,13 @@ class Blocks(Generic[Known]):
         return known
 
 
-class TrackedResource:
-    """Keeps the length of every block in use; subclasses allocate, and free in `_release`."""
+class TrackedResource(Generic[Known]):
+    """Keeps its blocks in use (Known: mostly their length); `_release` of a subclass frees one."""
 
     pinned = False
 
     def __init__(self) -> None:
-        self._blocks: Blocks[int] = Blocks(self)  # address -> length
+        self._blocks: Blocks[Known] = Blocks(self)
 
     def free(self, address: int) -> None:
         """Free a block. Raises ForeignPointer."""
@@ -119,11 +116,11 @@ class TrackedResource:
         """Whether a block in use begins at `address`."""
         return address in self._blocks
 
-    def _release(self, address: int, length: int) -> None:
+    def _release(self, address: int, known: Known) -> None:
         raise NotImplementedError
 
 
-class Host(TrackedResource):
+class Host(TrackedResource[int]):
     """Private pages of the system; with `huge`, 2 MB pages if the kernel has them."""
 
     kind = 1  # arenas.SYSTEM
@@ -149,8 +146,8 @@ class Host(TrackedResource):
         self._blocks.add(address, length)
         return address
 
-    def _release(self, address: int, length: int) -> None:
-        self.unreserve(address, length)
+    def _release(self, address: int, known: int) -> None:
+        self.unreserve(address, known)
 
     def reserve(self, length: int) -> int:
         """A range that costs no memory until it is made usable and touched."""
@@ -185,7 +182,7 @@ class Numa(Host):
         return address
 
 
-class Pinned(TrackedResource):
+class Pinned(TrackedResource[int]):
     """Pages locked in memory, so that a device can read them at full speed."""
 
     device = "cpu"
@@ -213,12 +210,12 @@ class Pinned(TrackedResource):
         self._blocks.add(address, length)
         return address
 
-    def _release(self, address: int, length: int) -> None:
+    def _release(self, address: int, known: int) -> None:
         system_pages.unregister_from_cuda(address)
         self._host.free(address)  # munmap unlocks
 
 
-class Virtual(TrackedResource):
+class Virtual(TrackedResource[int]):
     """Addresses without memory, to run an allocator on a trace of any size."""
 
     kind = 0  # arenas.ADDRESSES_ONLY
@@ -237,7 +234,7 @@ class Virtual(TrackedResource):
         self._blocks.add(address, size)
         return address
 
-    def _release(self, address: int, length: int) -> None:
+    def _release(self, address: int, known: int) -> None:
         """Nothing to do."""
 
     def reserve(self, length: int) -> int:

@@ -17,7 +17,6 @@ from holdfast.memory.resources.resource import TrackedResource, check_size
 
 
 def available() -> bool:
-    """Whether torch can use a CUDA device here."""
     return torch.cuda.is_available()
 
 
@@ -37,7 +36,7 @@ def require(device_id: int) -> int:
     return device_id
 
 
-class Cuda(TrackedResource):
+class Cuda(TrackedResource[int]):
     """Memory of one CUDA device, from torch's caching allocator."""
 
     def __init__(self, device_id: int = 0) -> None:
@@ -63,7 +62,7 @@ class Cuda(TrackedResource):
         self._blocks.add(address, size)
         return address
 
-    def _release(self, address: int, length: int) -> None:
+    def _release(self, address: int, known: int) -> None:
         torch.cuda.caching_allocator_delete(address)
 
 

@@ -13,12 +13,10 @@ Four providers are tried in this order unless one is named: `retryix`, `opencl`,
 
     model           frozen values: Domain, Layout, Placement, Where, Migration, Statistics, Metrics
     choice          selects a provider; the module-level functions alloc, free, migrate, ...
-    interface       Provider, the base class: checks, allocation, migration in chunks
+    interface       Provider, the base class: checks, migration in chunks; Allocation, the handle
     providers/      the four providers
     placement       decides which domains an allocation goes to
-    allocation      Allocation, the handle a user holds
-    record          Record and Backing: one allocation as its provider sees it
-    ledger          all allocations of a provider; rejects stale and foreign handles
+    ledger          all allocations of a provider (Record, Backing); rejects stale handles
     affinity        binds the threads of this process to CPUs
     locality        metrics: local and remote pages, free memory, bandwidth
     policy          proposes which pages to move
@@ -30,7 +28,6 @@ Four providers are tried in this order unless one is named: `retryix`, `opencl`,
 
 from __future__ import annotations
 
-from holdfast.memory.svm.allocation import Allocation
 from holdfast.memory.svm.choice import (
     PROVIDERS,
     Report,
@@ -45,7 +42,7 @@ from holdfast.memory.svm.choice import (
     statistics,
     where,
 )
-from holdfast.memory.svm.interface import Provider
+from holdfast.memory.svm.interface import Allocation, Provider
 from holdfast.memory.svm.model import (
     Domain,
     Layout,

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from holdfast.base.errors import Unsupported
+from holdfast.base.threads import renew_in_child
 
 _TASKS = Path("/proc/self/task")
 
@@ -62,22 +63,12 @@ class Grant:
 
 
 # Reentrant: the garbage collector may run inside and free an allocation with a grant.
-_lock = threading.RLock()
+_lock = renew_in_child(threading.RLock())
 _grants: list[Grant] = []
 _before: dict[int, set[int]] = {}  # by thread: its mask before the first grant
 _applied: list[set[int]] = []  # masks set since the first grant
 _strangers: set[int] = set()  # threads bound by somebody else since
 _anywhere: set[int] = set()  # mask for threads that started since
-
-
-def _renew_lock() -> None:
-    """In the child of a fork: the thread that held it does not exist here."""
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def supported() -> bool:
@@ -97,7 +88,6 @@ def bind(cpus: Iterable[int]) -> Grant:
 
 
 def _apply() -> int:
-    """Bind every thread to the CPUs of all grants; returns how many were bound."""
     while True:
         grants = tuple(_grants)
         count = _bind_all(set[int]().union(*(g.cpus for g in grants))) if grants else _unbind_all()
@@ -134,7 +124,6 @@ def _set(tid: int, cpus: set[int], *, anyway: bool = False) -> bool:
 
 
 def _masks() -> dict[int, set[int]]:
-    """The mask of each thread; threads that end meanwhile are left out."""
     found: dict[int, set[int]] = {}
     for tid in _threads():
         with contextlib.suppress(ProcessLookupError):

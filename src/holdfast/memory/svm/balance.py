@@ -17,8 +17,7 @@ from holdfast.base.errors import BadInput, HoldfastError, UseAfterFree
 from holdfast.base.threads import Team
 from holdfast.base.units import format_bytes, parse_bytes
 from holdfast.memory.svm import choice
-from holdfast.memory.svm.allocation import Allocation
-from holdfast.memory.svm.interface import Provider
+from holdfast.memory.svm.interface import Allocation, Provider
 from holdfast.memory.svm.model import Migration, Stop
 from holdfast.memory.svm.policy import AllocationState, Proposal, low_bytes, propose
 from holdfast.topology.render import words
@@ -83,14 +82,8 @@ def _state(
     )
 
 
-def autobalance(
-    *,
-    provider: Provider | str | None = None,
-    apply: bool = False,
-    every_s: float | None = None,
-    limit_bytes: int | str | None = None,
-) -> Autobalance:
-    """Balance the allocations of a provider; see `Autobalance`.
+class Autobalance(contextlib.AbstractContextManager["Autobalance"]):
+    """Looks up where the pages of one provider are, and proposes moves or does them.
 
         balance = memory.autobalance()
         for move in balance.propose():
@@ -100,13 +93,6 @@ def autobalance(
             ...                                       # a thread runs a round every 5 s
 
     With `apply` moves are done, else only proposed. A round moves at most `limit_bytes`.
-    """
-    return Autobalance(provider, apply=apply, every_s=every_s, limit_bytes=limit_bytes)
-
-
-class Autobalance(contextlib.AbstractContextManager["Autobalance"]):
-    """Looks up where the pages of one provider are, and proposes moves or does them.
-
     A round looks up every page, which takes a while for many GB: choose a long `every_s`. While an
     allocation is moved it cannot be freed: that raises InUse, as for any migration. The thread runs
     until `stop`, or until the main thread ends.
@@ -121,7 +107,8 @@ class Autobalance(contextlib.AbstractContextManager["Autobalance"]):
         limit_bytes: int | str | None = None,
     ) -> None:
         """Raises BadInput for a bad `every_s` or `limit_bytes`, and as `svm.provider` does."""
-        if every_s is not None and not _is_pause(every_s):
+        is_pause = isinstance(every_s, int | float) and 0 < every_s < threading.TIMEOUT_MAX
+        if every_s is not None and not is_pause:
             raise BadInput(
                 f"cannot look every {every_s!r} s", expected="a number of seconds above 0, or None"
             )
@@ -135,8 +122,6 @@ class Autobalance(contextlib.AbstractContextManager["Autobalance"]):
         self._one = threading.RLock()  # one round at a time
         self._team: Team | None = None
         self._stopping = threading.Event()
-
-    # ---- one round
 
     def propose(self) -> tuple[Proposal, ...]:
         """Propose moves; does nothing, and counts no round."""
@@ -174,7 +159,8 @@ class Autobalance(contextlib.AbstractContextManager["Autobalance"]):
     ) -> None:
         self._number += 1
         for outcome in outcomes:
-            if outcome.status != "skipped" and not _interrupted(outcome):
+            stopped = outcome.migration is not None and outcome.migration.interrupted
+            if outcome.status != "skipped" and not stopped:
                 self._rests[outcome.proposal.key] = self._number + REST_ROUNDS
         self._rests = {key: last for key, last in self._rests.items() if last > self._number}
         done = Round(
@@ -188,11 +174,10 @@ class Autobalance(contextlib.AbstractContextManager["Autobalance"]):
         self._moved_bytes += done.moved_bytes
         self._rounds.append(done)
 
-    # ---- one move
-
     def _do(self, proposal: Proposal, before: list[Outcome], stop: Stop | None) -> Outcome:
         why = self._obstacle(proposal, before, stop)
-        handle = None if why else self._handle(proposal.key)
+        handles = [] if why else self.provider.ledger.handles()
+        handle = next((one for one in handles if one.generation == proposal.key), None)
         if handle is None:
             return Outcome(proposal=proposal, status="skipped", why=why or "it was freed meanwhile")
         source, target = proposal.from_domain, proposal.to_domain
@@ -221,21 +206,12 @@ class Autobalance(contextlib.AbstractContextManager["Autobalance"]):
             return f"{target.name} has {format_bytes(target.free_bytes)} free by now"
         return None
 
-    def _handle(self, key: int) -> Allocation | None:
-        return next((h for h in self.provider.ledger.handles() if h.generation == key), None)
-
-    # ---- the thread
-
     @property
     def running(self) -> bool:
-        """Whether the thread was started."""
         return self._team is not None
 
     def start(self) -> Autobalance:
-        """Start a thread that runs a round every `every_s` seconds, the first at once.
-
-        A second call does nothing. Raises BadInput if `every_s` is None.
-        """
+        """Start the thread: a round every `every_s` seconds, the first at once. Raises BadInput."""
         if self.every_s is None:
             raise BadInput(
                 "cannot start a thread without every_s",
@@ -287,8 +263,6 @@ class Autobalance(contextlib.AbstractContextManager["Autobalance"]):
             while not over() and (left := due - time.monotonic()) > 0:
                 stopping.wait(min(left, _TICK_S))
 
-    # ---- figures
-
     @property
     def history(self) -> tuple[Round, ...]:
         """The rounds so far, oldest first; the last 1024 of them."""
@@ -311,6 +285,9 @@ class Autobalance(contextlib.AbstractContextManager["Autobalance"]):
         return "\n".join(lines)
 
 
+autobalance = Autobalance
+
+
 def _outcome(proposal: Proposal, done: Migration) -> Outcome:
     if done.complete:
         return Outcome(proposal=proposal, status="moved", migration=done)
@@ -319,10 +296,6 @@ def _outcome(proposal: Proposal, done: Migration) -> Outcome:
         left.append("autobalance was stopped")
     status: Status = "partly" if done.pages_moved else "failed"
     return Outcome(proposal=proposal, status=status, why="; ".join(left), migration=done)
-
-
-def _interrupted(outcome: Outcome) -> bool:
-    return outcome.migration is not None and outcome.migration.interrupted
 
 
 def _line(proposal: Proposal, outcome: Outcome | None) -> str:
@@ -334,7 +307,3 @@ def _line(proposal: Proposal, outcome: Outcome | None) -> str:
         f"{status}{why}: allocation {proposal.key}, {format_bytes(proposal.bytes)} from domain "
         f"{proposal.from_domain} to {proposal.to_domain}: {proposal.reason}{gain}"
     )
-
-
-def _is_pause(seconds: object) -> bool:
-    return isinstance(seconds, int | float) and 0 < seconds < threading.TIMEOUT_MAX

@@ -14,10 +14,9 @@ from holdfast.base.config import Config
 from holdfast.base.errors import ForeignPointer, HoldfastError
 from holdfast.base.registry import Entry, Registry
 from holdfast.memory.svm.affinity import Grant
-from holdfast.memory.svm.allocation import Allocation
-from holdfast.memory.svm.interface import Provider
+from holdfast.memory.svm.interface import Allocation, Provider
 from holdfast.memory.svm.ledger import format_handle, owner_of
-from holdfast.memory.svm.model import Layout, Metrics, Migration, Progress, Statistics, Stop, Where
+from holdfast.memory.svm.model import Layout, Metrics, Migration, Statistics, Where
 
 _HERE = f"{__package__}.providers"
 
@@ -93,16 +92,9 @@ def where(handle: Allocation) -> Where:
     return owner(handle).where(handle)
 
 
-def migrate(
-    handle: Allocation,
-    from_domain: int,
-    to_domain: int,
-    *,
-    progress: Progress | None = None,
-    stop: Stop | None = None,
-) -> Migration:
-    """Move the pages in one domain to another; see `Provider.migrate`."""
-    return owner(handle).migrate(handle, from_domain, to_domain, progress=progress, stop=stop)
+def migrate(handle: Allocation, from_domain: int, to_domain: int, **options: Any) -> Migration:
+    """Move the pages in one domain to another; see `Provider.migrate` for the options."""
+    return owner(handle).migrate(handle, from_domain, to_domain, **options)
 
 
 def metrics(handle: Allocation | None = None, *, provider: str | None = None) -> Metrics:

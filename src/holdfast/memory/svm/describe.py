@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.base.errors import HoldfastError
 from holdfast.base.units import format_bytes
-from holdfast.memory.svm.allocation import Allocation
 from holdfast.memory.svm.choice import Report
-from holdfast.memory.svm.interface import Provider
+from holdfast.memory.svm.interface import Allocation, Provider
 from holdfast.memory.svm.model import Domain, Layout, Metrics, Migration, Statistics, Where
 from holdfast.memory.svm.process import Region
 from holdfast.topology.render import words
@@ -28,16 +27,15 @@ def layout_text(layout: Layout, reports: Sequence[Report] = ()) -> str:
     if reports:
         width = max(len(report.name) for report in reports)
         lines.append("providers, in the order they are tried:")
-        lines += [f"  {report.name:<{width}}  {_answer(report)}" for report in reports]
+        for report in reports:
+            reason = f": {report.reason}" if report.reason else ""
+            lines.append(f"  {report.name:<{width}}  {report.status}{reason}")
     lines += [f"remark: {remark}" for remark in layout.remarks if not layout.simulated]
     return _text(lines, layout.simulated)
 
 
 def allocation_text(handle: Allocation, *, threads: str | None = None) -> str:
-    """The size of an allocation, its domains and the reason for them.
-
-    `threads` is the text on thread binding; by default it comes from the allocation's grant.
-    """
+    """Size, domains and reason of an allocation; `threads` replaces the text on thread binding."""
     placement = handle.placement
     named = ", ".join(map(str, placement.domains))
     lines = [
@@ -141,9 +139,6 @@ def printable(text: str) -> str:
     )
 
 
-# ---- parts
-
-
 def _text(lines: list[str], simulated: bool) -> str:
     return "\n".join([SIMULATED, *lines] if simulated else lines)
 
@@ -160,15 +155,10 @@ def _domains(layout: Layout) -> Iterator[str]:
 
 
 def _room(domain: Domain) -> str:
-    free = (
-        "free unknown" if domain.free_bytes is None else f"{format_bytes(domain.free_bytes)} free"
-    )
+    known = domain.free_bytes is not None
+    free = f"{format_bytes(domain.free_bytes or 0)} free" if known else "free unknown"
     total = "" if domain.total_bytes is None else f" of {format_bytes(domain.total_bytes)}"
     return free + total
-
-
-def _answer(report: Report) -> str:
-    return f"{report.status}: {report.reason}" if report.reason else report.status
 
 
 def _region(region: Region) -> str:

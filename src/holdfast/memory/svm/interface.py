@@ -1,13 +1,14 @@
-"""`Provider`: the base class of the ways to get shared virtual memory.
+"""`Provider`, the base class of the ways to get shared virtual memory; `Allocation`, its handle.
 
-It checks sizes, domains and handles, and migrates in chunks. An operation that fails leaves every
-allocation intact and counted.
+A provider checks sizes, domains and handles, and migrates in chunks. An operation that fails leaves
+every allocation intact and counted. Freed memory cannot be reached through an old handle.
 """
 
 from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 import os
 import time
 import weakref
@@ -16,11 +17,11 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from holdfast.base.config import Config
-from holdfast.base.errors import BadInput, OutOfMemory, Unsupported
+from holdfast.base.errors import BadInput, InUse, OutOfMemory, Unsupported, UseAfterFree
 from holdfast.base.units import format_bytes, parse_bytes
+from holdfast.memory.core import views
 from holdfast.memory.svm import affinity, locality
-from holdfast.memory.svm.allocation import Allocation
-from holdfast.memory.svm.ledger import Ledger
+from holdfast.memory.svm.ledger import Backing, Handle, Ledger, Record
 from holdfast.memory.svm.model import (
     PAGE_BYTES,
     Chunk,
@@ -34,7 +35,6 @@ from holdfast.memory.svm.model import (
     Where,
 )
 from holdfast.memory.svm.placement import check_room, domain_of, fits, place
-from holdfast.memory.svm.record import Backing, Record
 
 CHUNK_BYTES = 16 << 20  # moved between two calls of `progress` and `stop`
 
@@ -63,7 +63,10 @@ class Provider(abc.ABC):
 
     @abc.abstractmethod
     def _obtain(self, size: int, placement: Placement) -> Backing:
-        """Get `size` bytes in the domains of `placement`. Raises OutOfMemory."""
+        """Get `size` bytes for the domains of `placement`. Raises OutOfMemory."""
+
+    def _prepare(self, backing: Any, size: int, placement: Placement) -> None:  # noqa: B027
+        """Make it ready to be used; if this fails, the backing is closed."""
 
     def on_device(
         self, handle: Allocation, queue: Any = None
@@ -98,40 +101,35 @@ class Provider(abc.ABC):
         """
         self.ledger.sweep()
         try:
-            handle = self._alloc(_size(size), domain, near, mode)
+            handle = self._alloc(_size(size), domain=domain, near=near, mode=mode)
         except OutOfMemory:
             self.ledger.count_refusal()
             raise
         if set_affinity:
-            self._bind(handle)
+            try:
+                self.set_affinity(handle)
+            except BaseException:
+                self.free(handle)
+                raise
         return handle
 
-    def _alloc(
-        self, size: int, domain: int | Sequence[int] | None, near: str | None, mode: str | None
-    ) -> Allocation:
+    def _alloc(self, size: int, **wanted: Any) -> Allocation:
         with self.ledger.placing:  # look up free memory and reserve it in one step
-            placement = self._place(self._layout(), size, domain, near, mode)
+            placement = self._place(self._layout(), size, **wanted)
             reservation = self._reserve(_bytes_by_domain(placement, size))
         backing = self._obtain(size, placement)
         try:
-            handle = self.ledger.add(backing, size, placement, self._handle)
+            self._prepare(backing, size, placement)
+            make = functools.partial(Allocation, self)
+            handle = self.ledger.add(backing, size, placement, make)
         except BaseException:
             backing.close()
             raise
         del reservation  # the memory is allocated and counted now
         return handle
 
-    def _place(
-        self,
-        layout: Layout,
-        size: int,
-        domain: int | Sequence[int] | None,
-        near: str | None,
-        mode: str | None,
-    ) -> Placement:
-        """Decide where an allocation goes."""
-        cpus = self.running_on()
-        return place(layout, size, domain=domain, near=near, mode=mode, running_on=cpus)
+    def _place(self, layout: Layout, size: int, **wanted: Any) -> Placement:
+        return place(layout, size, running_on=self.running_on(), **wanted)
 
     def _layout(self) -> Layout:
         """The domains, with the free memory less what other threads have reserved."""
@@ -152,16 +150,6 @@ class Provider(abc.ABC):
         self._reserved.add(reservation)
         return reservation
 
-    def _handle(self, record: Record) -> Allocation:
-        return Allocation(self, record)
-
-    def _bind(self, handle: Allocation) -> None:
-        try:
-            self.set_affinity(handle)
-        except BaseException:
-            self.free(handle)
-            raise
-
     def set_affinity(self, handle: Allocation) -> affinity.Grant | None:
         """Bind the threads of this process to the CPUs next to the memory until it is freed.
 
@@ -170,9 +158,8 @@ class Provider(abc.ABC):
         record = self.ledger.record(handle)
         with record.lock:
             self.ledger.record(handle)  # another thread may have freed it
-            cpus = () if self.simulated else record.placement.cpus
-            if record.grant is None and cpus and affinity.supported():
-                grant = affinity.Grant(cpus)
+            grant = self._grant(record) if record.grant is None else None
+            if grant is not None:
                 record.grant = grant  # first, so that free() undoes what Ctrl-C left half bound
                 try:
                     grant.bind()
@@ -181,11 +168,12 @@ class Provider(abc.ABC):
                     raise
             return record.grant
 
-    def free(self, handle: Allocation) -> None:
-        """Free memory, and unbind threads that were bound for it.
+    def _grant(self, record: Record) -> affinity.Grant | None:
+        cpus = () if self.simulated else record.placement.cpus
+        return affinity.Grant(cpus) if cpus and affinity.supported() else None
 
-        Raises DoubleFree, ForeignPointer, or InUse while it has views or is migrated.
-        """
+    def free(self, handle: Allocation) -> None:
+        """Free memory and unbind its threads. Raises DoubleFree, ForeignPointer, or InUse."""
         self.ledger.free(self.ledger.record(handle, freeing=True))
 
     def where(self, handle: Allocation) -> Where:
@@ -303,7 +291,106 @@ class Provider(abc.ABC):
 
     def metrics(self, handle: Allocation | None = None) -> Metrics:
         """Local and remote pages of one allocation, or of all."""
-        return locality.metrics(self, handle)
+        layout, found = self.discover(), []
+        for one in self.ledger.handles() if handle is None else [handle]:
+            try:
+                found.append(self.where(one))
+            except UseAfterFree:  # another thread freed it just now
+                if handle is not None:
+                    raise
+        cpus = self.running_on()
+        if self.simulated:  # no work runs on its CPUs: those of the placement
+            placed = [handle.placement] if handle is not None else layout.domains
+            cpus = next((one.cpus for one in placed if one.cpus), ())
+        history = tuple(self.ledger.history)
+        return locality.metrics(layout, found, cpus, self.statistics(), history)
+
+
+class Allocation(views.Viewable, Handle, contextlib.AbstractContextManager["Allocation"]):
+    """Memory of a provider, freed by `free()`, at the end of a `with` block, or with the last
+    reference to it and to its views.
+
+        with svm.alloc("256MB", domain=1) as memory:
+            array = memory.array("float32", (8192, 8192))      # no copy
+            print(memory.where().pages)
+            del array                                           # a view would keep the memory
+    """
+
+    public_name = "holdfast.memory.svm.Allocation"
+    host = True
+    pinned = False
+
+    def __init__(self, provider: Provider, record: Record) -> None:
+        self.provider = provider
+        self.address = record.backing.address
+        self.size = record.size
+        self.generation = record.generation
+        self.placement = record.placement
+
+    @property
+    def freed(self) -> bool:
+        return not self.provider.ledger.holds(self)
+
+    @property
+    def exports(self) -> int:
+        """How many arrays, tensors and memoryviews of it are alive."""
+        record = self.provider.ledger.record(self)
+        with record.lock:
+            return record.views
+
+    @property
+    def domains(self) -> dict[int, int]:
+        """Pages by domain now."""
+        return self.where().pages
+
+    def view(self) -> memoryview:
+        """The bytes. Raises UseAfterFree, or InUse while a device uses them."""
+        record = self.provider.ledger.record(self)
+        with record.lock:
+            self.provider.ledger.record(self)  # another thread may have freed it
+            if record.busy and not record.backing.moves_under_views:
+                raise InUse(
+                    f"the host cannot access {self!r}: it is being {record.busy}",
+                    expected="memory that the device does not use",
+                )
+            if not record.mapped:
+                record.backing.map()
+                record.mapped = True
+            window = views.window(self, record.backing.address, record.size)
+            record.add_view(window)
+        return memoryview(window).cast("B")
+
+    def where(self) -> Where:
+        """Pages by domain, and how that is known."""
+        return self.provider.where(self)
+
+    def migrate(self, from_domain: int, to_domain: int, **options: Any) -> Migration:
+        """Move its pages from one domain to another; see `Provider.migrate` for the options."""
+        return self.provider.migrate(self, from_domain, to_domain, **options)
+
+    def free(self) -> None:
+        """Free it. Raises InUse while it has views, DoubleFree."""
+        self.provider.free(self)
+
+    def on_device(self, queue: Any = None) -> contextlib.AbstractContextManager[Any]:
+        """Yields what to pass to a kernel. Raises Unsupported if the provider has no device."""
+        return self.provider.on_device(self, queue)
+
+    def __exit__(self, exc_type: object, *_: object) -> None:
+        if self.freed:
+            return
+        try:
+            self.free()
+        except InUse:
+            if exc_type is None:  # else the frames of that error may hold the views
+                raise
+
+    def __repr__(self) -> str:
+        state = ", simulated" * self.provider.simulated + ", freed" * self.freed
+        return (
+            f"<Allocation {self.generation} of {format_bytes(self.size)} by {self.provider.name} "
+            f"at {self.address:#x}{state}>"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,6 +414,5 @@ def _size(size: int | str) -> int:
 
 
 def _bytes_by_domain(placement: Placement, size: int) -> dict[int, int]:
-    """The most that an allocation may take of each domain."""
     among = len(placement.domains) if placement.mode == "interleave" else 1
     return dict.fromkeys(placement.domains, -(-size // among))

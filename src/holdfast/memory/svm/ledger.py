@@ -1,34 +1,123 @@
 """`Ledger`: every allocation of one provider by generation, with counters and their history.
 
-An allocation is closed once, by one thread. An error or Ctrl-C leaves no state behind.
+`Record` is one allocation; its `Backing`, the memory, is what a provider implements. An allocation
+is closed once, by one thread. An error or Ctrl-C leaves no state behind.
 """
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import itertools
-import os
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from holdfast.base.errors import ForeignPointer, HoldfastError, InUse
-from holdfast.memory.core.stats import Counter
-from holdfast.memory.svm.model import Placement, Sample
-from holdfast.memory.svm.record import (
-    Backing,
-    Operation,
-    Record,
-    Tie,
-    freed_error,
-    viewed_error,
+from holdfast.base.errors import (
+    DoubleFree,
+    ForeignPointer,
+    HoldfastError,
+    InUse,
+    Misuse,
+    UseAfterFree,
 )
+from holdfast.base.threads import register_at_fork
+from holdfast.memory.core.stats import Counter
+from holdfast.memory.svm.affinity import Grant
+from holdfast.memory.svm.model import Chunk, Placement, Sample, Where
 
 HISTORY = 1024
+
+
+class Backing(abc.ABC):
+    """The memory behind one allocation, as its provider got it.
+
+    Calls are serialized, except `where`, which may come during a `move`.
+    """
+
+    address: int  # on the host
+    moves_under_views = True  # may be moved while the host has views of it
+    moves_whole = False  # can only be moved as a whole
+
+    def map(self) -> None:  # noqa: B027  most need none
+        """Make it accessible to the host; called before the first view."""
+
+    def unmap(self) -> None:  # noqa: B027
+        """End host access: after the last view, before a device uses it or it migrates."""
+
+    @abc.abstractmethod
+    def where(self) -> Where:
+        """Pages by domain."""
+
+    @abc.abstractmethod
+    def move(self, offset: int, length: int, source: int, target: int) -> Chunk:
+        """Move the pages of a range that are in `source`; those that cannot move stay intact."""
+
+    def finish_move(self, target: int) -> None:  # noqa: B027
+        """Called when all pages have moved: pages touched later belong to `target` too."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Free the memory. A second call does nothing, even if the address was reused."""
+
+
+class Tie(weakref.ref[Any]):
+    """Weak reference to a handle. When the handle dies, one C call queues this for the ledger.
+
+    Ctrl-C can interrupt a `__del__` before it did anything; it cannot interrupt this.
+    """
+
+    __slots__ = ("record",)
+    record: Record
+
+
+class Record:
+    """One allocation: its memory, its views, the operation on it."""
+
+    def __init__(self, backing: Backing, size: int, generation: int, placement: Placement) -> None:
+        self.backing, self.size = backing, size
+        self.generation, self.placement = generation, placement
+        self.lock = threading.RLock()
+        self.operation: weakref.ref[Operation] | None = None
+        self.freed = False
+        self.closing = False  # a thread is closing it right now
+        self.mapped = False
+        self.grant: Grant | None = None  # threads bound for it
+        self.tie: Tie | None = None
+        self._views: list[weakref.ref[Any]] = []
+
+    @property
+    def busy(self) -> str | None:
+        """The operation in progress ("migrated"), or None."""
+        operation = self.operation() if self.operation is not None else None
+        return operation.name if operation is not None else None
+
+    @property
+    def views(self) -> int:
+        """How many arrays, tensors and memoryviews of it are alive."""
+        return sum(ref() is not None for ref in self._views)
+
+    def add_view(self, window: object) -> None:
+        """Count a view as long as it lives. With the lock held."""
+        self._views = [ref for ref in self._views if ref() is not None]
+        self._views.append(weakref.ref(window))
+
+    def settle(self) -> None:
+        """Unmap the memory from the host if no view is left. With the lock held."""
+        if self.mapped and not self.views:
+            self.backing.unmap()
+            self.mapped = False
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """An operation on an allocation, held only by the caller's frame: it ends with that frame."""
+
+    name: str  # a participle, for error texts: "migrated"
 
 
 class Handle:
@@ -94,7 +183,6 @@ class Ledger(Generic[HandleT]):
             return [record for record in self._live.values() if not record.freed]
 
     def handles(self) -> list[HandleT]:
-        """The handles that are still referenced."""
         found = (record.tie() for record in self.live() if record.tie is not None)
         return [handle for handle in found if handle is not None]
 
@@ -253,14 +341,12 @@ class Ledger(Generic[HandleT]):
             return replace(self._counter)
 
     def count_migration(self, moved_bytes: int) -> None:
-        """Count a migration, finished or interrupted."""
         with self._lock:
             self.migrations += 1
             self.migrated_bytes += moved_bytes
             self._count("migrate")
 
     def count_refusal(self) -> None:
-        """Count an allocation that raised OutOfMemory."""
         with self._lock:
             self.refused += 1
 
@@ -303,8 +389,7 @@ def _renew_locks() -> None:
         ledger.renew_locks()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
+register_at_fork(after_in_child=_renew_locks)
 
 
 def owner_of(handle: object) -> Any:
@@ -327,3 +412,28 @@ def format_handle(handle: object) -> str:
     if not isinstance(handle, int | float | str | None):
         return f"an object of type {type(handle).__name__}"
     return f"{handle:#x}" if isinstance(handle, int) else repr(handle)
+
+
+def viewed_error(record: Record, what: str) -> InUse:
+    count = record.views
+    views = "1 view uses" if count == 1 else f"{count} views use"
+    return InUse(
+        f"the allocation at {record.backing.address:#x} cannot be {what}: {views} it",
+        expected="no array, tensor or memoryview over it",
+        hint="del the arrays and tensors first; the last one frees the memory",
+    )
+
+
+def freed_error(what: str, *, freeing: bool) -> Misuse:
+    """The error for a freed allocation that is freed (`freeing`) or used again."""
+    if freeing:
+        return DoubleFree(
+            f"{what} was freed before",
+            expected="an allocation that is not freed yet",
+            hint="free each allocation once, or use it as a context manager",
+        )
+    return UseAfterFree(
+        f"{what} was freed and cannot be used",
+        expected="an allocation that is not freed yet",
+        hint="allocate again; what was in it is gone",
+    )

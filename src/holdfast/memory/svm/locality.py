@@ -6,29 +6,25 @@ Read only; a figure that is unknown is None or left out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from holdfast.base.errors import UseAfterFree
-from holdfast.memory.svm.model import PAGE_BYTES, Layout, Metrics, Where
+from holdfast.memory.svm.model import PAGE_BYTES, Layout, Metrics, Sample, Statistics, Where
 from holdfast.topology.sysfs import read
 
-if TYPE_CHECKING:
-    from holdfast.memory.svm.allocation import Allocation
-    from holdfast.memory.svm.interface import Provider
 
-
-def metrics(provider: Provider, handle: Allocation | None) -> Metrics:
-    """The metrics of one allocation of `provider`, or of all of them."""
-    handles = provider.ledger.handles() if handle is None else [handle]
-    layout = provider.discover()
-    found = list(_where(provider, handles, named=handle is not None))
+def metrics(
+    layout: Layout,
+    found: Sequence[Where],
+    cpus: tuple[int, ...],
+    statistics: Statistics,
+    history: tuple[Sample, ...],
+) -> Metrics:
+    """The metrics of the allocations whose pages are in `found`, used by `cpus`."""
     pages = sum((Counter(where.pages) for where in found), Counter[int]())
-    cpus = _cpus(provider, layout, handle)
     local = _local(layout, pages, cpus)
     return Metrics(
-        provider=provider.name,
+        provider=layout.provider,
         pages=dict(sorted(pages.items())),
         untouched=sum(where.untouched for where in found),
         local_pages=local,
@@ -39,28 +35,10 @@ def metrics(provider: Provider, handle: Allocation | None) -> Metrics:
         free_bytes={d.id: d.free_bytes for d in layout.domains},
         bandwidth_gb_s=_bandwidth(layout),
         kernel=_kernel(layout),
-        statistics=provider.statistics(),
-        history=tuple(provider.ledger.history),
-        simulated=provider.simulated,
+        statistics=statistics,
+        history=history,
+        simulated=layout.simulated,
     )
-
-
-def _where(provider: Provider, handles: list[Allocation], *, named: bool) -> Iterator[Where]:
-    for handle in handles:
-        try:
-            yield provider.where(handle)
-        except UseAfterFree:  # another thread freed it just now
-            if named:
-                raise
-
-
-def _cpus(provider: Provider, layout: Layout, handle: Allocation | None) -> tuple[int, ...]:
-    """The CPUs that run the work; in a simulated machine, those of the placement."""
-    if not layout.simulated:
-        return provider.running_on()
-    if handle is not None:
-        return handle.placement.cpus
-    return next((d.cpus for d in layout.domains if d.cpus), ())
 
 
 def _local(layout: Layout, pages: Counter[int], cpus: Sequence[int]) -> int | None:
@@ -75,7 +53,6 @@ def _local(layout: Layout, pages: Counter[int], cpus: Sequence[int]) -> int | No
 
 
 def _bandwidth(layout: Layout) -> dict[str, float]:
-    """The bandwidths that `topology.measure` stored for this machine."""
     measured = layout.topology.measurements if layout.topology else ()
     verbs = {"read": "{0.source} read by {0.target}", "write": "{0.target} written by {0.source}"}
     return {
@@ -86,7 +63,6 @@ def _bandwidth(layout: Layout) -> dict[str, float]:
 
 
 def _kernel(layout: Layout) -> dict[int, dict[str, int]]:
-    """Hits and misses by node since the machine was started (numastat)."""
     found: dict[int, dict[str, int]] = {}
     for domain in layout.domains if not layout.simulated else ():
         number = domain.name.partition("node:")[2]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from holdfast.base.codec import encode
 from holdfast.memory.core.stats import Counter
-from holdfast.topology.model import Topology
+from holdfast.topology.model import Node, Topology, distance_between
 
 Mode = Literal["bind", "interleave", "preferred"]
 MODES: tuple[Mode, ...] = ("bind", "interleave", "preferred")
@@ -38,6 +38,12 @@ class Domain:
     distances: tuple[int | None, ...] = ()  # to each domain, in their order; 10 is local
 
 
+def node_domain(node: Node, **facts: Any) -> Domain:
+    """The domain of a NUMA node; `facts` replace those of the node."""
+    known = {name: getattr(node, name) for name in ("id", "total_bytes", "cpus", "distances")}
+    return Domain(name=f"node:{node.id}", kind=node.memory_kind, **known | facts)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """The domains of a provider at one moment."""
@@ -51,16 +57,11 @@ class Layout:
     document: dict[str, Any] | None = None  # the answer of a vendor's library, unchanged
 
     def domain(self, number: int) -> Domain | None:
-        """The domain with this id, or None."""
         return next((d for d in self.domains if d.id == number), None)
 
     def distance(self, source: int, target: int) -> int | None:
         """Distance between two domains as the kernel counts it: 10 is local."""
-        order = [d.id for d in self.domains]
-        domain = self.domain(source)
-        if domain is None or target not in order or len(domain.distances) != len(order):
-            return None
-        return domain.distances[order.index(target)]
+        return distance_between(self.domains, source, target)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain dicts, lists and scalars."""

@@ -45,13 +45,7 @@ def place(
         return _spread(layout, size, order, wanted)
     if chosen is not home:
         why = f"{home.name} ({why}) has {_free(home)} free; {chosen.name} is the nearest with room"
-    return Placement(
-        domains=(chosen.id,),
-        mode=wanted or "bind",
-        reason=why,
-        cpus=_cpus(layout, [chosen]),
-        near=near,
-    )
+    return replace(_over(layout, [chosen], wanted or "bind", why), near=near)
 
 
 def check_room(layout: Layout, size: int, target: Domain, what: str) -> None:
@@ -103,24 +97,19 @@ def _place_in(
     names = " and ".join(d.name for d in named)
     why = f"{names} was asked for" if len(named) == 1 else f"{names} were asked for"
     if mode == "interleave" or (mode is None and len(named) > 1):
-        return replace(_interleave(layout, size, named, why), pinned=True)
+        if not all(fits(d, -(-size // len(named))) for d in named):
+            raise _full("interleave", size, named, layout)
+        return replace(_over(layout, named, "interleave", why), pinned=True)
     if mode == "preferred" and len(named) > 1:
         raise BadInput("only one domain can be preferred", expected="one domain, or another mode")
     _check_sum(size, named if mode != "preferred" else layout.domains, layout)
-    return Placement(
-        domains=tuple(d.id for d in named),
-        mode=mode or "bind",
-        reason=why,
-        cpus=_cpus(layout, named),
-        pinned=True,
-    )
+    return replace(_over(layout, named, mode or "bind", why), pinned=True)
 
 
 # ---- the best domain
 
 
 def _home(layout: Layout, near: str | None, running_on: Sequence[int]) -> tuple[Domain, str]:
-    """The preferred domain, and the reason."""
     if near is not None:
         return _near(layout, near)
     if len(layout.domains) == 1:
@@ -152,7 +141,6 @@ def _near(layout: Layout, near: str) -> tuple[Domain, str]:
 
 
 def _node(layout: Layout, number: int | None) -> Domain | None:
-    """The domain of a NUMA node; None if the provider has no such domain."""
     return next((d for d in layout.domains if d.name == f"node:{number}"), None)
 
 
@@ -231,18 +219,11 @@ def _spread(layout: Layout, size: int, order: Sequence[Domain], mode: Mode | Non
 
 
 def _interleave_widest(layout: Layout, size: int, order: Sequence[Domain]) -> Placement:
-    """Interleave over as many domains as can take equal parts."""
     for count in range(len(order), 0, -1):
         able = [d for d in order if fits(d, -(-size // count))]
         if len(able) >= count:
             return _over(layout, able[:count], "interleave", "interleaving was asked for")
     raise _full("interleave", size, order, layout)
-
-
-def _interleave(layout: Layout, size: int, over: Sequence[Domain], why: str) -> Placement:
-    if not all(fits(d, -(-size // len(over))) for d in over):
-        raise _full("interleave", size, over, layout)
-    return _over(layout, over, "interleave", why)
 
 
 def _over(layout: Layout, over: Sequence[Domain], mode: Mode, why: str) -> Placement:
@@ -268,7 +249,6 @@ def _check_limit(layout: Layout, size: int) -> None:
 
 
 def _room(domain: Domain) -> int | None:
-    """Bytes that may be allocated in it; None if unknown."""
     if domain.free_bytes is None:
         return None
     return max(0, domain.free_bytes - KEPT_BYTES)

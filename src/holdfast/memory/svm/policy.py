@@ -34,7 +34,6 @@ class AllocationState:
     page_bytes: int = PAGE_BYTES
 
     def bytes_in(self, domain: int) -> int:
-        """Bytes of it in a domain."""
         return self.pages.get(domain, 0) * self.page_bytes
 
 
@@ -76,10 +75,7 @@ def low_bytes(domain: Domain) -> int:
 
 
 def home_of(layout: Layout, state: AllocationState) -> tuple[Domain, str] | None:
-    """The domain next to the users of an allocation, and the reason; None unless it is one.
-
-    An interleaved allocation has none: it was spread on purpose.
-    """
+    """The one domain beside the users of an allocation, and why; None if it is spread."""
     if state.placement.mode == "interleave":
         return None
     if state.placement.near is not None:
@@ -114,11 +110,20 @@ class _Forecast:
         """Whether it is nearly full because of our own allocations."""
         return self.free[domain.id] + self.held[domain.id] >= low_bytes(domain)
 
-    def enter(self, source: int, target: int, count: int) -> None:
-        for domain, more in ((source, count), (target, -count)):
+    def propose(
+        self, state: AllocationState, ends: tuple[Domain, Domain], user: Domain | None, **why: Any
+    ) -> Proposal:
+        """A move from one end to the other, which is done from now on."""
+        source, target = ends
+        count = state.bytes_in(source.id)
+        for domain, more in ((source.id, count), (target.id, -count)):
             self.held[domain] -= more
             if domain in self.free:
                 self.free[domain] += more
+        why |= _gain(self.layout, user, source, target) if user else {}
+        return Proposal(
+            key=state.key, from_domain=source.id, to_domain=target.id, bytes=count, **why
+        )
 
 
 def _propose_local(forecast: _Forecast, states: Sequence[AllocationState]) -> Iterator[Proposal]:
@@ -139,20 +144,10 @@ def _propose_local(forecast: _Forecast, states: Sequence[AllocationState]) -> It
             f"{format_bytes(count)} are on {source.name} (distance {far}), and {why} (distance "
             f"{near}), which has {format_bytes(forecast.free[home.id])} free"
         )
-        forecast.enter(source.id, home.id, count)
-        yield Proposal(
-            key=state.key,
-            from_domain=source.id,
-            to_domain=home.id,
-            bytes=count,
-            rule="locality",
-            reason=reason,
-            **_gain(forecast.layout, home, source, home),
-        )
+        yield forecast.propose(state, (source, home), home, rule="locality", reason=reason)
 
 
 def _propose_relief(forecast: _Forecast, states: Sequence[AllocationState]) -> Iterator[Proposal]:
-    """Move out of each nearly full domain the largest allocation that fits elsewhere."""
     left = list(states)
     for source in forecast.layout.domains:
         if not forecast.nearly_full(source):
@@ -178,20 +173,10 @@ def _move_out(
         f"{format_bytes(low_bytes(source))}; {target.name} is the nearest with room for "
         f"{format_bytes(count)}: it has {format_bytes(forecast.free[target.id])} free"
     )
-    forecast.enter(source.id, target.id, count)
-    return Proposal(
-        key=state.key,
-        from_domain=source.id,
-        to_domain=target.id,
-        bytes=count,
-        rule="pressure",
-        reason=reason,
-        **(_gain(forecast.layout, home, source, target) if home else {}),
-    )
+    return forecast.propose(state, (source, target), home, rule="pressure", reason=reason)
 
 
 def _nearest(forecast: _Forecast, source: Domain) -> list[Domain]:
-    """The other domains, nearest first, without GPU memory."""
     others = [d for d in forecast.layout.domains if d is not source and d.kind != "gpu"]
     layout, free = forecast.layout, forecast.free
     return sorted(

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from holdfast.base.errors import Absent, BadInput, Unsupported
 from holdfast.memory.svm import choice
@@ -41,7 +42,6 @@ class Region:
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes that are in memory."""
         return sum(self.pages.values()) * self.page_bytes
 
 
@@ -116,14 +116,8 @@ def move(
     )
 
 
-# ---- reading
-
-
 def parse_numa_maps(text: str, maps: str) -> Iterator[Region]:
-    """Mappings from numa_maps, which has their start, and maps, which has their end.
-
-    A mapping in only one of them appeared or vanished in between, and is left out.
-    """
+    """Mappings in both numa_maps, which has their start, and maps, which has their end."""
     # Split at "\n" and " " alone: file names may contain any other separator.
     ends = {int(m[1], 16): m for m in map(_MAP.match, maps.split("\n")) if m}
     for line in filter(None, text.split("\n")):
@@ -133,14 +127,16 @@ def parse_numa_maps(text: str, maps: str) -> Iterator[Region]:
             continue
         nodes = {int(m[1]): int(m[2]) for m in map(_NODE.fullmatch, words) if m}
         page = next((int(m[1]) for m in map(_PAGE.fullmatch, words) if m), PAGE_BYTES >> 10)
-        yield Region(
-            address=int(start, 16),
-            length=int(where[2], 16) - int(where[1], 16),
-            name=where[4] or "anonymous",
-            policy=policy,
-            pages=dict(sorted(nodes.items())),
-            page_bytes=page << 10,
-        )
+        yield _region(where, page, policy, pages=dict(sorted(nodes.items())))
+
+
+def _region(where: re.Match[str], page_kib: int, policy: str = "default", **more: Any) -> Region:
+    """The mapping of a line of maps."""
+    start, end = int(where[1], 16), int(where[2], 16)
+    name, page_bytes = where[4] or "anonymous", page_kib << 10
+    return Region(
+        address=start, length=end - start, name=name, policy=policy, page_bytes=page_bytes, **more
+    )
 
 
 def parse_smaps(text: str) -> Iterator[Region]:
@@ -152,15 +148,7 @@ def parse_smaps(text: str) -> Iterator[Region]:
         sizes = dict(re.findall(r"(?m)^(\w+): +(\d+) kB$", block))
         page = int(sizes.get("KernelPageSize", PAGE_BYTES >> 10))
         count = int(sizes.get("Rss", 0)) // page
-        yield Region(
-            address=int(where[1], 16),
-            length=int(where[2], 16) - int(where[1], 16),
-            name=where[4] or "anonymous",
-            policy="default",
-            pages={0: count} if count else {},
-            page_bytes=page << 10,
-            verified=False,
-        )
+        yield _region(where, page, pages={0: count} if count else {}, verified=False)
 
 
 def _folder(pid: int, proc: Path) -> Path:
@@ -192,9 +180,6 @@ def _gone(pid: int) -> BadInput:
         expected="the number of a running process",
         hint="ps, or pgrep",
     )
-
-
-# ---- moving
 
 
 def _after(pid: int) -> Where:

@@ -12,25 +12,23 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.base.errors import Unsupported
-from holdfast.memory.resources.resource import Blocks, check_size
+from holdfast.memory.resources.resource import TrackedResource, check_size
 from holdfast.memory.svm import choice
-from holdfast.memory.svm.allocation import Allocation
-from holdfast.memory.svm.interface import Provider
+from holdfast.memory.svm.interface import Allocation, Provider
 
 
-class Svm:
+class Svm(TrackedResource[Allocation]):
     """Memory of a provider by address; `placement` are further arguments of `Provider.alloc`."""
 
     device = "cpu"
-    pinned = False
 
     def __init__(self, provider: Provider | str, **placement: Any) -> None:
         """Raises Unsupported for memory that the host may not access at any time."""
+        super().__init__()
         if not isinstance(provider, Provider):
             provider = choice.provider(provider)
         self.provider = provider
         self._placement = placement
-        self._blocks: Blocks[Allocation] = Blocks(self)
         with provider.alloc(1, **placement) as tried:
             if not provider.ledger.record(tried).backing.moves_under_views:
                 raise Unsupported(
@@ -44,18 +42,12 @@ class Svm:
         return f"Svm({self.provider.name!r})"
 
     def allocate(self, size: int) -> int:
-        """Allocate `size` bytes; returns the address."""
         handle = self.provider.alloc(max(1, check_size(size)), **self._placement)
         self._blocks.add(handle.address, handle)
         return handle.address
 
-    def free(self, address: int) -> None:
-        """Free a block."""
-        self._blocks.remove(address, lambda _, handle: handle.free())
-
-    def owns(self, address: int) -> bool:
-        """Whether a block of this resource begins at `address`."""
-        return address in self._blocks
+    def _release(self, address: int, known: Allocation) -> None:
+        known.free()
 
     def handles(self) -> list[Allocation]:
         """The allocations behind the blocks, for migrating them."""

@@ -3,12 +3,12 @@
 ComfyUI is imported on first use. Without ComfyUI, functions that only show or query do nothing.
 
     running         the running node: progress bar, preview, text, interrupt
-    following       which prompt and which node run
+    following       which prompt and which node run, and its progress
     models          loaded models, kept results, files in the temp folder
     model_files     ComfyUI's model folders; RGB factors of latents
     fitting         what ComfyUI would do with a model: memory, estimates, the network's inputs
     patcher         a ModelPatcher that streams weights
-    server          HTTP routes, progress and queue of ComfyUI's server
+    server          HTTP routes and queue of ComfyUI's server
     sockets         the socket type that matches any other
 """
 

@@ -50,10 +50,10 @@ def running() -> Running:
     registry = _registry()
     if registry is None or registry.prompt_id != prompt:
         return Running(prompt)  # its nodes have not begun yet
-    node = _last_running(registry)
-    if node is None:
+    last = _last_running(registry)
+    if last is None:
         return Running(prompt)
-    shown = registry.dynprompt.get_display_node_id(node)
+    shown = registry.dynprompt.get_display_node_id(last[0])
     return Running(prompt, shown, _kind(registry.dynprompt, shown))
 
 
@@ -63,7 +63,7 @@ def moment() -> Moment | None:
     if item is None:
         return None
     now = running()
-    value, most = _progress() if now.node is not None else (0.0, 0.0)
+    value, most = (step() if now.node is not None else None) or (0.0, 0.0)
     counted = most > 1  # 0 of 1 is what ComfyUI begins with
     inputs = _inputs(item[2])
     sent = item[3].get("create_time") if isinstance(item[3], Mapping) else None
@@ -143,22 +143,19 @@ def _registry() -> Any:
     return ask() if ask is not None else None
 
 
-def _last_running(registry: Any) -> str | None:
-    """The node that began last of those that run."""
-    entries = registry.nodes.copy()  # the prompt's thread adds entries
-    for node in reversed(entries):
-        if getattr(entries[node]["state"], "value", None) == "running":
-            return str(node)
+def _last_running(registry: Any) -> tuple[str, Any] | None:
+    """The node that began last of those that run, and its entry."""
+    entries = registry.nodes.copy() if registry is not None else {}  # the prompt's thread adds some
+    for node, entry in reversed(entries.items()):
+        if getattr(entry["state"], "value", None) == "running":
+            return str(node), entry
     return None
 
 
-def _progress() -> tuple[float, float]:
-    """Progress of the running node: (done, total)."""
-    registry = _registry()
-    if registry is None:
-        return 0.0, 0.0
-    entry = registry.nodes.get(_last_running(registry), {})
-    return float(entry.get("value", 0)), float(entry.get("max", 0))
+def step() -> tuple[float, float] | None:
+    """(done, total) of the running node, of several the one that began last; None if none."""
+    found = _last_running(_registry())
+    return None if found is None else (float(found[1]["value"]), float(found[1]["max"]))
 
 
 def _inputs(nodes: Mapping[str, Any]) -> list[Mapping[str, Any]]:

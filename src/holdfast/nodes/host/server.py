@@ -1,4 +1,4 @@
-"""ComfyUI's web server: adding routes, progress of the running node, length of the queue.
+"""ComfyUI's web server: adding routes, length of the queue, names of devices.
 
 Patches nothing. Handlers run in a thread, so they never block ComfyUI's event loop. A body longer
 than `MOST_BODY_BYTES` is not read.
@@ -108,17 +108,7 @@ def _hint_json() -> str:
     return "send a small JSON object, such as {}, with Content-Type: application/json"
 
 
-# ---- progress and queue
-
-
-def step() -> tuple[float, float] | None:
-    """(done, total) of the running node, of several the one that began last; None if none."""
-    ask = getattr(sys.modules.get("comfy_execution.progress"), "get_progress_state", None)
-    entries = ask().nodes.copy() if ask is not None else {}
-    for entry in reversed(entries.values()):
-        if getattr(entry["state"], "value", None) == "running":
-            return float(entry["value"]), float(entry["max"])
-    return None
+# ---- queue and devices
 
 
 def prompts(server: Any) -> int:

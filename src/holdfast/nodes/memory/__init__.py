@@ -14,15 +14,14 @@ page            a run as an HTML page
 
 from __future__ import annotations
 
+from holdfast.nodes.memory.freeing import Freed, free
 from holdfast.nodes.memory.nodes import (
     NODE_CLASS_MAPPINGS,
     NODE_DISPLAY_NAME_MAPPINGS,
-    Freed,
     HoldfastFreeMemory,
     HoldfastMemoryReport,
     HoldfastMemoryTimeline,
     HoldfastTopologyPicture,
-    free,
     report,
     watch_prompts,
 )

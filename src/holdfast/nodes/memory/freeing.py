@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 
 from holdfast.nodes.host import following, models
+from holdfast.nodes.host.models import forget_outputs, list_loaded
 from holdfast.nodes.memory import sampling
 from holdfast.nodes.memory.holding import Holding, Tick, holdings
 from holdfast.nodes.memory.sampling import Sample
@@ -51,10 +52,10 @@ def free(
     torch and of the C library. `outputs`: results that ComfyUI keeps, when the prompt is over.
     """
     start_s, before = time.monotonic(), sampling.take()
-    loaded = _list_models() if models else ()
+    loaded = tuple(list_loaded()) if models else ()
     later = _unload() if models else False
     tpu_bytes = _unload_tpu() if models else 0
-    forgets = _forget_outputs() if outputs else False
+    forgets = forget_outputs(_patience_s()) if outputs else False
     gc.collect()
     pool_bytes = _empty_caches() if caches else 0
     after, found = sampling.take(), holdings(tick)
@@ -73,20 +74,12 @@ def free(
     )
 
 
-def _list_models() -> tuple[models.Model, ...]:
-    return tuple(models.list_loaded())
-
-
 def _unload() -> bool:
     """Unload ComfyUI's models; True if that happens later."""
     if models.is_in_node() or not following.has_server():
         models.unload()
         return False
     return not models.unload_between_prompts(_patience_s())
-
-
-def _forget_outputs() -> bool:
-    return models.forget_outputs(_patience_s())
 
 
 def _patience_s() -> float:

@@ -1,58 +1,23 @@
-"""Who holds memory: live tensors, summed by their holders.
-
-Holders are models of ComfyUI, results it keeps for the next run, other modules, and variables for
-the largest of the remaining tensors. A search takes about `limit_s` seconds at most; `complete` is
-False if that was not enough. It keeps nothing alive.
-"""
+"""Who holds memory: live tensors by their holders, among them ComfyUI's models and kept results."""
 
 from __future__ import annotations
 
 import gc
 import sys
-import time
-import types
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 from holdfast.base.config import Config
-from holdfast.memory.debug.referrer_text import describe_step, is_named
-from holdfast.memory.debug.referrers import running_variables
+from holdfast.memory.debug.holders import (
+    NOT_LOOKED_FOR,
+    Holding,
+    Holdings,
+    Tick,
+    find_holdings,
+)
 from holdfast.nodes.host import models
 
-SEARCHED = 4  # single tensors whose referrers are followed
-LEVELS = 6  # references followed upwards from one
-LEAST_BYTES = 1_000_000  # of a single tensor to be searched
-NOT_LOOKED_FOR = "not looked for: no time left"
-Tick = Callable[[int, int], None]
-StorageKey = tuple[int, str]  # address and device
-_SKIPPED = (types.ModuleType, type, types.FrameType, types.BuiltinFunctionType, str, bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """Tensors on one device with the same holders."""
-
-    device: str
-    nbytes: int
-    tensors: int  # storages; tensors that share one count once
-    holders: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Holdings:
-    """All tensors that Python can see, the largest first."""
-
-    rows: tuple[Holding, ...]
-    complete: bool  # there was time for all of it
-    seconds: float
-
-    def by_device(self) -> dict[str, int]:
-        """Bytes in tensors on each device."""
-        found: dict[str, int] = {}
-        for row in self.rows:
-            found[row.device] = found.get(row.device, 0) + row.nbytes
-        return found
+__all__ = ["NOT_LOOKED_FOR", "Holding", "Holdings", "Tick", "holdings", "on_tpu", "shared_virtual"]
 
 
 def holdings(tick: Tick | None = None, limit_s: float | None = None) -> Holdings:
@@ -60,230 +25,24 @@ def holdings(tick: Tick | None = None, limit_s: float | None = None) -> Holdings
 
     `limit_s` is HOLDFAST_REPORT_S by default.
     """
-    start_s = time.monotonic()
     limit_s = Config.load().report_s if limit_s is None else limit_s
-    if "torch" not in sys.modules:
-        return Holdings((), True, 0.0)
-    look = _Search(start_s + limit_s)
-    steps = (look.tensors, look.loaded, look.kept, look.modules, look.singles)
-    try:
-        for done, step in enumerate(steps):
-            if tick is not None:
-                tick(done, len(steps))
-            step()
-    finally:
-        look.clear()
-    if tick is not None:
-        tick(len(steps), len(steps))
-    return Holdings(look.rows(), look.complete, time.monotonic() - start_s)
+    return find_holdings((_loaded, _kept), limit_s, tick)
 
 
-class _Search:
-    """One search. Holds the tensors until `clear`, then only their addresses and texts."""
-
-    def __init__(self, end_s: float) -> None:
-        self._end_s = end_s
-        self._tensors: list[Any] = []
-        self._modules: list[Any] = []
-        self._sizes: dict[StorageKey, int] = {}
-        self._holders: dict[StorageKey, list[str]] = {}
-        self.complete = True
-
-    def _left_s(self) -> float:
-        return self._end_s - time.monotonic()
-
-    def tensors(self) -> None:
-        """Find every tensor and module that the garbage collector tracks, in one pass."""
-        import torch
-
-        homes: dict[type, list[Any] | None] = {}
-        for one in gc.get_objects():
-            kind = type(one)
-            if kind not in homes:
-                is_module = issubclass(kind, torch.nn.Module)
-                others = self._modules if is_module else None
-                homes[kind] = self._tensors if issubclass(kind, torch.Tensor) else others
-            home = homes[kind]
-            if home is not None:
-                home.append(one)
-        for one in self._tensors:
-            found = _storage_of(one)
-            if found is not None:
-                self._sizes[found[0]] = found[1]
-
-    def clear(self) -> None:
-        """Drop the references to tensors and modules."""
-        self._tensors.clear()
-        self._modules.clear()
-
-    def loaded(self) -> None:
-        """Claim the models that ComfyUI has loaded."""
-        for patcher in models.patchers():
-            self._claim(f"ComfyUI's model {type(patcher.model).__name__}", [patcher.model])
-
-    def kept(self) -> None:
-        """Claim the results that ComfyUI keeps."""
-        for entry in models.list_kept():
-            kind = f" ({entry.kind})" if entry.kind else ""
-            self._claim(f"the kept result of node {entry.node}{kind}", entry.outputs)
-
-    def modules(self) -> None:
-        """Claim what is left for modules that are part of no other."""
-        if not self._unclaimed():
-            return
-        inner = {id(child) for one in self._modules for child in one._modules.values()}
-        for one in self._modules:
-            if id(one) not in inner:
-                self._claim(f"a module {type(one).__name__}", [one], only_new=True)
-
-    def singles(self) -> None:
-        """Search the referrers of the largest tensors that are left."""
-        places = [
-            place
-            for place in sorted(self._unclaimed(), key=lambda place: -self._sizes[place])
-            if self._sizes[place] >= LEAST_BYTES
-        ]
-        for place in places[SEARCHED:]:
-            self._holders[place] = ["single tensors"]
-        places = places[:SEARCHED]
-        if not places:
-            return
-        texts = self._search(places)
-        self.complete &= len(texts) == len(places)
-        self._holders |= {place: [texts.get(place, NOT_LOOKED_FOR)] for place in places}
-
-    def _search(self, places: list[StorageKey]) -> dict[StorageKey, str]:
-        """Text on the holders of some storages, for as many as there is time."""
-        texts: dict[StorageKey, str] = {}
-        for one in self._tensors:
-            found = _storage_of(one)
-            if found is None or found[0] not in places or found[0] in texts:
-                continue
-            text = _follow_referrers(one, {id(self._tensors), id(self._modules)}, self._end_s)
-            if text is None:
-                break
-            texts[found[0]] = text
-        return texts
-
-    def _unclaimed(self) -> list[StorageKey]:
-        return [place for place in self._sizes if place not in self._holders]
-
-    def _claim(self, holder: str, roots: Iterable[Any], *, only_new: bool = False) -> None:
-        for place in self._reach(roots):
-            if place not in self._sizes or (only_new and place in self._holders):
-                continue
-            holders = self._holders.setdefault(place, [])
-            if holder not in holders:
-                holders.append(holder)
-
-    def _reach(self, roots: Iterable[Any]) -> Iterator[StorageKey]:
-        """The storages of tensors reachable from some objects, while there is time."""
-        waiting, seen = list(roots), set[int]()
-        while waiting:
-            one = waiting.pop()
-            if id(one) in seen or isinstance(one, _SKIPPED):
-                continue
-            seen.add(id(one))
-            if len(seen) % 1000 == 0 and self._left_s() < 0:
-                self.complete = False
-                return
-            found = _storage_of(one)
-            if found is not None:
-                yield found[0]
-            elif isinstance(one, types.FunctionType):
-                waiting += one.__closure__ or ()  # not its globals, which are shared
-            else:
-                waiting += gc.get_referents(one)
-
-    def rows(self) -> tuple[Holding, ...]:
-        """The tensors grouped by device and holders, largest first."""
-        groups: dict[tuple[str, tuple[str, ...]], list[int]] = {}
-        for place, nbytes in self._sizes.items():
-            holders = tuple(self._holders.get(place, ["small tensors"]))
-            groups.setdefault((place[1], holders), []).append(nbytes)
-        found = [
-            Holding(device, sum(sizes), len(sizes), holders)
-            for (device, holders), sizes in groups.items()
-        ]
-        return tuple(sorted(found, key=lambda row: -row.nbytes))
+def _loaded() -> Iterator[tuple[str, list[Any]]]:
+    for patcher in models.patchers():
+        yield f"ComfyUI's model {type(patcher.model).__name__}", [patcher.model]
 
 
-def _storage_of(one: Any) -> tuple[StorageKey, int] | None:
-    """The storage of a tensor and its bytes; None for anything else, or without memory."""
-    torch: Any = sys.modules["torch"]
-    if not issubclass(type(one), torch.Tensor):
-        return None
-    try:
-        if one.device.type == "meta":
-            return None
-        storage = one.untyped_storage()
-        address, nbytes = storage.data_ptr(), storage.nbytes()
-    except (RuntimeError, NotImplementedError, AttributeError):
-        return None  # sparse or fake tensors, or those of a transform
-    return ((address, str(one.device)), nbytes) if address else None
-
-
-# ---- single tensors
-
-
-def _follow_referrers(tensor: Any, ours: set[int], end_s: float) -> str | None:
-    """The chain of referrers up to something with a name, as text; None if time ran out."""
-    path = [tensor]
-    ours |= {id(path)}
-    while len(path) <= LEVELS:
-        if time.monotonic() > end_s:
-            return None
-        # The lists and frames of this search refer to it as well.
-        above = [
-            one
-            for one in gc.get_referrers(path[-1])
-            if id(one) not in ours and not any(one is known for known in path)
-            if not _is_our_frame(one)
-        ]
-        if not above:
-            break
-        path.append(min(above, key=_distance))
-        del above
-        if is_named(path[-1]):
-            break
-    words, at = [], 0
-    while at + 1 < len(path):
-        step, used = describe_step(path, at)
-        words += [step] if step else []
-        at += used
-    if not is_named(path[-1]):
-        words += [_variable(path[-1])]
-    kind = f"a {type(tensor).__name__} {tuple(tensor.shape)}"
-    return " < ".join([kind, *filter(None, words)])
-
-
-def _variable(value: Any) -> str:
-    """The variable of running code that is bound to an object, as text; "" for none."""
-    for name, one, frame in running_variables():
-        if one is value and frame.f_code.co_filename != __file__:
-            return f"variable {name!r} of {frame.f_code.co_qualname}, which runs"
-    return ""
-
-
-def _is_our_frame(one: Any) -> bool:
-    return type(one) is types.FrameType and one.f_code.co_filename == __file__
-
-
-def _distance(one: Any) -> int:
-    """Smaller for objects that are more likely to lead to a name."""
-    if is_named(one):
-        return 0
-    if type(one) is types.FrameType:
-        return 4
-    return {dict: 1, list: 2, tuple: 3}.get(type(one), 1)
-
-
-# ---- memory that is not in tensors
+def _kept() -> Iterator[tuple[str, Any]]:
+    for entry in models.list_kept():
+        kind = f" ({entry.kind})" if entry.kind else ""
+        yield f"the kept result of node {entry.node}{kind}", entry.outputs
 
 
 def shared_virtual() -> list[Any]:
     """The live allocations of shared virtual memory, largest first."""
-    made = getattr(sys.modules.get("holdfast.memory.svm.allocation"), "Allocation", None)
+    made = getattr(sys.modules.get("holdfast.memory.svm.interface"), "Allocation", None)
     if made is None:
         return []
     found = [one for one in gc.get_objects() if type(one) is made and not one.freed]

@@ -14,52 +14,24 @@ import sys
 from typing import Any, Self
 
 from holdfast.base.errors import Misuse
-from holdfast.nodes import host
+from holdfast.nodes import host, node
 from holdfast.nodes.host import following, models
 from holdfast.nodes.host.sockets import ANYTHING
 from holdfast.nodes.memory import holding, sampling, words
-from holdfast.nodes.memory.freeing import Freed, free
+from holdfast.nodes.memory.freeing import free
 from holdfast.nodes.memory.recording import Recorder, RunRecording, extract_run
 from holdfast.nodes.memory.sampling import Sampler
 from holdfast.nodes.memory.sheet import NARROWEST, THEMES, WIDEST, png, tensor
-from holdfast.nodes.node import Inputs, UncachedNode
-
-__all__ = [
-    "NODE_CLASS_MAPPINGS",
-    "NODE_DISPLAY_NAME_MAPPINGS",
-    "RECORDER",
-    "Freed",
-    "HoldfastFreeMemory",
-    "HoldfastMemoryReport",
-    "HoldfastMemoryTimeline",
-    "HoldfastTopologyPicture",
-    "free",
-    "report",
-    "watch_prompts",
-]
 
 CATEGORY = "Holdfast"
 FRESH_S = 60  # older topologies are discovered again
 NodeResult = dict[str, Any]  # {"ui": what the node shows, "result": its outputs}
 
-_AFTER = (
-    ANYTHING,
-    {
-        "tooltip": "Anything of the node that has to come first, such as the last picture of the "
-        "workflow. It is only waited for."
-    },
-)
-_THEME = (list(THEMES), {"default": "dark", "tooltip": "Colours of the picture."})
-_WIDTH = (
-    "INT",
-    {
-        "default": 1280,
-        "min": NARROWEST,
-        "max": WIDEST,
-        "step": 16,
-        "tooltip": "Width of the picture in pixels; its height follows from what there is to show.",
-    },
-)
+_AFTER = {"after": node.link(ANYTHING)}
+_PICTURE = {
+    "theme": node.choice(THEMES, "dark"),
+    "width": node.integer(1280, NARROWEST, WIDEST, step=16),
+}
 # One per process: a prompt is recorded before its node object exists.
 RECORDER = Recorder("HoldfastMemoryTimeline")
 
@@ -69,7 +41,7 @@ def watch_prompts(server: Any = None) -> bool:
     return RECORDER.watch(server)
 
 
-class _MemoryNode(UncachedNode):
+class _MemoryNode(node.UncachedNode):
     CATEGORY = CATEGORY
     OUTPUT_NODE = True
 
@@ -79,24 +51,11 @@ class HoldfastMemoryTimeline(_MemoryNode):
 
     RETURN_TYPES = ("IMAGE", "STRING", "STRING")
     RETURN_NAMES = ("picture", "report_link", "summary")
-    OUTPUT_TOOLTIPS = (
-        "Memory over time: nodes as bands, the peak marked, the hungriest nodes below.",
-        "Where the report is: one HTML file with the same to look into, in ComfyUI's temp folder.",
-        "The peaks, what each node took, and what to do.",
-    )
     FUNCTION = "draw"
-    DESCRIPTION = (
-        "Records memory from the beginning of the run to this node: VRAM, RAM and pinned memory, "
-        "and what each node took. Connect `after` to the last node, so that it sees all of it."
-    )
+    INPUTS = node.declare(_PICTURE, _AFTER)
 
     def __init__(self) -> None:
         self._sampler: Sampler | None = None
-
-    @classmethod
-    def INPUT_TYPES(cls) -> Inputs:
-        """How to draw it, and what to wait for."""
-        return {"required": {"theme": _THEME, "width": _WIDTH}, "optional": {"after": _AFTER}}
 
     def __enter__(self) -> Self:
         self._sampler = Sampler().start()
@@ -143,20 +102,8 @@ class HoldfastMemoryReport(_MemoryNode):
 
     RETURN_TYPES = ("STRING", "DICT")
     RETURN_NAMES = ("report", "data")
-    OUTPUT_TOOLTIPS = (
-        "RAM, devices, loaded models, Holdfast's own memory, the largest holders.",
-        "The same as data; sizes in bytes.",
-    )
     FUNCTION = "report"
-    DESCRIPTION = (
-        "Tells where memory is now: RAM and VRAM, models that ComfyUI has loaded, pinned and "
-        "shared memory, TPU models, the largest tensors and who holds them. Takes up to 2 seconds."
-    )
-
-    @classmethod
-    def INPUT_TYPES(cls) -> Inputs:
-        """What to wait for."""
-        return {"required": {}, "optional": {"after": _AFTER}}
+    INPUTS = node.declare({}, _AFTER)
 
     def report(self, after: object = None) -> NodeResult:
         """Outputs: (report, data)."""
@@ -171,28 +118,8 @@ class HoldfastTopologyPicture(_MemoryNode):
 
     RETURN_TYPES = ("IMAGE", "STRING")
     RETURN_NAMES = ("picture", "topology_info")
-    OUTPUT_TOOLTIPS = (
-        "Memory nodes, caches, CPUs, GPUs, and the ways between them with their bandwidth.",
-        "The same as text.",
-    )
     FUNCTION = "draw"
-    DESCRIPTION = (
-        "Draws the machine: memory by NUMA node, caches, CPUs, GPUs and the links between them. "
-        "`measure` times the links, once; the figures are kept for the machine."
-    )
-
-    @classmethod
-    def INPUT_TYPES(cls) -> Inputs:
-        """How to draw it."""
-        measure = {
-            "default": False,
-            "tooltip": "Time memory and links as well, for up to a minute. It is done once for a "
-            "machine and can be stopped.",
-        }
-        return {
-            "required": {"measure": ("BOOLEAN", measure), "theme": _THEME, "width": _WIDTH},
-            "optional": {"after": _AFTER},
-        }
+    INPUTS = node.declare({"measure": node.boolean(False), **_PICTURE}, _AFTER)
 
     def draw(
         self, measure: bool = False, theme: str = "dark", width: int = 1280, after: object = None
@@ -218,44 +145,15 @@ class HoldfastFreeMemory(_MemoryNode):
 
     RETURN_TYPES = (ANYTHING, "STRING")
     RETURN_NAMES = ("anything", "freed")
-    OUTPUT_TOOLTIPS = (
-        "What came in, unchanged.",
-        "What was freed, by device and in RAM, and who still holds the rest.",
-    )
     FUNCTION = "free"
-    DESCRIPTION = (
-        "Unloads models and empties caches, and says what that freed and who still holds the rest. "
-        "Put it between two nodes, or alone. What comes after it runs again each time."
+    INPUTS = node.declare(
+        {
+            "models": node.boolean(True),
+            "caches": node.boolean(True),
+            "forget_outputs": node.boolean(False),
+        },
+        {"anything": node.link(ANYTHING)},
     )
-
-    @classmethod
-    def INPUT_TYPES(cls) -> Inputs:
-        """What to free, and what to hand on."""
-        unload = {
-            "default": True,
-            "tooltip": "Unload ComfyUI's models and those of the TPU nodes. A model that is used "
-            "again is loaded again.",
-        }
-        empty = {
-            "default": True,
-            "tooltip": "Give free memory of torch, of Holdfast's pools and of the C library back "
-            "to the system.",
-        }
-        forget = {
-            "default": False,
-            "tooltip": "Have ComfyUI forget the results of all nodes when the workflow is over: "
-            "frees the most, and the next run begins from the start.",
-        }
-        return {
-            "required": {
-                "models": ("BOOLEAN", unload),
-                "caches": ("BOOLEAN", empty),
-                "forget_outputs": ("BOOLEAN", forget),
-            },
-            "optional": {
-                "anything": (ANYTHING, {"tooltip": "Anything; it is handed on unchanged."})
-            },
-        }
 
     def free(
         self,
@@ -308,18 +206,6 @@ def _age_s(discovered_at: str | None) -> float:
     return (now - datetime.datetime.fromisoformat(discovered_at)).total_seconds()
 
 
-NODE_CLASS_MAPPINGS: dict[str, type[_MemoryNode]] = {
-    node.__name__: node
-    for node in (
-        HoldfastMemoryTimeline,
-        HoldfastMemoryReport,
-        HoldfastTopologyPicture,
-        HoldfastFreeMemory,
-    )
-}
-NODE_DISPLAY_NAME_MAPPINGS = {
-    "HoldfastMemoryTimeline": "Memory Timeline (Holdfast)",
-    "HoldfastMemoryReport": "Memory Report (Holdfast)",
-    "HoldfastTopologyPicture": "Topology Picture (Holdfast)",
-    "HoldfastFreeMemory": "Free Memory (Holdfast)",
-}
+NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS = node.class_mappings(
+    HoldfastMemoryTimeline, HoldfastMemoryReport, HoldfastTopologyPicture, HoldfastFreeMemory
+)

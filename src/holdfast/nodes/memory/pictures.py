@@ -5,15 +5,16 @@ An axis that does not begin at 0 says so.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.base.series import Layer, Panel, Series, kept_events, ticks
 from holdfast.base.units import format_bytes
 from holdfast.nodes.memory.recording import RunRecording
-from holdfast.nodes.memory.sheet import LOGICAL, Point, Sheet, Theme, find_theme, is_plain
-from holdfast.nodes.memory.words import NodeRow, format_spent, nodes_seen, rows
+from holdfast.nodes.memory.sampling import Peak
+from holdfast.nodes.memory.sheet import LOGICAL, Sheet, Theme, find_theme, is_plain
+from holdfast.nodes.memory.words import format_spent, nodes_seen, rows
 
 MARGIN = 26
 LEFT, RIGHT = 112, LOGICAL - 38  # the plots
@@ -21,39 +22,16 @@ HEADER, STRIP, AXIS = 88, 30, 34
 PANEL, TALL, GAP = 218, 320, 40
 MOST_DEVICES = 4
 MOST_ROWS = 8
+POINTS = 2400  # of a line at most; of each stretch the lowest and the highest stay
 ROW, HEAD = 31, 50
 ZOOM = 0.35  # an axis begins above 0 where what changes is less than this part of the most
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of a panel: bytes over time."""
-
-    name: str
-    points: tuple[tuple[float, int], ...]  # (seconds, bytes)
-    colour: str
-    filled: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One plot: RAM or a device; the peak is that of the first line."""
-
-    title: str
-    lines: tuple[Line, ...]
-    capacity_bytes: int | None = None
-
-    @property
-    def peak(self) -> tuple[float, int]:
-        """When the first line was highest, and how high."""
-        return max(self.lines[0].points, key=lambda point: point[1])
 
 
 def timeline(recorded: RunRecording, *, width: int = LOGICAL, theme: str = "dark") -> Any:
     """Draw a run; returns a Pillow image."""
     colours = find_theme(theme)
     shown = rows(recorded)[:MOST_ROWS]
-    panels = list(_panels(recorded, colours))
+    panels = list(_panels(recorded))
     each = TALL if len(panels) == 1 else PANEL
     below = HEADER + STRIP + len(panels) * (each + GAP) + AXIS
     height = below + (HEAD + ROW * len(shown) + 8 if shown else 0) + 26
@@ -71,29 +49,21 @@ def timeline(recorded: RunRecording, *, width: int = LOGICAL, theme: str = "dark
     return drawing.sheet.picture()
 
 
-def _panels(recorded: RunRecording, theme: Theme) -> Iterator[Panel]:
-    begin = recorded.began_s
+def _panels(recorded: RunRecording) -> Iterator[Panel]:
+    """A panel for each device and one for RAM; the peak is that of the first layer."""
+    begin, samples, last = recorded.began_s, recorded.samples, recorded.samples[-1]
     for name in recorded.devices[:MOST_DEVICES]:
-        found = [
-            (sample.at_s - begin, one)
-            for sample in recorded.samples
-            for one in sample.devices
-            if one.name == name
-        ]
-        tensors = tuple((at, one.allocated_bytes) for at, one in found)
-        reserved = tuple((at, one.reserved_bytes) for at, one in found)
-        lines = (
-            Line("in tensors", tensors, theme.device),
-            Line("reserved by torch", reserved, theme.second, filled=False),
+        found = [(s.at_s - begin, d) for s in samples for d in s.devices if d.name == name]
+        layers = (
+            Layer("in tensors", tuple(one.allocated_bytes for _, one in found)),
+            Layer("reserved by torch", tuple(one.reserved_bytes for _, one in found)),
         )
-        yield Panel(name, lines, found[-1][1].total_bytes)
-    ram = tuple((sample.at_s - begin, sample.ram_bytes) for sample in recorded.samples)
-    lines = [Line("this process", ram, theme.ram)]
-    pinned = tuple((sample.at_s - begin, sample.pinned_bytes) for sample in recorded.samples)
-    if any(count for _, count in pinned):
-        lines.append(Line("pinned", pinned, theme.soft, filled=False))
-    last = recorded.samples[-1]
-    yield Panel("RAM", tuple(lines), last.ram_bytes + last.ram_free_bytes)
+        yield Panel(name, "device", found[-1][1].total_bytes, tuple(at for at, _ in found), layers)
+    layers = [Layer("this process", tuple(sample.ram_bytes for sample in samples))]
+    pinned = tuple(sample.pinned_bytes for sample in samples)
+    layers += [Layer("pinned", pinned)] if any(pinned) else []
+    times = tuple(sample.at_s - begin for sample in samples)
+    yield Panel("RAM", "ram", last.ram_bytes + last.ram_free_bytes, times, tuple(layers))
 
 
 class _Drawing:
@@ -157,12 +127,20 @@ class _Drawing:
         self._axis(panel, scale)
         if panel.capacity_bytes is not None and low < panel.capacity_bytes <= high:
             self._capacity(panel.capacity_bytes, scale)
-        for line in reversed(panel.lines):
-            points = [(self.x(at), scale.y(count)) for at, count in _visible(line.points)]
-            if line.filled:
-                self.sheet.area(points, bottom, line.colour, 0.08 if low else 0.20)
-            self.sheet.line(points, line.colour, 2.4 if line.filled else 1.5)
+        colours = self._colours(panel)
+        for number, layer in reversed(list(enumerate(panel.layers))):
+            counts = [count or 0 for count in layer.nbytes]
+            kept = kept_events(Series([round(at * 1e9) for at in panel.at_s], counts), POINTS)
+            points = [(self.x(panel.at_s[i]), scale.y(counts[i])) for i in kept]
+            if number == 0:
+                self.sheet.area(points, bottom, colours[0], 0.08 if low else 0.20)
+            self.sheet.line(points, colours[number], 1.5 if number else 2.4)
         self._peak(panel, scale)
+
+    def _colours(self, panel: Panel) -> tuple[str, str]:
+        """Of the first layer, which is filled, and of the second."""
+        theme = self.theme
+        return (theme.ram, theme.soft) if panel.kind == "ram" else (theme.device, theme.second)
 
     def _axis(self, panel: Panel, scale: _Scale) -> None:
         sheet, theme = self.sheet, self.theme
@@ -175,10 +153,10 @@ class _Drawing:
             sheet.text(LEFT - 10, y + 5, f"{value:g} {name}", 14, theme.soft, anchor="end")
         sheet.text(MARGIN, scale.top - 10, panel.title, 16, theme.ink, bold=True)
         x = float(LEFT)
-        for line in panel.lines:
-            sheet.line([(x, scale.top - 15), (x + 20, scale.top - 15)], line.colour, 3)
-            sheet.text(x + 27, scale.top - 10, line.name, 14, theme.soft)
-            x += 52 + sheet.length(line.name, 14)
+        for layer, colour in zip(panel.layers, self._colours(panel), strict=False):
+            sheet.line([(x, scale.top - 15), (x + 20, scale.top - 15)], colour, 3)
+            sheet.text(x + 27, scale.top - 10, layer.name, 14, theme.soft)
+            x += 52 + sheet.length(layer.name, 14)
         if panel.capacity_bytes is not None:
             size = f"{format_bytes(panel.capacity_bytes)} in all"
             sheet.text(x, scale.top - 10, size, 14, theme.soft)
@@ -194,7 +172,9 @@ class _Drawing:
         self.sheet.text(LEFT + 8, y - 6, text, 13, self.theme.warn)
 
     def _peak(self, panel: Panel, scale: _Scale) -> None:
-        at, count = panel.peak
+        peak = panel.layers[0].peak or 0
+        at, count = panel.at_s[peak], panel.layers[0].nbytes[peak] or 0
+        colour = self._colours(panel)[0]
         x, y = self.x(at), scale.y(count)
         node = self._node_at(at)
         text = f"peak {format_bytes(count)}" + (f", {self.name(node)}" if node else "")
@@ -203,9 +183,9 @@ class _Drawing:
         room = sheet.length(text, 15) + 20
         left = min(max(x - room / 2, LEFT + 4), RIGHT - room - 4)
         up = y - 40 if y - 40 > scale.top - 6 else y + 14
-        sheet.box(left, up, room, 26, theme.card, stroke=panel.lines[0].colour, radius=6)
+        sheet.box(left, up, room, 26, theme.card, stroke=colour, radius=6)
         sheet.text(left + room / 2, up + 18, text, 15, theme.ink, bold=True, anchor="middle")
-        sheet.dot(x, y, 5, panel.lines[0].colour, theme.page)
+        sheet.dot(x, y, 5, colour, theme.page)
 
     def _node_at(self, at_s: float) -> str | None:
         now = at_s + self.recorded.began_s
@@ -222,7 +202,7 @@ class _Drawing:
 
     # ---- below the plots
 
-    def table(self, shown: Sequence[NodeRow], y: float) -> None:
+    def table(self, shown: Sequence[Peak], y: float) -> None:
         """The hungriest nodes."""
         sheet, theme = self.sheet, self.theme
         height = HEAD + ROW * len(shown)
@@ -243,7 +223,7 @@ class _Drawing:
             values.append(f"+{format_bytes(row.above_bytes)}" if row.above_bytes else "-")
             self._row(row, base, most, [(v, x) for v, (_, x) in zip(values, columns, strict=True)])
 
-    def _row(self, row: NodeRow, y: float, most: int, values: Sequence[tuple[str, float]]) -> None:
+    def _row(self, row: Peak, y: float, most: int, values: Sequence[tuple[str, float]]) -> None:
         sheet, theme = self.sheet, self.theme
         sheet.line([(MARGIN + 18, y - 4), (LOGICAL - MARGIN - 18, y - 4)], theme.line)
         colour = self.colours.get(row.node, theme.soft)
@@ -272,28 +252,9 @@ class _Scale:
 
 def _range(panel: Panel) -> tuple[float, float]:
     """The range of an axis: from 0, or from above it if the values hardly change."""
-    counts = [count for line in panel.lines if line.filled for _, count in line.points]
-    others = [count for line in panel.lines for _, count in line.points]
-    low, high = min(counts), max(max(others), 1_000_000)
-    if len(panel.lines) == 1 and high - low < ZOOM * high:
+    low = min(count or 0 for count in panel.layers[0].nbytes)
+    high = max(1_000_000, *(count or 0 for layer in panel.layers for count in layer.nbytes))
+    if len(panel.layers) == 1 and high - low < ZOOM * high:
         room = max(high - low, high * 0.02)
         return max(low - 0.3 * room, 0), high + 0.45 * room
     return 0.0, high * 1.24
-
-
-def _visible(points: Sequence[tuple[float, int]], most: int = 2400) -> list[Point]:
-    """At most `most` points; of each stretch the lowest and the highest stay."""
-    from holdfast.memory.profile.timeline import Series, kept_events
-
-    times = [round(at * 1e9) for at, _ in points]
-    kept = kept_events(Series(times, [count for _, count in points]), most)
-    return [points[at] for at in kept]
-
-
-def ticks(low: float, high: float, count: int) -> list[float]:
-    """About `count` round numbers between the two."""
-    rough = max((high - low) / count, 1e-9)
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
-    first = math.ceil(low / step - 1e-9)
-    return [round(step * at, 9) for at in range(first, math.floor(high / step + 1e-9) + 1)]

@@ -44,8 +44,7 @@ class RunRecording:
     @property
     def devices(self) -> tuple[str, ...]:
         """The devices that were used."""
-        found = {one.name: None for sample in self.samples for one in sample.devices}
-        return tuple(found)
+        return tuple(dict.fromkeys(d.name for one in self.samples for d in one.devices))
 
     @property
     def peak_ram(self) -> Sample:
@@ -61,9 +60,7 @@ class RunRecording:
     def name(self, node: str) -> str:
         """A node's title and number, as the person knows it."""
         title = self.names.get(node)
-        if title is None:
-            title = next((s.kind for s in self.spans if s.node == node and s.kind), "node")
-        return f"{title} #{node[:LONGEST]}"
+        return self.kind(node) if title is None else f"{title} #{node[:LONGEST]}"
 
     def kind(self, node: str) -> str:
         """A node's class and number."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from holdfast.base import downsample
+from holdfast.base import series
 from holdfast.memory.profile.samples import rss_bytes
 from holdfast.nodes.host import following, models
 from holdfast.nodes.refusing import free_bytes
@@ -79,6 +79,11 @@ class Peak:
     device_bytes: int | None  # in tensors; None without a device
     above_bytes: int  # above the level when the node began: of devices, or of RAM without one
     seconds: float
+
+    @property
+    def most_bytes(self) -> int:
+        """On devices, or in RAM without one."""
+        return self.ram_bytes if self.device_bytes is None else self.device_bytes
 
 
 def take() -> Sample:
@@ -179,18 +184,16 @@ class _Peaks:
 
     def add(self, sample: Sample, spent_s: float) -> None:
         """Add the peaks in `sample` to its node, which ran for `spent_s` more."""
-        ram_bytes, device_bytes = sample.ram_bytes, sample.device_bytes
         node = str(sample.node)
         peaks = self._prompts.setdefault(sample.prompt, {})
         old = peaks.get(node) or Peak(node, 0, None, 0, 0.0)
         level = _level(sample)
         above = level - self._base.get((sample.prompt, node), level)
-        if device_bytes is not None:
-            device_bytes = max(device_bytes, old.device_bytes or 0)
+        known = [b for b in (old.device_bytes, sample.device_bytes) if b is not None]
         peaks[node] = Peak(
             node=node,
-            ram_bytes=max(old.ram_bytes, ram_bytes),
-            device_bytes=old.device_bytes if device_bytes is None else device_bytes,
+            ram_bytes=max(old.ram_bytes, sample.ram_bytes),
+            device_bytes=max(known, default=None),
             above_bytes=max(old.above_bytes, above),
             seconds=old.seconds + spent_s,
         )
@@ -302,12 +305,15 @@ class Sampler:
         running = following.running()
         taken, marks = _take_with_marks(running)
         with self._lock:
-            before = self._last
-            self._follow(running, taken, before)
+            before, self._last = self._last, taken
+            same = before is not None and (before.prompt, before.node) == (taken.prompt, taken.node)
+            if not same:
+                self._follow(running, taken, before)
             raised = self._highest.apply(taken, marks)
-            self._add_peaks(taken, raised, before)
-            self._last = taken
-            if raised != taken and (before is None or _running_in(before) != _running_in(taken)):
+            if taken.node is not None:  # a peak between two samples is of a node that ran at both
+                spent_s = taken.at_s - before.at_s if same and before else 0.0
+                self._peaks.add(raised if same else taken, spent_s)
+            if raised != taken and not same:
                 raised = dataclasses.replace(raised, node=None)  # unknown whose peak it was
             self._samples.append(raised)
             if len(self._samples) >= self._most:
@@ -315,34 +321,16 @@ class Sampler:
         return taken
 
     def _follow(self, running: following.Running, taken: Sample, before: Sample | None) -> None:
-        if before is not None and _running_in(before) == _running_in(taken):
-            return
         if self._spans and self._spans[-1].ended_s is None:
-            last = self._spans[-1]
-            self._spans[-1] = Span(last.node, last.kind, last.prompt, last.began_s, taken.at_s)
+            self._spans[-1] = dataclasses.replace(self._spans[-1], ended_s=taken.at_s)
         if taken.node is not None:
             self._peaks.begin(taken, before)
             self._spans.append(Span(taken.node, running.kind, taken.prompt, taken.at_s))
 
-    def _add_peaks(self, taken: Sample, raised: Sample, before: Sample | None) -> None:
-        """A peak between two samples belongs to a node that ran at both."""
-        if (
-            taken.node is not None
-            and before is not None
-            and _running_in(before) == _running_in(taken)
-        ):
-            self._peaks.add(raised, taken.at_s - before.at_s)
-        elif taken.node is not None:
-            self._peaks.add(taken, 0.0)
-
-
-def _running_in(sample: Sample) -> tuple[str | None, str | None]:
-    return sample.prompt, sample.node
-
 
 def thin(samples: Sequence[Sample]) -> list[Sample]:
     """Halve the older half: of each four keep the highest in RAM and the highest on devices."""
-    return downsample.thin(
+    return series.thin(
         samples,
         lambda one: one.ram_bytes,
         lambda one: (one.device_bytes or 0, one.pinned_bytes),

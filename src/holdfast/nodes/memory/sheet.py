@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from holdfast.base.errors import BadInput, MissingDependency
+from holdfast.base.html import palette
 
 LOGICAL = 1280  # width of a sheet in its own units
 FINER = 2  # drawn this much larger, then reduced, for smooth edges
@@ -40,37 +41,20 @@ class Theme:
     nodes: tuple[str, ...]  # of nodes, in turn
 
 
-# The colours of the pipeline's pages, so that a picture and its page look alike.
-LIGHT = Theme(
-    page="#f4f6f8",
-    card="#ffffff",
-    ink="#1f2933",
-    soft="#5f6c7b",
-    line="#dfe5ea",
-    ram="#2563c9",
-    device="#d1246a",
-    second="#e39abb",
-    warn="#b5483a",
-    nodes=(
-        *("#7a52c7", "#2a8f57", "#c7761a", "#0e8a9a"),
-        *("#b5483a", "#8a7a1f", "#4a5fc1", "#6b7785"),
-    ),
-)
-DARK = Theme(
-    page="#12161b",
-    card="#1b2128",
-    ink="#e6ebf0",
-    soft="#9aa7b4",
-    line="#2f3944",
-    ram="#6ea8ff",
-    device="#ff6fa5",
-    second="#93506b",
-    warn="#ff9a8a",
-    nodes=(
-        *("#a98bf0", "#4fbf82", "#eaa24a", "#3fbccb"),
-        *("#e57f70", "#cdbb4e", "#8a9cf0", "#8e9aa8"),
-    ),
-)
+def _make_theme(name: str) -> Theme:
+    """The colours of the HTML pages, so that a picture and its page look alike."""
+    found = palette(name)
+    return Theme(
+        **{part: found[part] for part in ("page", "card", "ink", "soft", "line")},
+        ram=found["c0"],
+        device=found["c1"],
+        second=found["rest"],
+        warn=found["c6"],
+        nodes=tuple(found[f"c{number}"] for number in (4, 2, 3, 5, 6, 7)),
+    )
+
+
+LIGHT, DARK = _make_theme("light"), _make_theme("dark")
 
 
 def find_theme(name: object) -> Theme:

@@ -5,8 +5,8 @@ Unknown figures are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.base.units import format_bytes, format_seconds
@@ -14,37 +14,17 @@ from holdfast.nodes.host.models import Model
 from holdfast.nodes.memory.freeing import Freed
 from holdfast.nodes.memory.holding import Holding, Holdings
 from holdfast.nodes.memory.recording import RunRecording
-from holdfast.nodes.memory.sampling import INTERVAL_S, Sample
+from holdfast.nodes.memory.sampling import INTERVAL_S, Peak, Sample
 
 MOST_ROWS = 8
 WORTH_TELLING = 100_000  # bytes
 TIGHT = 0.9  # share in use from which there is advice
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRow:
-    """The memory of one node, over all its runs."""
-
-    node: str
-    name: str
-    seconds: float
-    ram_bytes: int
-    device_bytes: int | None
-    above_bytes: int
-
-
-def rows(recorded: RunRecording) -> list[NodeRow]:
-    """The nodes of a run, those that raised memory most first."""
+def rows(recorded: RunRecording) -> list[Peak]:
+    """The nodes of a run with their seconds, those that raised memory most first."""
     found = [
-        NodeRow(
-            node=peak.node,
-            name=recorded.name(peak.node),
-            seconds=_seconds(recorded, peak.node),
-            ram_bytes=peak.ram_bytes,
-            device_bytes=peak.device_bytes,
-            above_bytes=peak.above_bytes,
-        )
-        for peak in recorded.peaks.values()
+        replace(peak, seconds=_seconds(recorded, peak.node)) for peak in recorded.peaks.values()
     ]
     return sorted(found, key=lambda row: (-row.above_bytes, -row.seconds))
 
@@ -65,9 +45,7 @@ def run_text(recorded: RunRecording) -> str:
     """The peaks of a run, by node, and what to do."""
     top = recorded.peak_ram
     lines = [f"{format_spent(recorded.seconds)}, {nodes_seen(recorded)}"]
-    for device in recorded.devices:
-        sample, count = recorded.peak_of(device)
-        total = next(one.total_bytes for one in sample.devices if one.name == device)
+    for device, sample, count, total in _device_peaks(recorded):
         lines.append(
             f"peak on {device}: {format_bytes(count)} of {format_bytes(total)}"
             f"{_during(recorded, sample)}"
@@ -77,12 +55,19 @@ def run_text(recorded: RunRecording) -> str:
     if found:
         lines.append("by node, how much more than when it began:")
     for row in found[:MOST_ROWS]:
-        most = row.ram_bytes if row.device_bytes is None else row.device_bytes
         lines.append(
-            f"  {row.name}: +{format_bytes(row.above_bytes)} to {format_bytes(most)}, "
-            f"{format_spent(row.seconds)}"
+            f"  {recorded.name(row.node)}: +{format_bytes(row.above_bytes)} to "
+            f"{format_bytes(row.most_bytes)}, {format_spent(row.seconds)}"
         )
     return "\n".join([*lines, *advice(recorded)])
+
+
+def _device_peaks(recorded: RunRecording) -> Iterator[tuple[str, Sample, int, int]]:
+    """Of each device: its name, the sample of its peak, the bytes of that, and of the device."""
+    for device in recorded.devices:
+        sample, count = recorded.peak_of(device)
+        total = next(one.total_bytes for one in sample.devices if one.name == device)
+        yield device, sample, count, total
 
 
 def nodes_seen(recorded: RunRecording) -> str:
@@ -100,9 +85,7 @@ def _during(recorded: RunRecording, sample: Sample) -> str:
 def advice(recorded: RunRecording) -> list[str]:
     """Advice on the peaks; empty if memory was not tight."""
     found = []
-    for device in recorded.devices:
-        sample, count = recorded.peak_of(device)
-        total = next(one.total_bytes for one in sample.devices if one.name == device)
+    for device, sample, count, total in _device_peaks(recorded):
         if count > TIGHT * total:
             found.append(
                 f"try: {device} was nearly full; Stream Model before {_at(recorded, sample)}, a "

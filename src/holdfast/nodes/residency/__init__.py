@@ -8,19 +8,13 @@ choices         the ways to run a model, with predicted times, and the best
 
 from __future__ import annotations
 
-from typing import Any
-
+from holdfast.nodes.node import class_mappings
 from holdfast.nodes.residency.fitting import HoldfastWillItFit
 from holdfast.nodes.residency.stream_model import HoldfastStreamModel
 
-NODE_CLASS_MAPPINGS: dict[str, type[Any]] = {
-    "HoldfastStreamModel": HoldfastStreamModel,
-    "HoldfastWillItFit": HoldfastWillItFit,
-}
-NODE_DISPLAY_NAME_MAPPINGS = {
-    "HoldfastStreamModel": "Stream Model (Holdfast)",
-    "HoldfastWillItFit": "Will It Fit? (Holdfast)",
-}
+NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS = class_mappings(
+    HoldfastStreamModel, HoldfastWillItFit
+)
 
 __all__ = [
     "NODE_CLASS_MAPPINGS",

@@ -6,11 +6,12 @@ The model is passed on unchanged. GiB are 2**30 bytes, as in Stream Model; unkno
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from holdfast.base.errors import BadInput
 from holdfast.nodes.host import fitting as host
 from holdfast.nodes.host import running
+from holdfast.nodes.node import Node, declare, integer, link, number
 from holdfast.nodes.refusing import check_linked, format_value
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ GIB = 1 << 30
 MOST_GB = 4096.0
 MOST_STEPS = 10_000
 MOST_CFG = 100.0
-Inputs = dict[str, dict[str, tuple[str, dict[str, Any]]]]
 
 _WAYS = {
     "measured": "its layers were timed on this device",
@@ -31,82 +31,24 @@ _WAYS = {
 }
 
 
-class HoldfastWillItFit:
+class HoldfastWillItFit(Node):
     """Tells before sampling whether a model fits, how long it takes, and the best setting."""
 
     CATEGORY = CATEGORY
-    RETURN_TYPES: ClassVar[tuple[str, ...]] = (
-        "MODEL", "BOOLEAN", "FLOAT", "BOOLEAN", "FLOAT", "STRING",
-    )  # fmt: skip
-    RETURN_NAMES: ClassVar[tuple[str, ...]] = (
-        "model", "fits", "seconds", "stream", "budget_gb", "report",
-    )  # fmt: skip
-    OUTPUT_TOOLTIPS: ClassVar[tuple[str, ...]] = (
-        "The model, as it came.",
-        "Whether it can be sampled with that memory, whole or streamed.",
-        "Predicted seconds of all steps, without loading and decoding. NaN where they could not be "
-        "predicted: no comparison with it is true.",
-        "Whether Stream Model is the best setting; without it ComfyUI loads the model whole.",
-        "What Stream Model should get, in GiB: connect it to budget_gb there. 0 where it is not "
-        "needed, which is ComfyUI's own choice there.",
-        "Everything in words, with the choices and their times.",
-    )
+    RETURN_TYPES = ("MODEL", "BOOLEAN", "FLOAT", "BOOLEAN", "FLOAT", "STRING")
+    RETURN_NAMES = ("model", "fits", "seconds", "stream", "budget_gb", "report")
     FUNCTION = "look"
     OUTPUT_NODE = True
-    DESCRIPTION = (
-        "Before anything is loaded: does the model fit, how long will sampling take, and what is "
-        "the best setting? The first question about a model times some of its layers, which takes "
-        "seconds; later ones take what was measured then."
+    INPUTS = declare(
+        {
+            "model": link("MODEL"),
+            "latent_image": link("LATENT"),
+            "steps": integer(20, 1, MOST_STEPS),
+            "cfg": number(8.0, 0.0, MOST_CFG, 0.1, round=0.01),
+            "budget_gb": number(0.0, 0.0, MOST_GB, 0.5, round=0.01),
+        },
+        {"positive": link("CONDITIONING"), "vae": link("VAE")},
     )
-
-    @classmethod
-    def INPUT_TYPES(cls) -> Inputs:
-        """The model, what will be sampled, and the memory there is."""
-        return {
-            "required": {
-                "model": ("MODEL", {"tooltip": "The model that will be sampled."}),
-                "latent_image": (
-                    "LATENT",
-                    {"tooltip": "What will be sampled: its size decides memory and time."},
-                ),
-                "steps": (
-                    "INT",
-                    {
-                        "default": 20, "min": 1, "max": MOST_STEPS,
-                        "tooltip": "Steps of the sampler. Samplers such as heun, which call the "
-                        "model twice in a step, take twice as long.",
-                    },
-                ),
-                "cfg": (
-                    "FLOAT",
-                    {
-                        "default": 8.0, "min": 0.0, "max": MOST_CFG, "step": 0.1, "round": 0.01,
-                        "tooltip": "Guidance of the sampler. At 1 ComfyUI leaves the negative "
-                        "prompt out, which halves the work.",
-                    },
-                ),
-                "budget_gb": (
-                    "FLOAT",
-                    {
-                        "default": 0.0, "min": 0.0, "max": MOST_GB, "step": 0.5, "round": 0.01,
-                        "tooltip": "What the model and its computing may take together, in GiB "
-                        "(2**30 bytes): the answer is for a device with that much free. 0 is what "
-                        "ComfyUI would have: free memory with its other models unloaded, less its "
-                        "reserve, rounded down.",
-                    },
-                ),
-            },
-            "optional": {
-                "positive": (
-                    "CONDITIONING",
-                    {
-                        "tooltip": "What the sampler gets. Without it the usual number of tokens "
-                        "is taken."
-                    },
-                ),
-                "vae": ("VAE", {"tooltip": "To say also what decoding takes."}),
-            },
-        }  # fmt: skip
 
     @classmethod
     def VALIDATE_INPUTS(
@@ -208,17 +150,13 @@ def _memory(question: host.Question, found: Answer) -> list[str]:
     estimate = question.needs_bytes[look.directions - 1]
     own = f"; ComfyUI's estimate is {format_gib(estimate)}" if followed else ""
     whole = weights + look.beside_bytes
-    return [
+    lines = [
         f"memory: {format_gib(whole)} whole = weights {format_gib(weights)} + "
-        f"computing {format_gib(look.beside_bytes)} ({how}{own})",
-        *_peak(found, whole),
+        f"computing {format_gib(look.beside_bytes)} ({how}{own})"
     ]
-
-
-def _peak(found: Answer, whole_bytes: int) -> list[str]:
-    if found.best is None or found.best.peak_bytes == whole_bytes:
-        return []
-    return [f"peak: {format_gib(found.best.peak_bytes)} with the best setting"]
+    if found.best is not None and found.best.peak_bytes != whole:
+        lines.append(f"peak: {format_gib(found.best.peak_bytes)} with the best setting")
+    return lines
 
 
 def _time(found: Answer) -> list[str]:
@@ -260,20 +198,14 @@ def _table(found: Answer) -> list[str]:
     if not found.choices:
         return []
     rows = [("choice", "weights there", "peak", "a step", f"{found.steps} steps")]
-    for choice in found.choices:
-        at_least = ">= " if choice.least else ""
-        ms = choice.step_ms
-        step = "?" if ms is None else at_least + format_duration(ms)
-        total = "?" if ms is None else at_least + format_duration(ms * found.steps)
-        rows.append(
-            (
-                choice.name,
-                format_gib(choice.weights_bytes),
-                format_gib(choice.peak_bytes),
-                step,
-                total,
-            )
-        )
+    for one in found.choices:
+        spent = [
+            "?" if one.step_ms is None else format_duration(one.step_ms * n)
+            for n in (1, found.steps)
+        ]
+        least = ">= " if one.least and one.step_ms is not None else ""
+        sizes = (format_gib(one.weights_bytes), format_gib(one.peak_bytes))
+        rows.append((one.name, *sizes, least + spent[0], least + spent[1]))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return [
         "  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 from holdfast.base.errors import BadInput
+from holdfast.nodes.node import Node, boolean, declare, link, number
 from holdfast.nodes.refusing import check_linked, format_value
 
 CATEGORY = "Holdfast"
@@ -13,46 +14,20 @@ GIB = 1 << 30
 MOST_GB = 4096.0
 
 
-class HoldfastStreamModel:
+class HoldfastStreamModel(Node):
     """A model whose weights are copied to the device while earlier layers compute."""
 
     CATEGORY = CATEGORY
-    RETURN_TYPES: ClassVar[tuple[str, ...]] = ("MODEL",)
-    RETURN_NAMES: ClassVar[tuple[str, ...]] = ("model",)
-    OUTPUT_TOOLTIPS: ClassVar[tuple[str, ...]] = (
-        "The same model; its weights stream when it is sampled. LoRA may come before or after.",
-    )
+    RETURN_TYPES = ("MODEL",)
+    RETURN_NAMES = ("model",)
     FUNCTION = "stream"
-    DESCRIPTION = (
-        "Runs a model that does not fit on the device: what fits stays there, the rest comes over "
-        "the link while the layers before it compute. Pictures are the same."
+    INPUTS = declare(
+        {
+            "model": link("MODEL"),
+            "budget_gb": number(0.0, 0.0, MOST_GB, 0.1, round=0.01),
+            "pack": boolean(True),
+        }
     )
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, dict[str, tuple[str, dict[str, Any]]]]:
-        """The model and the budget of its weights."""
-        model = {"tooltip": "A model of ComfyUI's own loaders, such as Load Checkpoint."}
-        budget = {
-            "default": 0.0,
-            "min": 0.0,
-            "max": MOST_GB,
-            "step": 0.1,
-            "round": 0.01,
-            "tooltip": "What its weights may take on the device, in GiB (2**30 bytes). 0 is what "
-            "ComfyUI itself would give them: free memory less its reserve.",
-        }
-        pack = {
-            "default": True,
-            "tooltip": "Send bf16 and fp16 weights packed without loss, where the device can "
-            "unpack them: steps are faster, the first one takes longer.",
-        }
-        return {
-            "required": {
-                "model": ("MODEL", model),
-                "budget_gb": ("FLOAT", budget),
-                "pack": ("BOOLEAN", pack),
-            }
-        }
 
     @classmethod
     def VALIDATE_INPUTS(cls, model: object = None, budget_gb: object = None) -> bool | str:

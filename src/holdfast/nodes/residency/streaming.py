@@ -36,7 +36,7 @@ class Streaming:
         self.version = version
         self.pack = pack
         self._group = Group(carrier, None)
-        self._managed: Any = None
+        self.managed: Any = None  # the manager of the network; None after `end`
         self._finalizer: Any = None
         self._hook: Any = None
 
@@ -71,7 +71,7 @@ class Streaming:
             progress=progress,
         )
         managed.schedule.progress = None  # later passes have their own progress bar
-        made._managed = managed
+        made.managed = managed
         managed.when_left = made.end
         if managed.packed:
             made._hook = owner.register_state_dict_pre_hook(made._end_for_state_dict)
@@ -82,23 +82,18 @@ class Streaming:
     @property
     def active(self) -> bool:
         """Whether the network is still managed."""
-        return self._managed is not None
+        return self.managed is not None
 
     @property
     def held_bytes(self) -> int:
         """Bytes of its weights on the device now."""
-        managed = self._managed  # the panel calls this from another thread
+        managed = self.managed  # the panel calls this from another thread
         return 0 if managed is None else managed.held_bytes
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of all its weights."""
-        return 0 if self._managed is None else self._managed.weight_bytes
-
-    @property
-    def managed(self) -> Any:
-        """The manager of the network; None after `end`."""
-        return self._managed
+        return 0 if self.managed is None else self.managed.weight_bytes
 
     def grant(self, granted_bytes: int | None) -> None:
         """Set the bytes for its weights on the device from the next pass on."""
@@ -107,17 +102,18 @@ class Streaming:
     def leave(self) -> int:
         """Leave the device until the next pass; returns the bytes freed."""
         held = self.held_bytes
-        if self._managed is not None:
-            self._managed.let_go("ComfyUI needs the memory")
+        if self.managed is not None:
+            self.managed.let_go("ComfyUI needs the memory")
             self._group.tidy(loading=False)
         return held
 
     def end(self) -> None:
         """End the streaming and restore the network."""
-        managed, self._managed = self._managed, None
+        managed, self.managed = self.managed, None
         if managed is not None:
             self._finalizer.detach()
-            _remove_hook(self._hook)
+            if self._hook is not None:
+                self._hook.remove()
             managed.release()
 
     def _end_for_state_dict(self, *_: Any) -> None:
@@ -126,7 +122,7 @@ class Streaming:
         ComfyUI reads the parameters directly after that, and packed ones hold no values. The
         state_dict of the network itself, which a Control-LoRA reads while sampling, has values.
         """
-        if self._managed is not None and not self._managed.running:
+        if self.managed is not None and not self.managed.running:
             self.end()
 
 
@@ -145,12 +141,8 @@ def _renew_parameters(network: nn.Module) -> None:
             part._parameters[name] = renewed[id(old)]
 
 
-def _remove_hook(hook: Any) -> None:
-    if hook is not None:
-        hook.remove()
-
-
 def _drop(managed: Any, hook: Any) -> None:
     """Abandon a network that will not run again."""
-    _remove_hook(hook)
+    if hook is not None:
+        hook.remove()
     managed.abandon()

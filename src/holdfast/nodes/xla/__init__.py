@@ -1,7 +1,6 @@
 """Nodes for FLUX and Wan through XLA, on TPUs, GPUs and CPUs.
 
 nodes           the eight node classes
-inputs          their inputs: types, defaults, limits, tooltips
 models          finds, loads and keeps the one model that the nodes share
 sockets         CONDITIONING, LATENT and IMAGE to and from the stages of a pipeline
 steps           progress and previews while a sampler runs

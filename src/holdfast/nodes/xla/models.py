@@ -21,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from holdfast.base.errors import BadInput, HoldfastError, NotFound, OutOfMemory, Unsupported
+from holdfast.base.interrupts import list_causes
 from holdfast.base.units import format_bytes
 from holdfast.nodes import host
 from holdfast.nodes.xla.sockets import LatentLayout
@@ -318,9 +319,7 @@ def _unwrap_stops() -> Iterator[None]:
     try:
         yield
     except Exception as exc:
-        cause: BaseException | None = exc
-        while cause is not None and not host.is_stop(cause):
-            cause = cause.__cause__ or cause.__context__
-        if cause is None or cause is exc:
+        stop = next(filter(host.is_stop, list_causes(exc)), exc)
+        if stop is exc:
             raise
-        raise cause from None
+        raise stop from None

@@ -11,12 +11,11 @@ import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.base.errors import BadInput
-from holdfast.nodes import host
-from holdfast.nodes.node import Inputs, Node
+from holdfast.nodes import host, node
 from holdfast.nodes.refusing import check_linked
-from holdfast.nodes.xla import inputs
 from holdfast.nodes.xla.models import (
     AUTO,
+    DEVICES,
     LoadedModel,
     Models,
     fingerprint,
@@ -29,11 +28,9 @@ from holdfast.nodes.xla.sockets import (
     PromptOrigin,
     conditioning,
     drop_defaults,
-    guidance_of,
     latent,
-    prompt_origin_of,
+    read_conditioning,
     samples_of,
-    text_of,
     to_decode,
     to_images,
 )
@@ -43,10 +40,13 @@ if TYPE_CHECKING:
     import torch
 
 
-class TPUNode(Node):
+class TPUNode(node.Node):
     """Base class of the nodes, with the one loaded model."""
 
     FAMILY: ClassVar[str]
+    EXAMPLE: ClassVar[str]  # a prompt that the tiny model knows
+    FRAMES: ClassVar[dict[str, node.Input]] = {}  # inputs of videos
+    FPS: ClassVar[dict[str, node.Input]] = {}
     NAMES_MODEL: ClassVar[bool] = True  # else the model is that of the linked inputs
     _models: ClassVar[Models] = Models()
 
@@ -64,12 +64,8 @@ class TPUNode(Node):
     ) -> bool | str:
         """Reject an unknown model and values in place of links, before anything runs."""
         sockets = {"positive": positive, "negative": negative, "samples": samples}
-        linked = check_linked(
-            cls, **{name: one for name, one in sockets.items() if one is not None}
-        )
-        if linked is not True:
-            return linked
-        return (refusal(model_id) or True) if model_id else True
+        linked = check_linked(cls, **sockets)
+        return linked if linked is not True or not model_id else refusal(model_id) or True
 
     @classmethod
     def IS_CHANGED(cls, model_id: str | None = None, **_: Any) -> str | float:
@@ -88,6 +84,28 @@ class TPUNode(Node):
     @classmethod
     def _name_of(cls, stage: str) -> str:
         return f"{cls.CATEGORY.removeprefix('TPU/')} {stage} (TPU)"
+
+    # ---- inputs; 0, and a guidance of -1, mean the model's default
+
+    @classmethod
+    def _prompt(cls) -> dict[str, node.Input]:
+        return {"prompt": node.string(cls.EXAMPLE, multiline=True, dynamicPrompts=True)}
+
+    @classmethod
+    def _model(cls) -> dict[str, node.Input]:
+        return {"model_id": node.string(cls._usual()), "device": node.choice(list(DEVICES), AUTO)}
+
+    @classmethod
+    def _sampling(cls) -> dict[str, node.Input]:
+        side = node.integer(0, 0, 8192, step=8)
+        return {
+            "height": side,
+            "width": side,
+            **cls.FRAMES,
+            "steps": node.integer(0, 0, 1000),
+            "guidance": node.number(-1.0, -1.0, 100.0, 0.1),
+            "seed": node.integer(42, 0, 2**63 - 1, control_after_generate=True),
+        }
 
     # ---- the three stages
 
@@ -144,16 +162,11 @@ class TPUNode(Node):
 class _TextEncoder(TPUNode):
     RETURN_TYPES = ("CONDITIONING",)
     RETURN_NAMES = ("conditioning",)
-    OUTPUT_TOOLTIPS = ("The prompt for the sampler of the same model, positive or negative.",)
     FUNCTION = "encode"
 
     @classmethod
-    def INPUT_TYPES(cls) -> Inputs:
-        """The prompt, and the model that encodes it."""
-        return {
-            "required": {"prompt": inputs.prompt(cls.FAMILY)},
-            "optional": {"model_id": inputs.model(cls.FAMILY), "device": inputs.device()},
-        }
+    def _inputs(cls) -> node.Inputs:
+        return node.declare(cls._prompt(), cls._model())
 
     def encode(
         self, prompt: str, model_id: str | None = None, device: str = AUTO
@@ -169,18 +182,15 @@ class _TextEncoder(TPUNode):
 class _Sampler(TPUNode):
     RETURN_TYPES = ("LATENT",)
     RETURN_NAMES = ("samples",)
-    OUTPUT_TOOLTIPS = ("The latents, for the decoder of the same model or for a VAE of ComfyUI.",)
     FUNCTION = "sample"
     NAMES_MODEL = False
 
     @classmethod
-    def INPUT_TYPES(cls) -> Inputs:
-        """Conditioning and sampler settings; the model is that of the conditioning."""
-        positive, negative = inputs.conditionings(cls._name_of("Text Encoder"))
-        return {
-            "required": {"positive": positive, **inputs.sampling(cls.FAMILY)},
-            "optional": {"negative": negative},
-        }
+    def _inputs(cls) -> node.Inputs:
+        conditioning = node.link("CONDITIONING")
+        return node.declare(
+            {"positive": conditioning, **cls._sampling()}, {"negative": conditioning}
+        )
 
     def sample(
         self,
@@ -191,10 +201,8 @@ class _Sampler(TPUNode):
         """(samples,). Raises BadInput for conditioning of another text encoder, and for bad
         settings.
         """
-        origin = prompt_origin_of(positive, "positive", self.FAMILY)
-        text = text_of(positive, "positive", self.FAMILY)
+        origin, text, guided = read_conditioning(positive, "positive", self.FAMILY)
         away = None if negative is None else self._read_negative(origin, negative)
-        guided = guidance_of(positive, "positive", self.FAMILY)
         if guided is not None and sampling.get("guidance", -1.0) == -1.0:
             sampling["guidance"] = guided
         with self._models.lock:
@@ -205,7 +213,7 @@ class _Sampler(TPUNode):
     def _read_negative(
         self, origin: PromptOrigin, negative: object
     ) -> tuple[str, dict[str, torch.Tensor]]:
-        other = prompt_origin_of(negative, "negative", self.FAMILY)
+        other, text, _ = read_conditioning(negative, "negative", self.FAMILY)
         if (other.model_id, other.device) != (origin.model_id, origin.device):
             raise BadInput(
                 f"cannot use negative: {other.model_id!r} on {other.device!r} has read it, and "
@@ -213,7 +221,7 @@ class _Sampler(TPUNode):
                 expected="one model and one device for both",
                 hint="give both text encoders the same model_id and device",
             )
-        return other.prompt, text_of(negative, "negative", self.FAMILY)
+        return other.prompt, text
 
 
 class _VAEDecoder(TPUNode):
@@ -221,11 +229,10 @@ class _VAEDecoder(TPUNode):
     NAMES_MODEL = False
 
     @classmethod
-    def INPUT_TYPES(cls) -> Inputs:
-        """Latents; those of another sampler need the name of a model."""
-        samples, model = inputs.latents(cls._name_of("Sampler"))
-        fps = {"fps": inputs.FPS} if cls.FAMILY == "wan" else {}
-        return {"required": {"samples": samples, **fps}, "optional": {"model_id": model}}
+    def _inputs(cls) -> node.Inputs:
+        return node.declare(
+            {"samples": node.link("LATENT"), **cls.FPS}, {"model_id": node.string("")}
+        )
 
     def decode(self, samples: Any, model_id: str = "", fps: int = 8) -> tuple[Any, ...]:
         """(images,), for a video (images, fps). Raises BadInput for other latents."""
@@ -244,28 +251,16 @@ class _VAEDecoder(TPUNode):
             held = self._get_or_create_model(name, device)
             same = drawn is not None and drawn.model_id == held.model_id
             pictures = self._decode(held, tensor, drawn if same else None)
-        return (pictures,) if self.FAMILY == "flux" else (pictures, float(fps))
+        return (pictures, float(fps))[: len(self.RETURN_TYPES)]
 
 
 class _Pipeline(TPUNode):
     FUNCTION = "generate"
 
     @classmethod
-    def INPUT_TYPES(cls) -> Inputs:
-        """Everything."""
-        fps = {"fps": inputs.FPS} if cls.FAMILY == "wan" else {}
-        return {
-            "required": {
-                "prompt": inputs.prompt(cls.FAMILY),
-                **inputs.sampling(cls.FAMILY),
-            },
-            "optional": {
-                "negative_prompt": inputs.negative_prompt(),
-                "model_id": inputs.model(cls.FAMILY),
-                "device": inputs.device(),
-                **fps,
-            },
-        }
+    def _inputs(cls) -> node.Inputs:
+        negative = {"negative_prompt": node.string("", multiline=True)}
+        return node.declare(cls._prompt() | cls._sampling(), negative | cls._model() | cls.FPS)
 
     def generate(
         self,
@@ -286,7 +281,7 @@ class _Pipeline(TPUNode):
             drawn = self._sample(held, prompt, text, away, **sampling)
             samples = latent(held.layout, drawn)["samples"]
             pictures = self._decode(held, samples, drawn)
-        return (pictures,) if self.FAMILY == "flux" else (pictures, float(fps))
+        return (pictures, float(fps))[: len(self.RETURN_TYPES)]
 
 
 # ---- the nodes
@@ -295,102 +290,63 @@ class _Pipeline(TPUNode):
 class _Flux:
     CATEGORY = "TPU/Flux"
     FAMILY = "flux"
+    EXAMPLE = "a handwritten seven"
 
 
 class _Wan:
     CATEGORY = "TPU/Wan"
     FAMILY = "wan"
+    EXAMPLE = "a handwritten seven moving right"
+    FRAMES: ClassVar[dict[str, node.Input]] = {"num_frames": node.integer(0, 0, 10_000)}
+    FPS: ClassVar[dict[str, node.Input]] = {"fps": node.integer(8, 1, 240)}
 
 
 class _Picture(_Flux):
     RETURN_TYPES = ("IMAGE",)
     RETURN_NAMES = ("images",)
-    OUTPUT_TOOLTIPS = ("The picture.",)
 
 
 class _Video(_Wan):
     RETURN_TYPES = ("IMAGE", "FLOAT")
     RETURN_NAMES = ("images", "fps")
-    OUTPUT_TOOLTIPS = ("The frames.", "Frames a second, for a node that saves a video.")
 
 
 class FluxTPUTextEncoder(_Flux, _TextEncoder):
     """A prompt as what the sampler takes."""
 
-    DESCRIPTION = "Reads a prompt with the text encoders (CLIP and T5) of a FLUX model, on XLA."
-
 
 class FluxTPUSampler(_Flux, _Sampler):
     """Noise into latents, step by step."""
-
-    DESCRIPTION = (
-        "Draws latents with a FLUX model on TPUs, GPUs or the CPU through XLA, its weights split "
-        "over all devices. The first run with a size compiles."
-    )
 
 
 class FluxTPUVAEDecoder(_Picture, _VAEDecoder):
     """Latents into pictures."""
 
-    DESCRIPTION = "Turns latents into pictures with the autoencoder of a FLUX model, on XLA."
-
 
 class FluxTPUPipeline(_Picture, _Pipeline):
     """The three of them in one node."""
-
-    DESCRIPTION = (
-        "Prompt to picture with a FLUX model on TPUs, GPUs or the CPU through XLA. tiny-flux, "
-        'which comes along, draws digits: "a red handwritten seven on yellow paper".'
-    )
 
 
 class WanTPUTextEncoder(_Wan, _TextEncoder):
     """A prompt as what the sampler takes."""
 
-    DESCRIPTION = "Reads a prompt with the text encoder (UMT5) of a Wan model, on XLA."
-
 
 class WanTPUSampler(_Wan, _Sampler):
     """Noise into latents, step by step."""
-
-    DESCRIPTION = (
-        "Draws the latents of a video with a Wan 2.1 or 2.2 model on TPUs, GPUs or the CPU through "
-        "XLA, its weights split over all devices. The first run with a size compiles."
-    )
 
 
 class WanTPUVAEDecoder(_Video, _VAEDecoder):
     """Latents into frames."""
 
-    DESCRIPTION = "Turns latents into frames with the autoencoder of a Wan model, on XLA."
-
 
 class WanTPUPipeline(_Video, _Pipeline):
     """The three of them in one node."""
 
-    DESCRIPTION = (
-        "Prompt to video with a Wan 2.1 or 2.2 model on TPUs, GPUs or the CPU through XLA. "
-        'tiny-wan, which comes along, moves digits: "a handwritten seven moving right".'
-    )
 
-
-NODE_CLASS_MAPPINGS: dict[str, type[TPUNode]] = {
-    node.__name__: node
-    for node in (
-        *(FluxTPUTextEncoder, FluxTPUSampler, FluxTPUVAEDecoder, FluxTPUPipeline),
-        *(WanTPUTextEncoder, WanTPUSampler, WanTPUVAEDecoder, WanTPUPipeline),
-    )
-}
-NODE_DISPLAY_NAME_MAPPINGS = {
-    "FluxTPUTextEncoder": "Flux Text Encoder (TPU)",
-    "FluxTPUSampler": "Flux Sampler (TPU)",
-    "FluxTPUVAEDecoder": "Flux VAE Decoder (TPU)",
-    "FluxTPUPipeline": "Flux Pipeline (TPU)",
-    "WanTPUTextEncoder": "Wan Text Encoder (TPU)",
-    "WanTPUSampler": "Wan Sampler (TPU)",
-    "WanTPUVAEDecoder": "Wan VAE Decoder (TPU)",
-    "WanTPUPipeline": "Wan Pipeline (TPU)",
-}
+NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS = node.class_mappings(
+    *(FluxTPUTextEncoder, FluxTPUSampler, FluxTPUVAEDecoder, FluxTPUPipeline),
+    *(WanTPUTextEncoder, WanTPUSampler, WanTPUVAEDecoder, WanTPUPipeline),
+)
 
 
 # ---- memory

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.base.errors import BadInput
 
@@ -71,23 +71,19 @@ def conditioning(found: Mapping[str, Any], read: PromptOrigin) -> list[list[Any]
     return [[found["tokens"], extras]]
 
 
-def prompt_origin_of(given: object, name: str, family: str) -> PromptOrigin:
-    """The origin of a CONDITIONING. Raises BadInput if the sampler cannot use it."""
-    return _entry(given, name, family)[1][MARK]
+class Conditioning(NamedTuple):
+    """A CONDITIONING as the denoise stage takes it."""
+
+    origin: PromptOrigin
+    text: dict[str, torch.Tensor]  # by the names of that stage
+    guidance: float | None  # that ComfyUI's FluxGuidance stored
 
 
-def text_of(given: object, name: str, family: str) -> dict[str, torch.Tensor]:
-    """The tensors of a CONDITIONING, by the names of the denoise stage."""
+def read_conditioning(given: object, name: str, family: str) -> Conditioning:
+    """Read a CONDITIONING. Raises BadInput if the sampler cannot use it."""
     tokens, extras = _entry(given, name, family)
-    found = {"tokens": tokens}
-    if family == "flux":
-        found["pooled"] = extras["pooled_output"]
-    return found
-
-
-def guidance_of(given: object, name: str, family: str) -> float | None:
-    """The guidance that ComfyUI's FluxGuidance stored in a CONDITIONING, or None."""
-    return _entry(given, name, family)[1].get("guidance")
+    pooled = {"pooled": extras["pooled_output"]} if family == "flux" else {}
+    return Conditioning(extras[MARK], {"tokens": tokens, **pooled}, extras.get("guidance"))
 
 
 def _entry(given: object, name: str, family: str) -> tuple[Any, dict[str, Any]]:

@@ -31,7 +31,7 @@ _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 0.5
 def make_step_callback(steps: int) -> Callable[[int | None], None]:
     """Make a callback for steps done, which moves the bar and raises if the user stops the run.
 
-    With None it only checks for a stop.
+    With None it only checks for a stop. Packs that `holdfast port new` writes use it.
     """
     show = host.progress()
     return lambda done: host.check() if done is None else show(done, steps)

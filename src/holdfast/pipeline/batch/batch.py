@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from holdfast.pipeline.batch.runner import Failure, Outcome, Runner
 from holdfast.pipeline.batch.show import Show
 from holdfast.pipeline.batch.workers import POOLS, Load, LoadPipeline, WorkerPool
 from holdfast.pipeline.model.placement import PlacementRequest
+from holdfast.pipeline.model.sources import built_in, locate, require_weights
 from holdfast.topology import discover
 
 # Wan's default; asking the family would import torch. Only "more than one" matters here.
@@ -92,13 +93,14 @@ class Batch:
 
     @functools.cached_property
     def _usual_frames(self) -> int:
-        return _usual_frames(self._options)
+        return _usual_frames(self._options.model, self._options.config)
 
     def run(self, show: Show | None = None) -> Summary:
         """Draw what is missing. After Ctrl-C, `summary` says how far it came."""
         show = show or Show()
         if self._workers.load is None and self._workers.ray is None:  # a cluster has its own files
-            _refuse_unknown(self._options)
+            # Before a worker imports torch for seconds.
+            require_weights(locate(self._options.model, self._options.config))
         with Folder(self.folder) as folder:
             status = self._status = folder.status(self.jobs)
             self._show_notes(folder, status, show)
@@ -139,17 +141,20 @@ class Batch:
             self._runner.run()
 
     def _show_notes(self, folder: Folder, status: BatchStatus, show: Show) -> None:
-        """Show notes about unexpected contents of the folder."""
         if folder.manifest.damaged:
             show.note(f"damaged lines in the manifest, passed over: {folder.manifest.damaged}")
         if status.found:
             show.note(f"pictures found without a record, and kept: {len(status.found)}")
         if status.strangers:
             last, now = folder.last_run() or {}, _record_options(self._options)
-            changed = [name for name in _COMPARED if last.get(name) != now[name]]
+            changes = ", ".join(
+                f"{name}: {last.get(name)} before, {now[name]} now"
+                for name in _COMPARED
+                if last.get(name) != now[name]
+            )
             show.note(
                 f"pictures of other jobs in {str(self.folder)!r}: {status.strangers}"
-                + (f" ({_changes(last, now, changed)})" if changed else "")
+                + (f" ({changes})" if changes else "")
                 + "; they stay, new ones are put next to them"
             )
 
@@ -166,11 +171,6 @@ def _check(options: Options, workers: WorkerOptions) -> None:
         raise BadInput(
             f"cannot write {options.suffix!r} files", expected=f"one of {', '.join(SUFFIXES)}"
         )
-    _check_placement(options, workers)
-
-
-def _check_placement(options: Options, workers: WorkerOptions) -> None:
-    """Check device, budget and precision, as far as that needs no torch."""
     request = PlacementRequest(workers.device, workers.budget, options.precision).check()
     if workers.ray is not None and any(":" in name for name in request.by_stage().values()):
         raise BadInput(
@@ -181,36 +181,22 @@ def _check_placement(options: Options, workers: WorkerOptions) -> None:
         )
 
 
-def _refuse_unknown(options: Options) -> None:
-    """Raise if the model does not exist, before a worker imports torch for seconds."""
-    from holdfast.pipeline.model.sources import locate, require_weights
-
-    require_weights(locate(options.model, options.config))
-
-
-def _usual_frames(options: Options) -> int:
+def _usual_frames(model: str, config: str | None) -> int:
     """The model's default number of frames; 1 if only loading would tell."""
-    from holdfast.pipeline.model.sources import built_in, locate
-
-    place, rest = expand_path(options.model), expand_path(options.config or "")
-    alone = options.model in built_in() or place.is_dir()
-    if not alone and not (options.config and place.is_file() and rest.is_dir()):
+    place, rest = expand_path(model), expand_path(config or "")
+    alone = model in built_in() or place.is_dir()
+    if not alone and not (config and place.is_file() and rest.is_dir()):
         return 1  # incomplete: not worth a download
     try:
-        source = locate(options.model, options.config)
+        source = locate(model, config)
     except HoldfastError:
         return 1  # a run will raise the error
     return source.defaults.get("num_frames", _WAN_FRAMES if source.family == "wan" else 1)
 
 
 def _record_options(options: Options) -> dict[str, Any]:
-    """The options as the manifest records them."""
     facts = {name: getattr(options, name) for name in _COMPARED}
     return facts | {"defaults": {k: v for k, v in options.defaults.items() if v is not None}}
-
-
-def _changes(last: Mapping[str, Any], now: Mapping[str, Any], names: list[str]) -> str:
-    return ", ".join(f"{name}: {last.get(name)} before, {now[name]} now" for name in names)
 
 
 def _make_pool(workers: WorkerOptions, options: Options, jobs: int, show: Show) -> WorkerPool:

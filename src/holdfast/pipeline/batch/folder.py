@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -21,7 +21,6 @@ from holdfast.base.files import write_whole
 from holdfast.pipeline.batch.jobs import SUFFIXES, Job, fold_name
 from holdfast.pipeline.batch.manifest import NAME, Manifest
 
-ReadSettings = Callable[[Path], Mapping[str, Any]]
 # Temporary files go here, so that leftovers of a crash can be recognized.
 _DRAFTS = ".holdfast-batch"
 
@@ -37,14 +36,13 @@ class BatchStatus:
 
 
 class Folder(contextlib.AbstractContextManager["Folder"]):
-    """An output folder, locked by this process. `read_settings` defaults to media's.
+    """An output folder, locked by this process.
 
     Raises BadInput where it cannot be made, Unsupported while another batch works in it.
     """
 
-    def __init__(self, path: Path, read_settings: ReadSettings | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._read_settings = read_settings or _read_settings
         try:
             path.mkdir(parents=True, exist_ok=True)
             self.manifest = Manifest(path / NAME)
@@ -106,7 +104,11 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
             file = self._free_name(job, suffix, reserved)
             target = self.path / file
             target.parent.mkdir(parents=True, exist_ok=True)
-            self._refuse_outside(target)
+            if not target.parent.resolve().is_relative_to(self.path.resolve()):
+                raise BadInput(
+                    f"cannot write {str(target)!r}: a link in it leads out of {str(self.path)!r}",
+                    expected="a file inside the output folder",
+                )
             draft = self.path / _DRAFTS / target.name
             draft.parent.mkdir(exist_ok=True)
             write_whole(draft, data)
@@ -158,8 +160,10 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
         return found
 
     def _settings_of(self, path: Path) -> Mapping[str, Any]:
+        from holdfast.pipeline.output import media  # needs libraries
+
         try:
-            return self._read_settings(path)
+            return media.read_settings(path)
         except (HoldfastError, OSError, ValueError):
             return {}  # not readable, or not one of ours
 
@@ -173,13 +177,6 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
                 return file
         raise AssertionError("there is always another number")
 
-    def _refuse_outside(self, target: Path) -> None:
-        if not target.parent.resolve().is_relative_to(self.path.resolve()):
-            raise BadInput(
-                f"cannot write {str(target)!r}: a link in it leads out of {str(self.path)!r}",
-                expected="a file inside the output folder",
-            )
-
     def _remove_drafts(self) -> None:
         shutil.rmtree(self.path / _DRAFTS, ignore_errors=True)
 
@@ -191,14 +188,7 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
             raise _cannot_write(self.path, exc) from exc
 
 
-def _read_settings(path: Path) -> Mapping[str, Any]:
-    from holdfast.pipeline.output import media
-
-    return media.read_settings(path)
-
-
 def _pictures(folder: Path) -> list[Path]:
-    """Files directly in `folder` that could be pictures."""
     if not folder.is_dir():
         return []
     return [p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and p.is_file()]

@@ -78,7 +78,7 @@ def plan(rows: Sequence[Row], options: Options, file: str) -> list[Job]:
         seen[meaning] += 1
         jobs.append(
             Job(
-                identity=_digest(f"{meaning}#{seen[meaning]}"),
+                identity=hashlib.sha256(f"{meaning}#{seen[meaning]}".encode()).hexdigest()[:24],
                 where=row.where,
                 position=position,
                 settings={"seed": (options.seed + position) % 2**63} | asked,
@@ -135,12 +135,7 @@ def _meaning(asked: Mapping[str, Any], out: str | None, suffix: str | None, o: O
     return json.dumps(parts, sort_keys=True, separators=(",", ":"))
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
-
-
 def _refuse_names(rows: Sequence[Row], file: str) -> None:
-    """Raise BadInput for file names with an unknown suffix, or used twice."""
     first: dict[str, str] = {}
     bad: list[tuple[str, str]] = []
     for row in rows:

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
@@ -45,7 +46,8 @@ class LocalProcesses(WorkerPool):
             name=f"holdfast-worker-{worker}",
             daemon=True,
         )
-        _start_tracker()
+        if sys.platform != "win32":  # starting multiprocessing's tracker later would unblock Ctrl-C
+            resource_tracker.ensure_running()
         with delay_ctrl_c():
             process.start()
             self._processes[worker], self._wires[worker] = process, ours
@@ -61,29 +63,22 @@ class LocalProcesses(WorkerPool):
         for worker in list(self._wires):
             # Checked first: all that a dead worker sent is in the pipe by now.
             alive = self._processes[worker].exitcode is None
-            received, open_wire = self._listen(worker, watch)
-            answers += [(worker, answer) for answer in received]
-            if not (alive and open_wire):
+            wire = self._wires[worker]
+            try:
+                while wire.poll():
+                    message = wire.recv()
+                    if isinstance(message, Event):
+                        watch(worker, message)
+                    else:
+                        answers.append((worker, message))
+            except (EOFError, OSError):
+                alive = False
+            if not alive:
                 answers.append((worker, Died(self._remove(worker))))
         return answers
 
     def _dismiss(self, worker: int) -> None:
         self._remove(worker)
-
-    def _listen(self, worker: int, watch: Watch) -> tuple[list[Answer], bool]:
-        """All messages of a worker, and whether the connection is still open."""
-        wire = self._wires[worker]
-        answers: list[Answer] = []
-        try:
-            while wire.poll():
-                message = wire.recv()
-                if isinstance(message, Event):
-                    watch(worker, message)
-                else:
-                    answers.append(message)
-        except (EOFError, OSError):
-            return answers, False
-        return answers, True
 
     def _remove(self, worker: int) -> str:
         """Remove a worker; returns how it ended."""
@@ -132,11 +127,3 @@ def _end_with_the_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-def _start_tracker() -> None:
-    """Start multiprocessing's resource tracker now: starting it later would unblock Ctrl-C."""
-    if sys.platform != "win32":
-        from multiprocessing import resource_tracker
-
-        resource_tracker.ensure_running()

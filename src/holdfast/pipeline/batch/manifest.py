@@ -71,12 +71,6 @@ class Manifest(contextlib.AbstractContextManager["Manifest"]):
                 expected="an output folder of its own",
                 hint="another --out, or move that file away",
             )
-        self._refuse_newer()
-        if torn:
-            os.ftruncate(self._file, len(whole))
-            os.fsync(self._file)
-
-    def _refuse_newer(self) -> None:
         version = max((r["version"] for r in self.records if r["event"] == "run"), default=VERSION)
         if version > VERSION:
             raise BadInput(
@@ -84,6 +78,9 @@ class Manifest(contextlib.AbstractContextManager["Manifest"]):
                 expected=f"version {VERSION}",
                 hint="a newer Holdfast, or another --out",
             )
+        if torn:
+            os.ftruncate(self._file, len(whole))
+            os.fsync(self._file)
 
     def _in_use(self) -> Unsupported:
         runs = [r for r in parse(self.path.read_bytes())[0] if r["event"] == "run"]
@@ -97,12 +94,8 @@ class Manifest(contextlib.AbstractContextManager["Manifest"]):
 
 def parse(content: bytes) -> tuple[list[dict[str, Any]], int]:
     """Parse the records; also returns the number of lines that are not records."""
-    records: list[dict[str, Any]] = []
     lines = content.splitlines(keepends=True)
-    for line in lines:
-        record = _record(line)
-        if record is not None:
-            records.append(record)
+    records = [record for line in lines if (record := _record(line)) is not None]
     return records, len(lines) - len(records)
 
 

@@ -33,8 +33,7 @@ from holdfast.pipeline.batch.workers import (
     WorkerPool,
 )
 from holdfast.pipeline.model.placement import PlacementRequest
-from holdfast.pipeline.run.progress import Event
-from holdfast.pipeline.run.stages import STAGES
+from holdfast.pipeline.run.progress import STAGES, Event
 
 WAIT_S = 0.5
 _CONNECT_S = 5.0
@@ -107,11 +106,17 @@ class RayActors(WorkerPool):
         if not ray.is_initialized():
             self._join()
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        self._share = divide_cluster(
-            machines, self._wanted, self._most, gpus=_may_be_gpu(self._device)
-        )
+        gpus = may_use_gpus(self._device)
+        self._share = divide_cluster(machines, self._wanted, self._most, gpus=gpus)
         self.count = self._share.count
-        self._remote = _remote_class(self._share)
+        remote: Any = ray.remote  # as Any: Ray's type hints lack documented options
+        self._remote = remote(
+            num_cpus=self._share.cpus,
+            num_gpus=self._share.gpus,
+            max_restarts=0,
+            max_concurrency=2,
+            scheduling_strategy="SPREAD",
+        )(Actor)
         self._note_at_s = time.monotonic() + _PATIENCE_S
 
     def _join(self) -> None:
@@ -123,7 +128,9 @@ class RayActors(WorkerPool):
             options["include_dashboard"] = False
         self._exit.callback(ray.shutdown)
         try:
-            _check_reachable(self._address)
+            host, _, port = self._address.removeprefix("ray://").rpartition(":")
+            if port.isdecimal():  # Ray would try for minutes
+                socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
         except (ConnectionError, RuntimeError, ValueError, OSError) as exc:
             first = str(exc).strip().partition("\n")[0]
@@ -141,7 +148,9 @@ class RayActors(WorkerPool):
 
     def _receive(self, watch: Watch) -> list[tuple[int, Answer]]:
         self._request_progress()
-        self._note_waiting()
+        if self._note_at_s is not None and time.monotonic() >= self._note_at_s:
+            self._note_at_s = None
+            self._note(f"waiting for the cluster: {self._share.text()} asked for")
         waiting = [*self._answers, *self._questions]
         ready, _ = ray.wait(waiting, num_returns=1, timeout=WAIT_S) if waiting else ([], [])
         answers: list[tuple[int, Answer]] = []
@@ -164,11 +173,6 @@ class RayActors(WorkerPool):
                 self._asked_s[worker] = now
                 self._questions[self._actors[worker].latest.remote()] = worker
 
-    def _note_waiting(self) -> None:
-        if self._note_at_s is not None and time.monotonic() >= self._note_at_s:
-            self._note_at_s = None
-            self._note(f"waiting for the cluster: {self._share.text()} asked for")
-
     def _hear(self, reference: Any, watch: Watch) -> None:
         worker = self._questions.pop(reference)
         with contextlib.suppress(RayError):  # dead: its answer reports it
@@ -181,11 +185,10 @@ class RayActors(WorkerPool):
         self._note_at_s = None
         try:
             return ray.get(reference)
-        except RayActorError as exc:
-            self._actors.pop(worker, None)
-            return Died(_reason(exc))
-        except RayError as exc:  # the answer was lost: too large, or the machine is gone
-            ray.kill(self._actors.pop(worker))
+        except RayError as exc:
+            actor = self._actors.pop(worker, None)
+            if not isinstance(exc, RayActorError):  # the answer was lost: too large, or no machine
+                ray.kill(actor)
             return Died(_reason(exc))
 
     def __exit__(self, *_: object) -> None:
@@ -196,26 +199,8 @@ class RayActors(WorkerPool):
             self._exit.close()
 
 
-def _check_reachable(address: str) -> None:
-    """Raise OSError if the address does not answer: Ray would try for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
-
-
-def _remote_class(share: ClusterShare) -> Any:
-    # As Any: Ray's type hints lack documented options.
-    remote: Any = ray.remote
-    return remote(
-        num_cpus=share.cpus,
-        num_gpus=share.gpus,
-        max_restarts=0,
-        max_concurrency=2,
-        scheduling_strategy="SPREAD",
-    )(Actor)
-
-
-def _may_be_gpu(device: str) -> bool:
+def may_use_gpus(device: str) -> bool:
+    """Whether a stage may run on a GPU."""
     asked = PlacementRequest(device).by_stage()
     return {asked.get(stage, "auto") for stage in STAGES} != {"cpu"}
 
@@ -241,7 +226,6 @@ def divide_cluster(
 
 
 def _reason(exc: BaseException) -> str:
-    """Ray's reason without its advice."""
     lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("The actor is dead because")]
     return (causes or lines or [type(exc).__name__])[0].partition(" Some common causes")[0]

@@ -33,30 +33,22 @@ def guard_folder() -> Iterator[str]:
     try:
         with delay_ctrl_c():  # no Ctrl-C between the two, or the folder would stay
             folder = tempfile.mkdtemp(prefix="hf-ray-")
-            guard = _start_guard(folder)
+            guard = subprocess.Popen(
+                [sys.executable, "-m", __name__, folder, str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # does not get Ctrl-C
+            )
         yield folder
     finally:
         if guard is not None:
-            _finish(guard)
+            if guard.stdin is not None:
+                guard.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it continues alone
+                guard.wait(_WAIT_S)
         elif folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _start_guard(folder: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", __name__, folder, str(os.getpid())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # does not get Ctrl-C
-    )
-
-
-def _finish(guard: subprocess.Popen[bytes]) -> None:
-    if guard.stdin is not None:
-        guard.stdin.close()
-    with contextlib.suppress(subprocess.TimeoutExpired):  # it continues alone
-        guard.wait(_WAIT_S)
 
 
 def clear(folder: str, owner: int) -> None:

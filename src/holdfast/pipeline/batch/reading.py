@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import difflib
 import io
@@ -122,14 +123,15 @@ def bad_rows(name: str, bad: list[tuple[str, str]], expected: str | None = None)
 def check_value(name: str, given: Any, from_text: bool = False) -> Any:
     """Check `given` as a value of the field `name`; raises BadRow."""
     field = FIELDS[name]
-    converted = _convert(field.type, given) if from_text else given
+    converted = given
+    if from_text and field.type is not str:
+        with contextlib.suppress(ValueError):  # the text stays and is rejected below
+            converted = field.type(given.strip())
     if field.type is float and type(converted) is int:
-        converted = _float(converted)
-    if (
-        type(converted) is not field.type
-        or not _is_encodable(converted)
-        or not field.rule(converted)
-    ):
+        converted = float(converted) if abs(converted) < 2**1000 else math.inf
+    # UTF-8 cannot encode lone surrogates.
+    is_broken = isinstance(converted, str) and re.search("[\ud800-\udfff]", converted)
+    if type(converted) is not field.type or is_broken or not field.rule(converted):
         shown = repr(given)
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
         raise BadRow(f"{name} is {shown}, not {field.expected}")
@@ -158,9 +160,7 @@ def _check_key(key: str) -> None:
 
 
 def _json_lines(text: str) -> Iterator[tuple[str, Any]]:
-    for number, line in enumerate(
-        text.split("\n"), 1
-    ):  # not splitlines: JSON text may contain U+2028
+    for number, line in enumerate(text.split("\n"), 1):  # not splitlines: U+2028 is JSON text
         stripped = line.strip()
         if stripped and not stripped.startswith("#"):
             yield f"line {number}", _json(stripped)
@@ -177,7 +177,6 @@ def _json_list(text: str) -> Iterator[tuple[str, Any]]:
 
 
 def _json(text: str) -> Any:
-    """The value, or a BadRow with the reason."""
     try:
         return json.loads(text, object_pairs_hook=_object)
     except BadRow as exc:
@@ -214,7 +213,12 @@ def _csv(text: str) -> Iterator[tuple[str, Any]]:
         if header is None:
             header = _header(cells)
         else:
-            yield f"line {number}", _cells(header, cells)
+            if any(cells[len(header) :]):
+                why = f"it has {len(cells)} cells, the first line names {len(header)}"
+                yield f"line {number}", BadRow(why)
+                continue
+            pairs = zip(header, cells, strict=False)  # empty cells take the default
+            yield f"line {number}", {name: cell for name, cell in pairs if cell.strip()}
 
 
 def _header(cells: list[str]) -> list[str]:
@@ -225,33 +229,6 @@ def _header(cells: list[str]) -> list[str]:
     if "prompt" not in names:
         raise BadRow("its first line does not name a column 'prompt'")
     return names
-
-
-def _cells(header: list[str], cells: list[str]) -> dict[str, Any] | BadRow:
-    """A row as a dict; empty cells are left out and take the default."""
-    if any(cells[len(header) :]):
-        return BadRow(f"it has {len(cells)} cells, the first line names {len(header)}")
-    return {name: cell for name, cell in zip(header, cells, strict=False) if cell.strip()}
-
-
-def _convert(wanted: type, text: str) -> Any:
-    """Convert a cell to the wanted type; on failure the text stays and is rejected later."""
-    try:
-        return wanted(text.strip()) if wanted is not str else text
-    except ValueError:
-        return text
-
-
-def _float(number: int) -> float:
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf
-
-
-def _is_encodable(given: Any) -> bool:
-    """False for text with lone surrogates, which UTF-8 cannot encode."""
-    return not isinstance(given, str) or given.isascii() or not re.search("[\ud800-\udfff]", given)
 
 
 def _kind(given: Any) -> str:

@@ -25,7 +25,6 @@ from holdfast.pipeline.batch.workers import (
     Drawn,
     Failed,
     Lost,
-    Task,
     WorkerPool,
 )
 from holdfast.pipeline.output import history
@@ -104,12 +103,12 @@ class Runner:
             if not self._checked:
                 if self._checking is None:
                     self._checking = worker
-                    self._pool.give(worker, Check(tuple(map(_task, self._queue))))
+                    self._pool.give(worker, Check(tuple(self._queue)))
             elif self._queue:
                 job = self._queue.popleft()
                 self._running[worker] = job
                 self._attempts[job.identity] += 1
-                self._pool.give(worker, Draw(_task(job)))
+                self._pool.give(worker, Draw(job))
 
     def _handle(self, worker: int, answer: Answer) -> None:
         job = self._running.pop(worker, None)
@@ -137,9 +136,7 @@ class Runner:
 
     def _refuse(self, answer: Checked) -> None:
         jobs = {job.identity: job for job in self._queue}
-        bad = [
-            (jobs[identity].where, _one_line(error)) for identity, error in answer.problems.items()
-        ]
+        bad = [(jobs[one].where, _one_line(error)) for one, error in answer.problems.items()]
         if bad:
             raise bad_rows(self._file, bad, "settings that this model can draw")
 
@@ -176,10 +173,6 @@ class Runner:
         self._folder.fail(job, reason, attempts)
         self.outcome.failures.append(Failure(job.where, job.prompt, reason, attempts))
         self._show.finished(job, None)
-
-
-def _task(job: Job) -> Task:
-    return Task(job.identity, dict(job.settings), job.suffix, job.fps)
 
 
 def _one_line(error: HoldfastError) -> str:

@@ -21,53 +21,41 @@ _STAGE_TEXTS = {"load": "loading the model", "text": "reading the prompt", "deco
 
 
 class Show(AbstractContextManager["Show"]):
-    """Base class; shows nothing."""
+    """Base class; shows nothing, but keeps the rate of finished jobs."""
+
+    _clock: Callable[[], float] = staticmethod(time.monotonic)
+    _start_s: float | None = None  # of the first job, after loading
+    _total = _over = _now = 0
 
     def begin(self, total: int, done: int) -> None:
         """Start with `done` of `total` jobs finished."""
+        self._total, self._over = total, done
 
     def step(self, worker: int, job: Job | None, event: Event) -> None:
         """Progress of a worker with a job, or with loading."""
+        if job is not None and self._start_s is None:
+            self._start_s = self._clock()
 
     def finished(self, job: Job, file: str | None) -> None:
         """A job has its picture, or has failed (`file` is None)."""
+        self._over += 1
+        self._now += 1
 
     def note(self, text: str) -> None:
         """Show a message."""
 
+    def _pace(self) -> str:
+        """ "12/40 done, 1.9 s each, 53 s left"."""
+        words = [f"{self._over}/{self._total} done"]
+        if self._now and self._start_s is not None:
+            each_s = (self._clock() - self._start_s) / self._now
+            words.append(f"{format_seconds(each_s)} each")
+            if self._over < self._total:
+                words.append(f"{format_seconds(each_s * (self._total - self._over))} left")
+        return ", ".join(words)
+
     def __exit__(self, *_: object) -> None:
         return None
-
-
-class Pace:
-    """The rate of finished jobs since the first one began."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._start_s: float | None = None
-        self.total = self.over = self.now = 0
-
-    def begin(self, total: int, done: int) -> None:
-        self.total, self.over = total, done
-
-    def working(self) -> None:
-        """Start the clock at the first job, after loading."""
-        if self._start_s is None:
-            self._start_s = self._clock()
-
-    def finished(self) -> None:
-        self.over += 1
-        self.now += 1
-
-    def text(self) -> str:
-        """ "12/40 done, 1.9 s each, 53 s left"."""
-        words = [f"{self.over}/{self.total} done"]
-        if self.now and self._start_s is not None:
-            each_s = (self._clock() - self._start_s) / self.now
-            words.append(f"{format_seconds(each_s)} each")
-            if self.over < self.total:
-                words.append(f"{format_seconds(each_s * (self.total - self.over))} left")
-        return ", ".join(words)
 
 
 class Lines(Show):
@@ -75,35 +63,29 @@ class Lines(Show):
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
-        self._pace = Pace(clock)
         self._last_s = -_BETWEEN_LINES_S
 
     def begin(self, total: int, done: int) -> None:
-        self._pace.begin(total, done)
-        self._line(f"{total - done} of {total} to do")
+        super().begin(total, done)
+        self.note(f"{total - done} of {total} to do")
 
     def step(self, worker: int, job: Job | None, event: Event) -> None:
-        if job is not None:
-            self._pace.working()
-            self._sometimes(f"{self._pace.text()}; {job.where}, {describe_event(event)}")
-        else:
-            self._sometimes(describe_event(event))
+        super().step(worker, job, event)
+        text = describe_event(event)
+        self._sometimes(text if job is None else f"{self._pace()}; {job.where}, {text}")
 
     def finished(self, job: Job, file: str | None) -> None:
-        self._pace.finished()
-        self._sometimes(self._pace.text())
+        super().finished(job, file)
+        self._sometimes(self._pace())
 
     def note(self, text: str) -> None:
-        self._line(text)
+        self._stream.write(f"holdfast: {make_printable(text)}\n")
+        self._stream.flush()
 
     def _sometimes(self, text: str) -> None:
         if self._clock() - self._last_s >= _BETWEEN_LINES_S:
             self._last_s = self._clock()
-            self._line(text)
-
-    def _line(self, text: str) -> None:
-        self._stream.write(f"holdfast: {make_printable(text)}\n")
-        self._stream.flush()
+            self.note(text)
 
 
 class Bars(Show):
@@ -120,7 +102,6 @@ class Bars(Show):
         ]
         console = console or Console(stderr=True)
         self._progress = Progress(*columns, console=console, transient=True)
-        self._pace = Pace()
         self._rows: dict[int, Any] = {}
 
     def __enter__(self) -> Bars:
@@ -131,13 +112,13 @@ class Bars(Show):
         self._progress.stop()
 
     def begin(self, total: int, done: int) -> None:
-        self._pace.begin(total, done)
-        self._all = self._progress.add_task("batch", total=total, completed=done, state="")
-        self._update()
+        super().begin(total, done)
+        self._all = self._progress.add_task(
+            "batch", total=total, completed=done, state=self._pace()
+        )
 
     def step(self, worker: int, job: Job | None, event: Event) -> None:
-        if job is not None:
-            self._pace.working()
+        super().step(worker, job, event)
         if worker >= _ROWS:
             return
         if worker not in self._rows:
@@ -151,16 +132,13 @@ class Bars(Show):
         )
 
     def finished(self, job: Job, file: str | None) -> None:
-        self._pace.finished()
-        self._update()
+        super().finished(job, file)
+        self._progress.update(self._all, completed=self._over, state=self._pace())
 
     def note(self, text: str) -> None:
         self._progress.console.print(
             f"holdfast: {make_printable(text)}", markup=False, highlight=False, soft_wrap=True
         )
-
-    def _update(self) -> None:
-        self._progress.update(self._all, completed=self._pace.over, state=self._pace.text())
 
 
 def describe_event(event: Event) -> str:

@@ -18,12 +18,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from holdfast.base.errors import BadInput, HoldfastError, Unsupported
 from holdfast.base.interrupts import is_interrupt
 from holdfast.base.registry import Entry, Registry
-from holdfast.pipeline.batch.jobs import suffix_for
+from holdfast.pipeline.batch.jobs import Job, suffix_for
 from holdfast.pipeline.run.progress import Event, Listener
 
 # Consecutive deaths of a worker while it loads its model.
@@ -32,20 +32,8 @@ LOAD_DEATHS = 3
 LOCAL_RAY = "local"
 
 
-class Pipe(Protocol):
-    """The part of Pipeline that a worker uses."""
-
-    def check(self, prompt: str, **settings: Any) -> Any:
-        """Raise BadInput for settings that the model cannot draw."""
-        ...
-
-    def __call__(self, *args: Any, **settings: Any) -> Any:
-        """Draw with the settings and `progress`; returns a result with `frames` and `settings`."""
-        ...
-
-
-# Loads a pipeline on a device; must be picklable.
-Load = Callable[[str, Listener], Pipe]
+# Loads a pipeline, or what has its `check` and `__call__`, on a device; must be picklable.
+Load = Callable[[str, Listener], Any]
 Watch = Callable[[int, Event], None]
 
 
@@ -58,7 +46,7 @@ class LoadPipeline:
     budget: str | int | None = None
     config: str | None = None
 
-    def __call__(self, device: str, progress: Listener) -> Pipe:
+    def __call__(self, device: str, progress: Listener) -> Any:
         from holdfast.pipeline import Pipeline
 
         return Pipeline.load(
@@ -67,32 +55,20 @@ class LoadPipeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """A job as a worker sees it."""
-
-    identity: str
-    settings: Mapping[str, Any]
-    suffix: str | None
-    fps: int
-
-
-@dataclass(frozen=True, slots=True)
 class LoadModel:
     """Order: load the model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(NamedTuple):
     """Order: check that all these can be drawn."""
 
-    tasks: tuple[Task, ...]
+    jobs: tuple[Job, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
+class Draw(NamedTuple):
     """Order: draw this."""
 
-    task: Task
+    job: Job
 
 
 Order = LoadModel | Check | Draw
@@ -103,15 +79,13 @@ class Loaded:
     """Answer: the model is loaded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """Answer: errors by the identity of the task."""
+class Checked(NamedTuple):
+    """Answer: errors by the identity of the job."""
 
     problems: Mapping[str, HoldfastError]
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
+class Drawn(NamedTuple):
     """Answer: the content of the file, with settings and time."""
 
     data: bytes
@@ -121,23 +95,20 @@ class Drawn:
     run_id: str | None = None  # in the history of runs
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(NamedTuple):
     """Answer: it failed; `again` is whether a retry makes sense."""
 
     error: HoldfastError
     again: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Died:
+class Died(NamedTuple):
     """Instead of an answer: the worker died and is replaced."""
 
     how: str
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(NamedTuple):
     """Instead of an answer: the worker cannot load its model and is not replaced."""
 
     error: HoldfastError
@@ -151,7 +122,7 @@ class Worker:
 
     def __init__(self, load: Load, device: str) -> None:
         self._load, self._device = load, device
-        self._pipe: Pipe | None = None
+        self._pipe: Any = None
 
     def answer(self, order: Order, progress: Listener) -> Answer:
         """Execute an order. Raises only KeyboardInterrupt.
@@ -173,8 +144,8 @@ class Worker:
             return Loaded()
         assert self._pipe is not None, "the first order is LoadModel"
         if isinstance(order, Check):
-            return Checked(_problems(self._pipe, order.tasks))
-        return _draw(self._pipe, order.task, progress)
+            return Checked(_problems(self._pipe, order.jobs))
+        return _draw(self._pipe, order.job, progress)
 
 
 def _strip(exc: Exception) -> HoldfastError:
@@ -184,19 +155,16 @@ def _strip(exc: Exception) -> HoldfastError:
     return Unsupported(f"{type(exc).__name__}: {exc}")
 
 
-def _problems(pipe: Pipe, tasks: Sequence[Task]) -> dict[str, HoldfastError]:
-    problems: dict[str, HoldfastError] = {}
-    check_format = functools.cache(_check_format)  # few file formats for many tasks
-    for task in tasks:
+def _problems(pipe: Any, jobs: Sequence[Job]) -> dict[str, HoldfastError]:
+    check_format = functools.cache(_check_format)  # few file formats for many jobs
+    problems: dict[str, HoldfastError | None] = {}
+    for job in jobs:
         try:
-            settled = pipe.check(**task.settings)
+            frames = pipe.check(**job.settings).num_frames
+            problems[job.identity] = check_format(job.suffix, frames) if job.suffix else None
         except HoldfastError as exc:
-            problems[task.identity] = _strip(exc)
-            continue
-        refused = check_format(task.suffix, settled.num_frames) if task.suffix else None
-        if refused is not None:
-            problems[task.identity] = refused
-    return problems
+            problems[job.identity] = _strip(exc)
+    return {identity: error for identity, error in problems.items() if error is not None}
 
 
 def _check_format(suffix: str, num_frames: int) -> HoldfastError | None:
@@ -213,15 +181,15 @@ def _check_format(suffix: str, num_frames: int) -> HoldfastError | None:
     return None
 
 
-def _draw(pipe: Pipe, task: Task, progress: Listener) -> Drawn:
+def _draw(pipe: Any, job: Job, progress: Listener) -> Drawn:
     from holdfast.pipeline.output import media
 
     start = time.perf_counter()
-    result = pipe(**task.settings, progress=progress)
-    suffix = task.suffix or suffix_for(len(result.frames))
+    result = pipe(**job.settings, progress=progress)
+    suffix = job.suffix or suffix_for(len(result.frames))
     # The identity inside identifies a picture whose record is lost.
-    settings = {**result.settings, "job": task.identity}
-    data = media.encode(result.frames, suffix, settings, fps=task.fps)
+    settings = {**result.settings, "job": job.identity}
+    data = media.encode(result.frames, suffix, settings, fps=job.fps)
     seconds = round(time.perf_counter() - start, 3)
     return Drawn(data, suffix, settings, seconds, getattr(result, "run_id", None))
 

@@ -1,4 +1,4 @@
-"""The Device protocol, device names, and the choice of a device for "auto".
+"""Device names, and the choice of a device for "auto".
 
 A device kind is imported when one is opened.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from holdfast.base.errors import BadInput, NotFound, OutOfMemory, Unsupported
 from holdfast.base.registry import Entry, Registry
@@ -16,121 +16,41 @@ from holdfast.base.units import format_bytes
 from holdfast.topology import Topology
 
 if TYPE_CHECKING:
-    import torch
-
-    from holdfast.residency.carriers.carrier import Carrier
-
-
-class Device(Protocol):
-    """A device that runs stages. Stages take and return torch tensors on the CPU."""
-
-    @property
-    def name(self) -> str:
-        """The name as the user writes it: "cuda:0"."""
-        ...
-
-    @property
-    def streams(self) -> str:
-        """Whether weights can be streamed: "no", "yes" (if they do not fit) or "always"."""
-        ...
-
-    @property
-    def preparation(self) -> str | None:
-        """What may delay the first result of a stage, such as compiling; else None."""
-        ...
-
-    def carrier(self) -> Carrier:
-        """The carrier that moves weights here; raises Unsupported without streaming."""
-        ...
-
-    def unusable(self) -> str | None:
-        """Why the device cannot be used, or None. Never raises."""
-        ...
-
-    def free_bytes(self) -> int | None:
-        """Memory that a model could take; None if unknown."""
-        ...
-
-    def precision(self, wanted: str) -> torch.dtype:
-        """The dtype for "auto", "fp32", "bf16" or "fp16"; raises Unsupported."""
-        ...
-
-    def limit(self, budget_bytes: int | None) -> None:
-        """Limit the memory taken from now on; None removes an earlier limit of ours.
-
-        Raises Unsupported where a limit cannot be enforced.
-        """
-        ...
-
-    def place(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Move a module to the device."""
-        ...
-
-    def adapt_denoise(self, denoise: Any) -> Any:
-        """A family's DenoiseStage, or one that wraps it with a sampling loop of the device."""
-        ...
-
-    def put(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Move a tensor to the device."""
-        ...
-
-    def fetch(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Move a tensor to the CPU."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait until all queued work is done."""
-        ...
-
-    def used_bytes(self) -> int | None:
-        """Memory this process uses on the device."""
-        ...
-
-    def reset_peak(self) -> None:
-        """Begin a new measurement for `peak_bytes`."""
-        ...
-
-    def peak_bytes(self) -> int | None:
-        """Maximum memory in use since `reset_peak`."""
-        ...
-
-    def tidy(self) -> None:
-        """Return cached, unused memory to the system."""
-        ...
+    from holdfast.pipeline.devices.torch_devices import Device
 
 
 # A device kind is called with the index after the colon, or None.
+_DEVICES = {
+    "cpu": ("torch_devices:Cpu", "torch on the CPU", "run"),
+    "cuda": ("torch_devices:Cuda", "torch on NVIDIA or AMD", "run"),
+    "xpu": ("torch_devices:Xpu", "torch on Intel GPUs", "run"),
+    "mps": ("torch_devices:Mps", "torch on Apple silicon", "run"),
+    "holdfast": (
+        "holdfast_device:Holdfast",
+        "Holdfast's own torch device: no driver, NumPy computes",
+        "compute",
+    ),
+    "opencl": (
+        "opencl_device:OpenCL",
+        "GPUs of any vendor, and CPUs, through OpenCL",
+        "compute,opencl",
+    ),
+    "xla": (
+        "xla_device:Xla",
+        "TPUs, GPUs and CPUs through JAX, weights split over all of them",
+        "xla",
+    ),
+    "simulated": (
+        "torch_devices:Simulated",
+        "torch on the CPU, with simulated memory and link",
+        "run",
+    ),
+}
 DEVICES: Registry[Callable[[int | None], Device]] = Registry(
     "device",
     {
-        "cpu": Entry("holdfast.pipeline.devices.torch_devices:Cpu", "torch on the CPU", "run"),
-        "cuda": Entry(
-            "holdfast.pipeline.devices.torch_devices:Cuda", "torch on NVIDIA or AMD", "run"
-        ),
-        "xpu": Entry("holdfast.pipeline.devices.torch_devices:Xpu", "torch on Intel GPUs", "run"),
-        "mps": Entry(
-            "holdfast.pipeline.devices.torch_devices:Mps", "torch on Apple silicon", "run"
-        ),
-        "holdfast": Entry(
-            "holdfast.pipeline.devices.holdfast_device:Holdfast",
-            "Holdfast's own torch device: no driver, NumPy computes",
-            "compute",
-        ),
-        "opencl": Entry(
-            "holdfast.pipeline.devices.opencl_device:OpenCL",
-            "GPUs of any vendor, and CPUs, through OpenCL",
-            "compute,opencl",
-        ),
-        "xla": Entry(
-            "holdfast.pipeline.devices.xla_device:Xla",
-            "TPUs, GPUs and CPUs through JAX, weights split over all of them",
-            "xla",
-        ),
-        "simulated": Entry(
-            "holdfast.pipeline.devices.simulated_device:Simulated",
-            "torch on the CPU, with simulated memory and link",
-            "run",
-        ),
+        name: Entry(f"holdfast.pipeline.devices.{where}", what, extra)
+        for name, (where, what, extra) in _DEVICES.items()
     },
 )
 
@@ -210,14 +130,18 @@ def choose(
             reasons.append(DEVICES[kind](None).unusable() or f"{kind} cannot be used")
         for device in found:
             need = elements * device.precision(precision).itemsize
+            enough = need * _HEADROOM
+            if budget_bytes is not None and device.streams != "no":
+                enough = min(enough, budget_bytes)
             room = _free_or_reason(device)
             if isinstance(room, str):
                 reasons.append(f"{device.name} {room}")
-            elif room is None or room >= _required_bytes(device, need, budget_bytes):
+            elif room is None or room >= enough:
                 free = "" if room is None else f", {format_bytes(room)} free"
                 return Choice(device, f"{device.name}{free} for {format_bytes(need)} of weights")
             else:
-                reasons.append(_describe_shortage(device, room, need))
+                sizes = f"{format_bytes(room)} free for {format_bytes(need)} of weights"
+                reasons.append(f"{device.name} has {sizes}")
                 small += [(room, device, need)] if device.streams != "no" else []
     room, device, need = max(small, key=lambda card: card[0], default=(0, None, 0))
     if device is not None and room >= _LEAST_BYTES:
@@ -247,21 +171,11 @@ def decide_budget(device: Device, need_bytes: int, budget_bytes: int | None) -> 
     return DeviceBudget(None) if device.streams == "always" else None
 
 
-def _required_bytes(device: Device, need_bytes: int, budget_bytes: int | None) -> float:
-    """Bytes that must be free: the weights with headroom, or the budget if that is less."""
-    wanted = need_bytes * _HEADROOM
-    return wanted if budget_bytes is None or device.streams == "no" else min(wanted, budget_bytes)
-
-
 def _describe_budget(device: Device, room: int, what: str, need: int) -> str:
     line = f"{device.name}: {format_bytes(room)} {what} for {format_bytes(need)} of weights"
     # Weights that take nearly all free memory leave too little for activations.
     least = need if what == "budget" else need * _HEADROOM
     return f"{line}, streamed" if least > room else line
-
-
-def _describe_shortage(device: Device, room: int, need: int) -> str:
-    return f"{device.name} has {format_bytes(room)} free for {format_bytes(need)} of weights"
 
 
 def _free_or_reason(device: Device) -> int | str | None:

@@ -7,7 +7,7 @@ forbids it. Pictures equal those of the CPU up to rounding.
 from __future__ import annotations
 
 import holdfast.torch  # noqa: F401  (registers the device with torch)
-from holdfast.pipeline.devices.torch_devices import Accelerator, TorchDevice
+from holdfast.pipeline.devices.torch_devices import Accelerator, Device
 from holdfast.topology.amx import disable_broken_amx
 
 
@@ -17,7 +17,7 @@ class Holdfast(Accelerator):
     kind = "holdfast"
     missing = "does not know it"
     streams = "no"
-    carrier = TorchDevice.carrier
+    carrier = Device.carrier
 
     def __init__(self, index: int | None = None) -> None:
         super().__init__(index)

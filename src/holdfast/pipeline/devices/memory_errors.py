@@ -18,7 +18,11 @@ def explain_out_of_memory(doing: str, device: str) -> Iterator[None]:
     except RuntimeError as exc:
         if not is_out_of_memory(exc):
             raise
-        raise _error(doing, device, str(exc)) from exc
+        raise OutOfMemory(
+            f"ran out of memory on {device} while {doing}: {str(exc).strip().splitlines()[0]}",
+            expected="a picture and a model that fit together",
+            hint="a smaller --height and --width, --precision bf16, or another --device",
+        ) from exc
 
 
 def is_out_of_memory(exc: BaseException) -> bool:
@@ -26,12 +30,3 @@ def is_out_of_memory(exc: BaseException) -> bool:
     # The CPU allocator raises a plain RuntimeError.
     says_so = "DefaultCPUAllocator" in str(exc) or "out of memory" in str(exc)
     return isinstance(exc, torch.OutOfMemoryError) or (isinstance(exc, RuntimeError) and says_so)
-
-
-def _error(doing: str, device: str, reason: str) -> OutOfMemory:
-    first = reason.strip().splitlines()[0]
-    return OutOfMemory(
-        f"ran out of memory on {device} while {doing}: {first}",
-        expected="a picture and a model that fit together",
-        hint="a smaller --height and --width, --precision bf16, or another --device",
-    )

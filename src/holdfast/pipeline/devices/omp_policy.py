@@ -19,16 +19,12 @@ def share_cores() -> bool:
     Does nothing once torch is imported (OpenMP reads its settings then) or where the user has set
     one of them. Results stay the same bit for bit.
     """
-    if "torch" in sys.modules or any(name in os.environ for name in _SETTINGS) or not _busy():
+    try:
+        load = os.getloadavg()[0]  # of the last minute
+    except (AttributeError, OSError):  # Windows, and containers that hide it
+        return False
+    is_busy = load >= (os.cpu_count() or 1) / 2
+    if "torch" in sys.modules or any(name in os.environ for name in _SETTINGS) or not is_busy:
         return False
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     return True
-
-
-def _busy() -> bool:
-    """Whether about half of the cores were busy in the last minute."""
-    try:
-        load = os.getloadavg()[0]
-    except (AttributeError, OSError):  # Windows, and containers that hide it
-        return False
-    return load >= (os.cpu_count() or 1) / 2

@@ -12,12 +12,11 @@ from typing import Any
 
 from torch import nn
 
-from holdfast.pipeline.devices.device import Device
+from holdfast.pipeline.devices.torch_devices import Device
 from holdfast.pipeline.run.result import Residence
 from holdfast.residency.managed.group import Group
 from holdfast.residency.managed.manage import manage
 from holdfast.residency.managed.managed import Managed
-from holdfast.residency.plan import Plan
 
 # The first pass records the order, the next two the times; then the plan is final.
 _UNSETTLED = 3
@@ -77,14 +76,20 @@ class StageWatch:
     def _residence(self, name: str) -> Residence:
         managed = self._shared.members[name]
         plan, (calls, took_ms) = managed.plan, self._step(name)
+        kept = streamed = on_link = None
+        if plan is not None:
+            kept, on_link = plan.kept_bytes, plan.streamed_bytes
+            streamed = sum(
+                plan.chunks[v.chunk].raw_bytes for v in plan.visits if v.slot is not None
+            )
         return Residence(
             network=name,
             stage=self._stage,
             device=self._shared.device.name,
             weight_bytes=managed.weight_bytes,
-            kept_bytes=None if plan is None else plan.kept_bytes,
-            streamed_bytes=None if plan is None else _streamed_bytes(plan),
-            link_bytes=None if plan is None else plan.streamed_bytes,
+            kept_bytes=kept,
+            streamed_bytes=streamed,
+            link_bytes=on_link,
             predicted_ms=managed.predicted_ms(max(calls, 1)),
             took_ms=took_ms if self._stage == "denoise" else None,
         )
@@ -101,8 +106,3 @@ class StageWatch:
             return 0, None
         settled = steps[_UNSETTLED:] or steps[-1:]
         return steps[-1][0], statistics.median(ms for _, ms in settled)
-
-
-def _streamed_bytes(plan: Plan) -> int:
-    """Bytes of weights streamed in one pass, unpacked."""
-    return sum(plan.chunks[v.chunk].raw_bytes for v in plan.visits if v.slot is not None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +12,25 @@ import torch
 
 from holdfast.base.errors import Unsupported
 from holdfast.base.units import format_bytes
-from holdfast.residency.carriers import carrier_for
+from holdfast.pipeline.devices.denoise_loop import StepDone, denoise
+from holdfast.residency.carriers import carrier_for, simulated
 from holdfast.residency.carriers.carrier import Carrier
 from holdfast.residency.files.holding import trim
 from holdfast.topology.amx import disable_broken_amx
+from holdfast.xla.denoising import Denoising
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 _limited: set[str] = set()  # names of devices that we have limited
 
 
-class TorchDevice:
-    """Common base of the torch devices."""
+class Device(ABC):
+    """A device that runs stages. Stages take and return torch tensors on the CPU."""
 
     kind = ""
     automatic = "fp32"
-    streams = "no"
-    preparation: str | None = None
+    streams = "no"  # weights can be streamed: "no", "yes" (if they do not fit) or "always"
+    preparation: str | None = None  # what may delay the first result of a stage
 
     def __init__(self, index: int | None = None) -> None:
         self.index = index
@@ -35,30 +38,74 @@ class TorchDevice:
 
     @property
     def name(self) -> str:
+        """The name as the user writes it: "cuda:0"."""
         return str(self._torch)
 
     def carrier(self) -> Carrier:
+        """The carrier that moves weights here; raises Unsupported without streaming."""
         raise Unsupported(
             f"cannot stream weights to {self.name}", expected="a device with memory of its own"
         )
 
+    @abstractmethod
+    def unusable(self) -> str | None:
+        """Why the device cannot be used, or None. Never raises."""
+
+    @abstractmethod
+    def free_bytes(self) -> int | None:
+        """Memory that a model could take; None if unknown."""
+
     def precision(self, wanted: str) -> torch.dtype:
+        """The dtype for "auto", "fp32", "bf16" or "fp16"; raises Unsupported."""
         return PRECISIONS[self.automatic if wanted == "auto" else wanted]
 
+    @abstractmethod
+    def limit(self, budget_bytes: int | None) -> None:
+        """Limit the memory taken from now on; None removes an earlier limit of ours.
+
+        Raises Unsupported where a limit cannot be enforced.
+        """
+
     def place(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Move a module to the device."""
         return module.to(self._torch)
 
-    def adapt_denoise(self, denoise: Any) -> Any:
-        return denoise
-
     def put(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Move a tensor to the device."""
         return tensor.to(self._torch)
 
     def fetch(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Move a tensor to the CPU."""
         return tensor.to("cpu")
 
+    def denoise(
+        self, network: Any, work: Denoising, generator: torch.Generator, step_done: StepDone
+    ) -> torch.Tensor:
+        """Run all steps of `work`; returns the latents on the CPU."""
+        return denoise(self, network, work, generator, step_done)
 
-class Cpu(TorchDevice):
+    def synchronize(self) -> None:
+        """Wait until all queued work is done."""
+        return
+
+    @abstractmethod
+    def used_bytes(self) -> int | None:
+        """Memory this process uses on the device."""
+
+    @abstractmethod
+    def reset_peak(self) -> None:
+        """Begin a new measurement for `peak_bytes`."""
+
+    @abstractmethod
+    def peak_bytes(self) -> int | None:
+        """Maximum memory in use since `reset_peak`."""
+
+    def tidy(self) -> None:
+        """Return cached, unused memory to the system."""
+        trim()
+
+
+class Cpu(Device):
     """Torch on the CPU."""
 
     kind = "cpu"
@@ -84,9 +131,6 @@ class Cpu(TorchDevice):
             hint="leave the budget out, or limit the whole process with systemd-run or ulimit -v",
         )
 
-    def synchronize(self) -> None:
-        """Nothing to wait for: torch computes synchronously on the CPU."""
-
     def used_bytes(self) -> int | None:
         """Resident memory of this process."""
         return psutil.Process().memory_info().rss
@@ -108,15 +152,53 @@ class Cpu(TorchDevice):
         memory: Any = psutil.Process().memory_info()
         return getattr(memory, "peak_wset", memory.rss)
 
-    def tidy(self) -> None:
-        trim()
+
+class Simulated(Cpu):
+    """The CPU computes, with a carrier that counts memory and refuses more, as a card would.
+
+    Pictures equal those of the CPU bit for bit. A budget is enforced to the byte for weights and
+    activations; predicted and measured times are those of the simulated clock.
+    """
+
+    streams = "always"
+
+    @property
+    def name(self) -> str:
+        return "simulated"
+
+    def __init__(self, index: int | None = None) -> None:
+        super().__init__(index)
+        self._carrier = simulated.Simulated()
+
+    def carrier(self) -> Carrier:
+        return self._carrier
+
+    def unusable(self) -> str | None:
+        return None if self.index in (None, 0) else "there is one simulated device"
+
+    def free_bytes(self) -> int | None:
+        """Unknown: the capacity is unlimited without a budget."""
+        return None
+
+    def limit(self, budget_bytes: int | None) -> None:
+        self._carrier.limit(budget_bytes)
+
+    def used_bytes(self) -> int | None:
+        return self._carrier.held_bytes + self._carrier.computed_bytes
+
+    def reset_peak(self) -> None:
+        self._carrier.peak_bytes = self.used_bytes() or 0
+
+    def peak_bytes(self) -> int | None:
+        return self._carrier.peak_bytes
 
 
-class Accelerator(TorchDevice):
+class Accelerator(Device):
     """A device that torch reaches through a module of its own: `torch.cuda`, `torch.xpu`."""
 
     missing = ""
     streams = "yes"
+    no_limit = 1.0
 
     def __init__(self, index: int | None = None) -> None:
         super().__init__(index)
@@ -146,13 +228,16 @@ class Accelerator(TorchDevice):
         return free + cached
 
     def limit(self, budget_bytes: int | None) -> None:
+        """Sets torch's limit, a fraction of all memory; `no_limit` is its default."""
         if budget_bytes is not None:
-            _, total = self._api.mem_get_info(self._torch)
-            self._set_fraction(min(1.0, budget_bytes / total))
+            self._set_fraction(min(self.no_limit, budget_bytes / self._total_bytes()))
             _limited.add(self.name)
         elif self.name in _limited:
-            self._set_fraction(1.0)
+            self._set_fraction(self.no_limit)
             _limited.discard(self.name)
+
+    def _total_bytes(self) -> int:
+        return self._api.mem_get_info(self._torch)[1]
 
     def _set_fraction(self, fraction: float) -> None:
         index = self._api.current_device() if self.index is None else self.index
@@ -175,7 +260,7 @@ class Accelerator(TorchDevice):
 
     def tidy(self) -> None:
         self._api.empty_cache()
-        trim()
+        super().tidy()
 
 
 class Cuda(Accelerator):
@@ -207,14 +292,11 @@ class Mps(Accelerator):
     kind = "mps"
     missing = "finds no Apple GPU"
     automatic = "fp16"
+    no_limit = 1.7  # of Metal's recommended maximum
 
     def __init__(self, index: int | None = None) -> None:
         super().__init__(index)
         self._peak = 0
-
-    @property
-    def _api(self) -> Any:
-        return torch.mps
 
     def unusable(self) -> str | None:
         if not torch.backends.mps.is_available():
@@ -223,17 +305,13 @@ class Mps(Accelerator):
 
     def free_bytes(self) -> int | None:
         """Metal's recommended maximum, less what is allocated."""
-        return self._api.recommended_max_memory() - self._api.driver_allocated_memory()
+        return self._total_bytes() - self._api.driver_allocated_memory()
 
-    def limit(self, budget_bytes: int | None) -> None:
-        """Sets torch's limit, a fraction of Metal's recommended maximum; its default is 1.7."""
-        if budget_bytes is not None:
-            fraction = budget_bytes / self._api.recommended_max_memory()
-            self._api.set_per_process_memory_fraction(min(1.7, fraction))
-            _limited.add(self.name)
-        elif self.name in _limited:
-            self._api.set_per_process_memory_fraction(1.7)
-            _limited.discard(self.name)
+    def _total_bytes(self) -> int:
+        return self._api.recommended_max_memory()
+
+    def _set_fraction(self, fraction: float) -> None:
+        self._api.set_per_process_memory_fraction(fraction)
 
     def synchronize(self) -> None:
         """Also samples the memory for `peak_bytes`."""

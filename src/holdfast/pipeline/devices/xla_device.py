@@ -6,7 +6,6 @@ CPU, with the network on XLA.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -14,20 +13,17 @@ import torch
 
 from holdfast.base.errors import Unsupported
 from holdfast.base.units import format_bytes
-from holdfast.pipeline.devices.torch_devices import PRECISIONS, Cpu, TorchDevice
-from holdfast.pipeline.run.settings import Settings
-from holdfast.pipeline.run.stages import DenoiseStage
-from holdfast.residency.files.holding import trim
+from holdfast.pipeline.devices.denoise_loop import StepDone
+from holdfast.pipeline.devices.torch_devices import PRECISIONS, Cpu, Device
 from holdfast.topology.amx import disable_broken_amx
 from holdfast.xla.cluster.mesh import make_mesh
+from holdfast.xla.denoising import Denoising
 from holdfast.xla.errors import explain, translate_errors
 from holdfast.xla.port import PORTS, Port
-from holdfast.xla.stages import Denoising, OnXla, StepCallback, per_token, sample
-
-_MOMENTS = {"per token": per_token}
+from holdfast.xla.stages import OnXla, StepCallback, sample
 
 
-class Xla(TorchDevice):
+class Xla(Device):
     """All JAX devices; "xla:2" is one of them."""
 
     kind = "cpu"  # where inputs and outputs are, for torch
@@ -97,11 +93,17 @@ class Xla(TorchDevice):
         port = find_port(module)
         return OnXla(port.place(module, mesh=self.mesh, free=True), port.output)
 
-    def adapt_denoise(self, denoise: Any) -> DenoiseStage:
-        return CompiledDenoise(denoise)
-
-    def synchronize(self) -> None:
-        """Nothing to wait for: outputs are on the CPU already."""
+    def denoise(
+        self, network: Any, work: Denoising, generator: torch.Generator, step_done: StepDone
+    ) -> torch.Tensor:
+        """Each step is one compiled program, where the scheduler can be compiled."""
+        listener = StepCallback(step_done)
+        try:
+            return sample(network, work, listener)
+        except Unsupported:
+            if listener.done:
+                raise
+            return super().denoise(network, work, generator, step_done)
 
     def used_bytes(self) -> int | None:
         return self._total("bytes_in_use") if self._host is None else self._host.used_bytes()
@@ -119,54 +121,6 @@ class Xla(TorchDevice):
         """A memory statistic summed over all devices; None if one does not report it."""
         stats = [device.memory_stats() or {} for device in self._devices]
         return sum(one[key] for one in stats) if all(key in one for one in stats) else None
-
-    def tidy(self) -> None:
-        trim()
-
-
-class CompiledDenoise:
-    """Wraps a family's denoise stage: each step is one compiled program."""
-
-    def __init__(self, denoise: Any) -> None:
-        self._denoise = denoise
-
-    @property
-    def network(self) -> Any:
-        return self._denoise.network
-
-    def noise(self, settings: Settings, generator: torch.Generator) -> torch.Tensor:
-        return self._denoise.noise(settings, generator)
-
-    def __call__(
-        self,
-        conditioning: Mapping[str, torch.Tensor],
-        latents: torch.Tensor,
-        settings: Settings,
-        generator: torch.Generator,
-        step_done: Callable[[int], None],
-    ) -> torch.Tensor:
-        work = self._denoise.work(conditioning, latents, settings)
-        if "moment" in work:
-            work["moment"] = _MOMENTS[work["moment"]]
-        listener = _StepListener(step_done)
-        try:
-            return sample(self.network, Denoising(**work), listener)
-        except Unsupported:
-            if listener.begun:
-                raise
-            return self._denoise(conditioning, latents, settings, generator, step_done)
-
-
-class _StepListener(StepCallback):
-    """Remembers whether a step has finished."""
-
-    def __init__(self, step_done: Callable[[int], None]) -> None:
-        super().__init__(step_done, lambda latents: latents)
-        self.begun = False
-
-    def __call__(self, done: int) -> None:
-        self.begun = True
-        super().__call__(done)
 
 
 def find_port(module: torch.nn.Module) -> Port:

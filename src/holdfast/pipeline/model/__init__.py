@@ -5,8 +5,7 @@ hub              downloads from the Hugging Face hub
 single_file      recognizes single .safetensors files and finds what completes them
 placement        picks device, dtype and budget for every stage; loads nothing
 assembly         loads all components and builds the three stages
-components       loads one component with diffusers or transformers
-load_into_slabs  reads weights straight into memory that can be streamed from
+components       loads one component with diffusers or transformers, weights into slabs
 single_weights   builds a network from a single file
 config_errors    turns errors about a model's configuration into BadInput
 quiet            silences the logging of diffusers and transformers

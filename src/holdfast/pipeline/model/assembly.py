@@ -6,7 +6,7 @@ After a failure or an interrupt nothing stays on a device, and no memory limit o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from holdfast.pipeline.devices.memory_errors import explain_out_of_memory
 from holdfast.pipeline.devices.streaming import NetworkGroup
@@ -15,23 +15,14 @@ from holdfast.pipeline.model.config_errors import explain_config_errors
 from holdfast.pipeline.model.placement import Placement
 from holdfast.pipeline.model.sources import Source
 from holdfast.pipeline.run import live_runs
-from holdfast.pipeline.run.progress import Event, Listener
-from holdfast.pipeline.run.stages import (
-    STAGES,
-    DecodeStage,
-    DenoiseStage,
-    Family,
-    Parts,
-    TextStage,
-)
-
-Stages = tuple[TextStage, DenoiseStage, DecodeStage]
+from holdfast.pipeline.run.progress import STAGES, Event, Listener
+from holdfast.pipeline.run.stages import STAGE_CLASSES, Family, Parts
 
 
 def assemble(
     family: Family, source: Source, placement: Placement, progress: Listener
-) -> tuple[Stages, dict[str, NetworkGroup]]:
-    """Return the stages and, by device name, the networks that share a budget.
+) -> tuple[list[Any], dict[str, NetworkGroup]]:
+    """Return the three stages and, by device name, the networks that share a budget.
 
     Raises BadInput or OutOfMemory, and whatever `progress` raises.
     """
@@ -43,7 +34,7 @@ def assemble(
         for shared in assembly.shared.values():
             shared.close()
         raise
-    return cast("Stages", tuple(built)), assembly.shared
+    return built, assembly.shared
 
 
 class _Assembly:
@@ -70,12 +61,10 @@ class _Assembly:
             self._done_bytes += self._sizes[name]
         dtype = next(self._placement.dtypes[name] for name in names if name in self._configs)
         with explain_config_errors(source):
-            build = getattr(family, stage)
-            built = build(Parts(parts, device, dtype, self._configs, source.options))
-        return device.adapt_denoise(built) if stage == "denoise" else built
+            given = Parts(parts, device, dtype, self._configs, source.options)
+            return STAGE_CLASSES[stage](family, given)
 
     def _component(self, stage: str, name: str) -> Any:
-        """Load a component and move it to its device."""
         device, dtype = self._placement.devices[stage], self._placement.dtypes[name]
         is_network = name in self._configs
         shared = self._network_group(stage) if is_network else None
@@ -116,13 +105,10 @@ class _Assembly:
 
     def report(self, label: str | None, more_bytes: int = 0) -> None:
         """Send an event; `label` names the component being loaded."""
-        event = Event("load", self._done, len(self._sizes), label)
         total = sum(self._sizes.values())
-        if total:
-            done = self._done_bytes + more_bytes
-            event = Event("load", self._done, len(self._sizes), label, done, total)
+        bytes_ = (self._done_bytes + more_bytes, total) if total else ()
         try:
-            self._progress(event)
+            self._progress(Event("load", self._done, len(self._sizes), label, *bytes_))
         except BaseException as exc:
             self._stopped = exc
             raise

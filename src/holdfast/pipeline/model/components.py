@@ -6,18 +6,25 @@ Networks come back on the CPU, in eval mode, without gradients. Errors name the 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from holdfast.base.errors import BadInput, HoldfastError
+from holdfast.base.errors import BadInput, HoldfastError, Unsupported
 from holdfast.base.interrupts import is_interrupt, run_uninterrupted
 from holdfast.pipeline.devices.memory_errors import is_out_of_memory
-from holdfast.pipeline.model import load_into_slabs, single_weights
-from holdfast.pipeline.model.load_into_slabs import Progress
+from holdfast.pipeline.model import single_weights
 from holdfast.pipeline.model.quiet import quiet
 from holdfast.pipeline.model.sources import Component, Source
-from holdfast.residency.interrupt import InterruptProcessingException
+from holdfast.residency.files.empty import empty
+from holdfast.residency.files.loading import Loading
+from holdfast.residency.interrupt import (
+    InterruptProcessingException,
+    throw_exception_if_processing_interrupted,
+)
+
+Progress = Callable[[int, int], None]
 
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "spiece.model", "tokenizer.model", "vocab.txt")
 
@@ -29,12 +36,14 @@ def load(source: Source, name: str, dtype: torch.dtype, reading: Progress | None
     into slabs where the files allow that.
     """
     component = source.components[name]
-    cls = run_uninterrupted(lambda: _class(component))
+    # The library may import the model's module here, which takes a while.
+    library: Any = run_uninterrupted(lambda: importlib.import_module(component.library))
+    cls = run_uninterrupted(lambda: getattr(library, component.class_name, None))
     if not isinstance(cls, type):
         raise BadInput(
             f"cannot load {name!r} of {source.model!r}: {component.library} has no "
             f"{component.class_name!r}",
-            expected=f"a model for {component.library} {_version(component.library)}",
+            expected=f"a model for {component.library} {library.__version__}",
             hint=f"pip install --upgrade {component.library}",
         )
     try:
@@ -51,28 +60,27 @@ def load(source: Source, name: str, dtype: torch.dtype, reading: Progress | None
             raise
         if is_interrupt(exc):
             raise KeyboardInterrupt from exc
+        text = str(exc).strip().splitlines()
         raise BadInput(
-            f"cannot load {name!r} of {source.model!r}: {_first_line(exc)}",
+            f"cannot load {name!r} of {source.model!r}: {text[0] if text else type(exc).__name__}",
             expected="files that belong together: configuration, weights, vocabulary",
             hint="copy or download the whole model again",
         ) from exc
-
-
-def _class(component: Component) -> Any:
-    """The class itself; the library may import the model's module here, which takes a while."""
-    return getattr(importlib.import_module(component.library), component.class_name, None)
 
 
 def _build(
     source: Source, component: Component, cls: Any, dtype: torch.dtype, reading: Progress | None
 ) -> Any:
     if not component.is_network:
-        _require_vocabulary(component)
+        has = {one.name for one in component.folder.iterdir()}
+        if "tokenizer_config.json" in has and has.isdisjoint(_VOCABULARIES):
+            # transformers would accept that
+            raise ValueError(f"it has none of {', '.join(_VOCABULARIES)}")
         return cls.from_pretrained(component.folder, local_files_only=True)
     if component.name in source.in_single:
         return single_weights.load_network(source, component, cls, dtype)
     if reading is not None:
-        model = load_into_slabs.load_network(component, cls, dtype, reading)
+        model = load_into_slabs(component, cls, dtype, reading)
         if model is not None:
             return model
     model, report = cls.from_pretrained(
@@ -89,17 +97,20 @@ def _build(
     return model
 
 
-def _require_vocabulary(component: Component) -> None:
-    """Raise ValueError for a tokenizer without a vocabulary, which transformers would accept."""
-    is_tokenizer = (component.folder / "tokenizer_config.json").is_file()
-    if is_tokenizer and not any((component.folder / name).is_file() for name in _VOCABULARIES):
-        raise ValueError(f"it has none of {', '.join(_VOCABULARIES)}")
+def load_into_slabs(
+    component: Component, cls: Any, dtype: torch.dtype, progress: Progress | None = None
+) -> Any:
+    """Load a network on the CPU, its weights read straight into slabs, without a second copy.
 
-
-def _version(library: str) -> str:
-    return str(importlib.import_module(library).__version__)
-
-
-def _first_line(exc: Exception) -> str:
-    text = str(exc).strip().splitlines()
-    return text[0] if text else type(exc).__name__
+    The weights equal those of from_pretrained bit for bit. Returns None where names or shapes in
+    the files differ from the network's: the libraries can map some of them, or say what is wrong.
+    `progress` gets bytes read and bytes total; what it raises comes out, and
+    InterruptProcessingException.
+    """
+    model = empty(component.library, cls, component.folder, dtype)
+    try:
+        loading = Loading(model, component.weights, dtype=dtype)
+    except (BadInput, Unsupported):
+        return None
+    loading.run(progress=progress, check=throw_exception_if_processing_interrupted)
+    return model

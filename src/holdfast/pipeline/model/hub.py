@@ -45,22 +45,21 @@ def fetch(model: str, *, weights: bool = True) -> Path:
     Without `weights`, only configurations and tokenizers. Raises NotFound, or Unsupported for a
     repository that is not in diffusers layout.
     """
-    trouble = _probe(model)
+    trouble: Exception | None = None
+    try:  # the functions of the hub's library would retry six times
+        get_hf_file_metadata(hf_hub_url(model, _INDEX), timeout=_ASK_S)
+    except (*_TROUBLE, ValueError) as exc:
+        trouble = exc
     try:
         return _get(model, weights, local=trouble is not None)
     except (*_TROUBLE, ValueError) as exc:
         if trouble is None:
-            raise _interrupted(model, exc) from exc
+            raise NotFound(
+                f"cannot get model {model!r}: the download broke off ({first_line(exc)})",
+                expected="a network, and room on the disk, until everything is here",
+                hint="the same again: what has arrived is kept",
+            ) from exc
     raise _explain(model, trouble) from trouble
-
-
-def _probe(model: str) -> Exception | None:
-    """Return why the hub cannot be reached, or None. Its own functions would retry six times."""
-    try:
-        get_hf_file_metadata(hf_hub_url(model, _INDEX), timeout=_ASK_S)
-    except (*_TROUBLE, ValueError) as exc:
-        return exc
-    return None
 
 
 def _get(model: str, weights: bool, *, local: bool) -> Path:
@@ -85,14 +84,6 @@ def _parts(index: str) -> list[str]:
         return []
     named = entries.items() if isinstance(entries, dict) else ()
     return [name for name, value in named if isinstance(value, list) and any(value)]
-
-
-def _interrupted(model: str, exc: Exception) -> HoldfastError:
-    return NotFound(
-        f"cannot get model {model!r}: the download broke off ({first_line(exc)})",
-        expected="a network, and room on the disk, until everything is here",
-        hint="the same again: what has arrived is kept",
-    )
 
 
 def _explain(model: str, trouble: Exception) -> HoldfastError:

@@ -5,6 +5,7 @@ A budget that cannot be kept raises an error; it is never ignored.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -13,7 +14,6 @@ from holdfast.base.config import Config
 from holdfast.base.errors import BadInput, Unsupported
 from holdfast.base.units import format_bytes, parse_bytes
 from holdfast.pipeline.devices.device import (
-    Device,
     DeviceBudget,
     choose,
     decide_budget,
@@ -21,11 +21,14 @@ from holdfast.pipeline.devices.device import (
     parse,
 )
 from holdfast.pipeline.model.sources import Source
-from holdfast.pipeline.run.stages import STAGES, Family
+from holdfast.pipeline.run.progress import STAGES
 from holdfast.topology import Topology, discover
 
 if TYPE_CHECKING:
     import torch
+
+    from holdfast.pipeline.devices.torch_devices import Device
+    from holdfast.pipeline.run.stages import Family
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 
@@ -107,23 +110,18 @@ def place(source: Source, family: Family, request: PlacementRequest) -> Placemen
         for stage, names in parts.items()
         for name in names
     }
-    needs: dict[str, int] = {}
+    elements = source.elements()
+    needs: Counter[str] = Counter()
     for stage, device in devices.items():
-        held = {name: dtypes[name] for name in parts[stage]}
-        needs[device.name] = needs.get(device.name, 0) + _bytes(source, held)
+        needs[device.name] += sum(elements.get(n, 0) * dtypes[n].itemsize for n in parts[stage])
     places = {device.name: device for device in devices.values()}
     found = {name: decide_budget(device, needs[name], budget) for name, device in places.items()}
     shares = {name: one for name, one in found.items() if one is not None}
     _apply_budget(budget, source, places, needs, shares)
-    return Placement(devices, dtypes, _explain(why, len(places), shares), shares)
-
-
-def _explain(why: str, places: int, shares: Mapping[str, DeviceBudget]) -> str:
-    """The reason in one line; with a single device, the budget alone explains it."""
     lines = [one.why for one in shares.values() if one.why is not None]
-    if not lines:
-        return why
-    return lines[0] if places == 1 else f"{why}; {'; '.join(lines)}"
+    if lines:  # with a single device, the budget alone explains it
+        why = lines[0] if len(places) == 1 else "; ".join([why, *lines])
+    return Placement(devices, dtypes, why, shares)
 
 
 def _devices(
@@ -136,7 +134,11 @@ def _devices(
     for name in dict.fromkeys(names.values()):
         if name == "auto":
             free = [part for stage in STAGES if names[stage] == "auto" for part in parts[stage]]
-            opened[name], why = _automatic(source, request, free, budget)
+            machine = request.topology or discover(config=Config.load(probes=_PROBES))
+            elements = source.elements()
+            count = sum(elements.get(part, 0) for part in free)
+            choice = choose(count, request.precision, machine, budget)
+            opened[name], why = choice.device, choice.why
         else:
             opened[name] = open_device(name)
     chosen = {stage: opened[name] for stage, name in names.items()}
@@ -146,22 +148,6 @@ def _devices(
         return chosen, f"{chosen['text'].name}: asked for"
     asked = ", ".join(f"{stage} on {device.name}" for stage, device in chosen.items())
     return chosen, asked + (f" (auto is {why})" if why else "")
-
-
-def _automatic(
-    source: Source, request: PlacementRequest, parts: list[str], budget: int | None
-) -> tuple[Device, str]:
-    machine = request.topology or discover(config=Config.load(probes=_PROBES))
-    elements = source.elements()
-    count = sum(elements.get(name, 0) for name in parts)
-    choice = choose(count, request.precision, machine, budget)
-    return choice.device, choice.why
-
-
-def _bytes(source: Source, dtypes: Mapping[str, torch.dtype]) -> int:
-    """Bytes of these components in these dtypes."""
-    elements = source.elements()
-    return sum(elements.get(name, 0) * dtype.itemsize for name, dtype in dtypes.items())
 
 
 def _apply_budget(

@@ -34,12 +34,7 @@ def quiet() -> Iterator[None]:
     finally:
         with _lock:
             _blocks -= 1
-            if _blocks == 0:
-                _restore()
-
-
-def _restore() -> None:
-    for logger, (verbosity, bars) in zip(_LOGGERS, _before, strict=True):
-        logger.set_verbosity(verbosity)
-        if bars:
-            logger.enable_progress_bar()
+            for logger, (verbosity, bars) in () if _blocks else zip(_LOGGERS, _before, strict=True):
+                logger.set_verbosity(verbosity)
+                if bars:
+                    logger.enable_progress_bar()

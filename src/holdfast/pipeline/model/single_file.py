@@ -75,18 +75,34 @@ def locate(file: Path, config: str | None) -> Source:
     NotFound if nothing completes it.
     """
     tensors = read_header(file)
-    _refuse_parts(file)
+    if _PART.fullmatch(file.stem):
+        raise BadInput(
+            f"cannot load {str(file)!r}: it is one of several files of a network",
+            expected="a network in one file",
+            hint="the folder of the whole model",
+        )
     family, first = _family(file, tensors)
-    _refuse_packed(file, tensors)
+    for name, tensor in tensors.items():
+        if name.endswith(".weight") and tensor.dtype not in _DTYPES:
+            raise Unsupported(
+                f"cannot load {str(file)!r}: its {name!r} is packed as {tensor.dtype}",
+                expected="weights in fp32, bf16, fp16 or fp8",
+                hint="the same model in one of these dtypes",
+            )
     base = _companion(file, tensors, config, family, first)
     if base.family != family:
         raise BadInput(
             f"cannot complete {str(file)!r} from {base.model!r}: that is a {base.family} model",
             expected=f"the folder of a {family} model, as the file is",
         )
-    held = _find_held(file, tensors, base)
+    others = _WHOLE_SDXL if family == "sdxl" else ()
+    held = [n for n in others if n in base.components and select_tensors(n, tensors)]
     return dataclasses.replace(
-        base, model=str(file), single=file, in_single=held, completed_from=base.model
+        base,
+        model=str(file),
+        single=file,
+        in_single=(_denoiser(file, base), *held),
+        completed_from=base.model,
     )
 
 
@@ -104,36 +120,13 @@ def _family(file: Path, tensors: Mapping[str, TensorInfo]) -> tuple[str, TensorI
         for marks in layouts:
             if names.keys() >= set(marks) and not any(map(_RELATIVES.search, names)):
                 return family, tensors[names[marks[0]]]
+    kinds = (k for k, one in _OTHERS.items() if tensors and all(map(one.match, tensors)))
+    kind = next(kinds, None)
+    why = f"it is {kind}" if kind else "its tensors are of no kind that Holdfast knows"
     raise Unsupported(
-        f"cannot draw with {str(file)!r}: {_describe_other(tensors)}",
+        f"cannot draw with {str(file)!r}: {why}",
         expected="a FLUX.1, SDXL or Wan text-to-video checkpoint",
     )
-
-
-def _describe_other(tensors: Mapping[str, TensorInfo]) -> str:
-    for what, pattern in _OTHERS.items():
-        if tensors and all(map(pattern.match, tensors)):
-            return f"it is {what}"
-    return "its tensors are of no kind that Holdfast knows"
-
-
-def _refuse_parts(file: Path) -> None:
-    if _PART.fullmatch(file.stem):
-        raise BadInput(
-            f"cannot load {str(file)!r}: it is one of several files of a network",
-            expected="a network in one file",
-            hint="the folder of the whole model",
-        )
-
-
-def _refuse_packed(file: Path, tensors: Mapping[str, TensorInfo]) -> None:
-    for name, tensor in tensors.items():
-        if name.endswith(".weight") and tensor.dtype not in _DTYPES:
-            raise Unsupported(
-                f"cannot load {str(file)!r}: its {name!r} is packed as {tensor.dtype}",
-                expected="weights in fp32, bf16, fp16 or fp8",
-                hint="the same model in one of these dtypes",
-            )
 
 
 def _companion(
@@ -144,34 +137,30 @@ def _companion(
     first: TensorInfo,
 ) -> Source:
     if config is not None:
-        return _named(file, config)
-    around = _folder_around(file)
-    if around is not None:
-        return sources.read_folder(around, str(around))
+        if Path(config).expanduser().is_file():
+            raise BadInput(
+                f"cannot complete {str(file)!r} from {config!r}: that is a file",
+                expected="a diffusers folder, a built-in model or a hub id",
+            )
+        return sources.locate(config)
+    place = file.absolute().parent  # symlinks are not resolved: the hub's cache uses them
+    if place.name in _DENOISERS and (place.parent / "model_index.json").is_file():
+        return sources.read_folder(place.parent, str(place.parent))
     whole = family == "sdxl" and all(select_tensors(name, tensors) for name in _WHOLE_SDXL)
-    return _from_hub(file, _repository(file, tensors, family, first), weights=not whole)
-
-
-def _folder_around(file: Path) -> Path | None:
-    """The diffusers folder around a file. Symlinks are not resolved: the hub's cache uses them."""
-    place = file.absolute().parent
-    is_one = place.name in _DENOISERS and (place.parent / "model_index.json").is_file()
-    return place.parent if is_one else None
-
-
-def _named(file: Path, config: str) -> Source:
-    if Path(config).expanduser().is_file():
-        raise BadInput(
-            f"cannot complete {str(file)!r} from {config!r}: that is a file",
-            expected="a diffusers folder, a built-in model or a hub id",
-        )
-    return sources.locate(config)
+    repository = _repository(file, tensors, family, first)
+    try:
+        return sources.read_folder(hub.fetch(repository, weights=not whole), repository)
+    except NotFound as exc:
+        raise NotFound(
+            f"cannot complete {str(file)!r}: {exc.what}",
+            expected=exc.expected,
+            hint="name a folder that has the rest of the model: --config FOLDER",
+        ) from exc
 
 
 def _repository(
     file: Path, tensors: Mapping[str, TensorInfo], family: str, first: TensorInfo
 ) -> str:
-    """The hub repository that has the rest of such a model."""
     found = REPOSITORIES.get((family, first.shape[:2]))
     if family == "wan" and _NOISE.search(file.name):
         raise Unsupported(
@@ -188,25 +177,6 @@ def _repository(
         )
     guided = any("guidance" in name for name in tensors)
     return found if guided else _WITHOUT_GUIDANCE.get(found, found)
-
-
-def _from_hub(file: Path, repository: str, *, weights: bool) -> Source:
-    try:
-        return sources.read_folder(hub.fetch(repository, weights=weights), repository)
-    except NotFound as exc:
-        raise NotFound(
-            f"cannot complete {str(file)!r}: {exc.what}",
-            expected=exc.expected,
-            hint="name a folder that has the rest of the model: --config FOLDER",
-        ) from exc
-
-
-def _find_held(file: Path, tensors: Mapping[str, TensorInfo], base: Source) -> tuple[str, ...]:
-    """The components that `file` holds, the denoiser first."""
-    others = [
-        name for name in _WHOLE_SDXL if base.family == "sdxl" and select_tensors(name, tensors)
-    ]
-    return (_denoiser(file, base), *(name for name in others if name in base.components))
 
 
 def _denoiser(file: Path, base: Source) -> str:

@@ -85,7 +85,6 @@ def _read_single(source: Source, component: Component, dtype: torch.dtype) -> di
 
 
 def _apply_scale(tensor: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Multiply by one scale, or by one for each row."""
     if scale.numel() not in (1, len(tensor)):
         raise ValueError("its weights in eight bits are scaled block by block")
     by_row = scale.reshape(-1, *[1] * (tensor.dim() - 1))
@@ -124,7 +123,6 @@ def _text_encoder(model: Any, component: Component, weights: dict[str, Any]) -> 
 
 
 def _misfit(wanted: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> str | None:
-    """The first difference between the tensors of a network and those of a file."""
     for name in sorted(wanted.keys() & found.keys()):
         if wanted[name].shape != found[name].shape:
             return f"its {name!r} is {_sizes(found[name])}, not {_sizes(wanted[name])}"

@@ -116,23 +116,18 @@ def locate(model: str, config: str | None = None) -> Source:
     """
     if model in built_in():
         return _refuse_config(read_folder(BUILT_IN / model, model), config)
-    path, kind = _on_disk(model)
-    if kind == "file":
+    try:
+        path = Path(model).expanduser()
+        is_file, is_folder = path.is_file(), path.is_dir()
+    except (OSError, RuntimeError, ValueError):  # far too long, an unknown ~user, a zero byte
+        raise _not_found(model) from None
+    if is_file:
         return _WAYS["single file"].locate(path, config)
-    if kind == "folder":
+    if is_folder:
         return _refuse_config(read_folder(path, model), config)
     if _HUB_ID.fullmatch(model) and path.suffix != ".safetensors":
         return _refuse_config(read_folder(_WAYS["hub"].fetch(model), model), config)
     raise _not_found(model)
-
-
-def _on_disk(model: str) -> tuple[Path, str | None]:
-    """`model` as a path, and whether that is a file or a folder."""
-    try:
-        path = Path(model).expanduser()
-        return path, "file" if path.is_file() else "folder" if path.is_dir() else None
-    except (OSError, RuntimeError, ValueError):  # far too long, an unknown ~user, a zero byte
-        raise _not_found(model) from None
 
 
 def _refuse_config(source: Source, config: str | None) -> Source:
@@ -153,10 +148,9 @@ def read_folder(folder: Path, model: str) -> Source:
             f"cannot draw with {model!r}: its pipeline is {name!r}",
             expected=f"one of {', '.join(BY_PIPELINE_CLASS)}",
         )
-    parts = {k: v for k, v in index.items() if _is_component(k, v)}
-    options = {
-        k: v for k, v in index.items() if not k.startswith("_") and not isinstance(v, list | dict)
-    }
+    public = {k: v for k, v in index.items() if not k.startswith("_")}
+    options = {k: v for k, v in public.items() if not isinstance(v, list | dict)}
+    parts = {k: v for k, v in public.items() if isinstance(v, list) and any(v)}
     components = {part: _component(folder, part, where) for part, where in parts.items()}
     defaults = about(folder).get("defaults", {})
     if not isinstance(defaults, dict):
@@ -177,10 +171,6 @@ def _index(folder: Path) -> dict[str, Any]:
         expected="a folder in diffusers layout",
         hint=f"the file itself: {files[0]}" if files else None,
     )
-
-
-def _is_component(name: str, value: Any) -> bool:
-    return not name.startswith("_") and isinstance(value, list) and any(value)
 
 
 def _component(folder: Path, name: str, where: list[Any]) -> Component:

@@ -14,7 +14,6 @@ import contextlib
 import io
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -80,12 +79,9 @@ def picture(id: str) -> bytes | None:
         return None
 
 
-# ---- writing
-
-
 def keep(record: RunRecord, frames: Any = None) -> None:
     """Record a run, with a picture of the first frame. Never raises."""
-    with suppress_errors():
+    with contextlib.suppress(Exception):
         config = Config.load()
         if not config.history:
             return
@@ -100,18 +96,11 @@ def keep(record: RunRecord, frames: Any = None) -> None:
 
 def note_file(run_id: str, file: Path) -> None:
     """Add the path of a saved picture to its run. Never raises; ignores unknown runs."""
-    with suppress_errors():
+    with contextlib.suppress(Exception):
         folder = Config.load().history_dir
         record = _read(folder, run_id)
         if record is not None:
             _write(folder, replace(record, saved_to=str(file.absolute())))
-
-
-@contextlib.contextmanager
-def suppress_errors() -> Iterator[None]:
-    """Suppress every error: a full disk must not fail a run."""
-    with contextlib.suppress(Exception):
-        yield
 
 
 def _write(folder: Path, record: RunRecord) -> None:
@@ -138,9 +127,6 @@ def _remove_old(folder: Path, most: int) -> None:
         for suffix in (".json", ".png"):
             with contextlib.suppress(FileNotFoundError):
                 (folder / f"{run_id}{suffix}").unlink()
-
-
-# ---- reading
 
 
 def _ids(folder: Path, suffix: str = ".json") -> list[str]:

@@ -63,24 +63,21 @@ _NOT_YOURS = ("a folder that you may write to", "write to a folder of your own")
 _NARROW, _WIDE = b"ASCII\0\0\0", b"UNICODE\0"  # EXIF's prefixes for the encoding of a comment
 
 
-# ---- before the run
-
-
 def check_target(path: Path, num_frames: int) -> None:
     """Check, before any work, that `num_frames` frames can be written to `path`.
 
     Raises BadInput with what to do about it, MissingDependency for a .mp4 without PyAV.
     """
+    suffix = path.suffix.lower()
     try:
-        suffix = path.suffix.lower()
         if suffix not in FORMATS and not path.is_dir():
             raise _unknown(path)
-        check_folder(path)
-        check_format(suffix, num_frames, path)
-        if suffix in _LIBRARIES:
-            _load_av()
     except OSError as exc:
         raise _write_error(path, exc) from exc
+    check_folder(path)
+    check_format(suffix, num_frames, path)
+    if suffix in _LIBRARIES:
+        _load_av()
 
 
 def _unknown(path: Path) -> BadInput:
@@ -116,7 +113,29 @@ def check_fps(fps: int) -> None:
 def check_folder(path: Path) -> None:
     """Raise BadInput if no file can be written to `path`."""
     try:
-        _check_folder(path)
+        path.resolve()
+        if path.is_dir():
+            raise BadInput(
+                f"cannot write {str(path)!r}: it is a folder",
+                expected="the name of a file",
+                hint=str(path / "picture.png"),
+            )
+        folder = path.parent
+        nearest = next((place for place in (folder, *folder.parents) if place.exists()), None)
+        if nearest is not None and not nearest.is_dir():
+            raise BadInput(
+                f"cannot write {str(path)!r}: {str(nearest)!r} is not a folder",
+                expected="a path in a folder that exists",
+            )
+        if nearest != folder:
+            raise BadInput(
+                f"cannot write {str(path)!r}: there is no folder {str(folder)!r}",
+                expected="a path in a folder that exists",
+                hint=f"mkdir -p {shlex.quote(str(folder))}",
+            )
+        # Permissions do not show quotas and odd file systems.
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as exc:
         raise _write_error(path, exc) from exc
     except RuntimeError as exc:
@@ -125,33 +144,7 @@ def check_folder(path: Path) -> None:
         ) from exc
 
 
-def _check_folder(path: Path) -> None:
-    path.resolve()
-    if path.is_dir():
-        raise BadInput(
-            f"cannot write {str(path)!r}: it is a folder",
-            expected="the name of a file",
-            hint=str(path / "picture.png"),
-        )
-    folder = path.parent
-    nearest = next((place for place in (folder, *folder.parents) if place.exists()), None)
-    if nearest is not None and not nearest.is_dir():
-        raise BadInput(
-            f"cannot write {str(path)!r}: {str(nearest)!r} is not a folder",
-            expected="a path in a folder that exists",
-        )
-    if nearest != folder:
-        raise BadInput(
-            f"cannot write {str(path)!r}: there is no folder {str(folder)!r}",
-            expected="a path in a folder that exists",
-            hint=f"mkdir -p {shlex.quote(str(folder))}",
-        )
-    with tempfile.TemporaryFile(dir=folder):  # permissions do not show quotas and odd file systems
-        pass
-
-
 def _write_error(path: Path, exc: OSError, size_bytes: int | None = None) -> BadInput:
-    """The system's reason, and a remedy for it."""
     size = "" if size_bytes is None else f" ({format_bytes(size_bytes)})"
     remedies = {
         errno.ENOSPC: _FULL,
@@ -179,9 +172,6 @@ def _load_av() -> Any:
             hint="pip install --force-reinstall --only-binary av 'holdfast[video]', or .gif",
         )
     return av
-
-
-# ---- frames to bytes
 
 
 def save(path: Path, frames: numpy.ndarray, settings: Mapping[str, Any], fps: int = 8) -> None:
@@ -217,7 +207,14 @@ def encode(frames: numpy.ndarray, suffix: str, settings: Mapping[str, Any], fps:
     if suffix in (".jpg", ".jpeg"):
         return _jpeg(picture, settings)
     if suffix == ".png":
-        picture.save(file, "PNG", pnginfo=_png_texts(picture, settings))
+        # Not under "prompt": ComfyUI would take that for a workflow, and fail.
+        texts = PngImagePlugin.PngInfo()
+        texts.add_itxt(KEY, _json(settings))
+        if description := _description(settings):
+            texts.add_itxt("Description", description)
+        if parameters := _parameters(picture, settings):
+            texts.add_itxt("parameters", parameters)
+        picture.save(file, "PNG", pnginfo=texts)
     else:
         exif = _exif(_description(settings), _pack_settings(settings))
         picture.save(file, "WEBP", lossless=True, exif=exif)
@@ -239,17 +236,6 @@ def _check_frames(frames: numpy.ndarray, form: Format, fps: int) -> None:
             hint=".png",
         )
     check_fps(fps)
-
-
-def _png_texts(picture: Image.Image, settings: Mapping[str, Any]) -> PngImagePlugin.PngInfo:
-    """Not under "prompt": ComfyUI would take that for a workflow, and fail."""
-    texts = PngImagePlugin.PngInfo()
-    texts.add_itxt(KEY, _json(settings))
-    if description := _description(settings):
-        texts.add_itxt("Description", description)
-    if parameters := _parameters(picture, settings):
-        texts.add_itxt("parameters", parameters)
-    return texts
 
 
 def _parameters(picture: Image.Image, settings: Mapping[str, Any]) -> str | None:
@@ -340,24 +326,18 @@ def _mp4(frames: numpy.ndarray, settings: Mapping[str, Any], fps: int) -> bytes:
         context.thread_count = 1  # x264's output depends on the number of threads
         context.color_range = context.colorspace = context.color_primaries = context.color_trc = 1
         for frame in frames:
-            container.mux(stream.encode(_yuv(av, frame)))
+            whole = av.VideoFrame.from_ndarray(numpy.ascontiguousarray(frame), format="rgb24")
+            # BT.709, and tagged so: players would guess by the size.
+            yuv = whole.reformat(
+                format="yuv420p",
+                src_colorspace="ITU709",
+                dst_colorspace="ITU709",
+                src_color_range="JPEG",
+                dst_color_range="MPEG",
+            )
+            container.mux(stream.encode(yuv))
         container.mux(stream.encode(None))
     return file.getvalue()
-
-
-def _yuv(av: Any, frame: numpy.ndarray) -> Any:
-    """Convert to BT.709 and tag it: players would guess by the size."""
-    whole = av.VideoFrame.from_ndarray(numpy.ascontiguousarray(frame), format="rgb24")
-    return whole.reformat(
-        format="yuv420p",
-        src_colorspace="ITU709",
-        dst_colorspace="ITU709",
-        src_color_range="JPEG",
-        dst_color_range="MPEG",
-    )
-
-
-# ---- settings in and out
 
 
 def _json(settings: object) -> str:
@@ -379,7 +359,6 @@ def _clean_text(text: object) -> str:
 
 
 def _description(settings: Mapping[str, Any]) -> str:
-    """The prompt, for programs that show a description."""
     return _clean_text(settings.get("prompt") or "")
 
 
@@ -397,30 +376,29 @@ def read_settings(path: Path) -> dict[str, Any]:
         ) from exc
     av = _LIBRARIES[".mp4"] if content[4:8] == b"ftyp" else None
     try:
-        text = _video_text(av, content) if av else _picture_text(content)
+        if av:
+            with av.open(io.BytesIO(content)) as container:
+                text = container.metadata.get("comment", "")
+        else:
+            text = _picture_text(content)
     except Exception as exc:  # a damaged file makes the libraries raise anything
         names = dict.fromkeys(form.name for form in FORMATS.values())
         raise BadInput(
             f"cannot read {str(path)!r}: it is damaged, or no {', '.join(names)} file",
             expected="a picture or video that holdfast wrote",
         ) from exc
-    settings = _unpack_settings(text)
-    if settings is None:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        document = None
+    settings = document.get(KEY) if isinstance(document, dict) else None
+    if not isinstance(settings, dict):
         raise BadInput(
             f"cannot read the settings in {str(path)!r}: it holds none",
             expected="a picture or video that holdfast wrote",
             hint="the original file: many programs and web sites drop them from copies",
         )
     return settings
-
-
-def _unpack_settings(text: str) -> dict[str, Any] | None:
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    settings = document.get(KEY) if isinstance(document, dict) else None
-    return settings if isinstance(settings, dict) else None
 
 
 def _picture_text(content: bytes) -> str:
@@ -442,8 +420,3 @@ def _user_comment(picture: Image.Image) -> str:
     if not isinstance(comment, bytes):
         return ""
     return comment[8:].decode("utf-16-be" if comment[:8] == _WIDE else "ascii", "replace")
-
-
-def _video_text(av: Any, content: bytes) -> str:
-    with av.open(io.BytesIO(content)) as container:
-        return container.metadata.get("comment", "")

@@ -63,9 +63,6 @@ class StageSpan:
     peak_device_bytes: int | None
 
 
-# ---- recording
-
-
 class Timeline(contextlib.AbstractContextManager["Timeline"]):
     """Record while the block runs; `device_bytes` returns the memory in use on the device.
 
@@ -159,20 +156,24 @@ class Timeline(contextlib.AbstractContextManager["Timeline"]):
             events, since, end_s = list(self._events), self._since, self.duration_s
         events.append(StepMark(end_s, "", 0, None, since.host_bytes, since.device_bytes))
         last = len(events) - 1
-        firsts = [i for i in range(last) if i == 0 or _begins(events[i - 1], events[i])]
+        pairs = [*pairwise(events[:last])]
+        starts = [b.stage != a.stage or b.done < a.done for a, b in pairs]
+        firsts = [i for i, starts_here in enumerate([True, *starts]) if starts_here and i < last]
         return tuple(_stage(events, i, after) for i, after in pairwise([*firsts, last]))
 
     @property
     def peak_host(self) -> Sample | None:
         """The sample with the highest memory of the process."""
-        known = [sample for sample in self.samples if sample.host_bytes is not None]
-        return max(known, key=lambda sample: sample.host_bytes or 0, default=None)
+        return self._peak("host_bytes")
 
     @property
     def peak_device(self) -> Sample | None:
         """The sample with the highest memory of the device."""
-        known = [sample for sample in self.samples if sample.device_bytes is not None]
-        return max(known, key=lambda sample: sample.device_bytes or 0, default=None)
+        return self._peak("device_bytes")
+
+    def _peak(self, of: str) -> Sample | None:
+        known = [sample for sample in self.samples if getattr(sample, of) is not None]
+        return max(known, key=lambda sample: getattr(sample, of), default=None)
 
     def to_dict(self) -> dict[str, Any]:
         host, device = self.peak_host, self.peak_device
@@ -210,10 +211,6 @@ def _merge(samples: list[Sample], width_s: float) -> list[Sample]:
     """Merge to at most one sample per `width_s`, keeping the peaks."""
     groups = groupby(samples, key=lambda sample: sample.at_s // width_s)
     return [functools.reduce(_merge_two, group) for _, group in groups]
-
-
-def _begins(before: StepMark, event: StepMark) -> bool:
-    return event.stage != before.stage or event.done < before.done
 
 
 def _stage(events: list[StepMark], first: int, after: int) -> StageSpan:

@@ -9,49 +9,22 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from holdfast.base.errors import HoldfastError, Misuse, Unsupported
 from holdfast.base.interrupts import is_interrupt
-from holdfast.pipeline.devices.device import Device
 from holdfast.pipeline.model.config_errors import first_line
-from holdfast.pipeline.model.sources import Source
 from holdfast.pipeline.output import history
 from holdfast.pipeline.run import live_runs
 from holdfast.pipeline.run.families import FAMILIES
 from holdfast.pipeline.run.progress import Event, Listener, Stage
 from holdfast.pipeline.run.result import Cost, Residence, Result
 from holdfast.pipeline.run.settings import Settings
-from holdfast.pipeline.run.stages import DecodeStage, DenoiseStage, TextStage
 from holdfast.residency.interrupt import InterruptProcessingException
 
 if TYPE_CHECKING:
-    from holdfast.pipeline.devices.streaming import NetworkGroup, StageWatch
-
-
-class LoadedPipeline(Protocol):
-    """What a run needs of `pipeline.Pipeline`."""
-
-    source: Source
-    text: TextStage
-    denoise: DenoiseStage
-    decode: DecodeStage
-    shared: dict[str, NetworkGroup]
-    load_s: float
-    runs: int
-
-    @property
-    def devices(self) -> dict[str, Device]: ...
-
-    def describe(self, settings: Settings) -> dict[str, Any]: ...
-
-
-def _device_names(pipe: LoadedPipeline) -> str:
-    """The device of all stages, or "stage=device" for each."""
-    names = {stage: device.name for stage, device in pipe.devices.items()}
-    if len(set(names.values())) == 1:
-        return next(iter(names.values()))
-    return ", ".join(f"{stage}={name}" for stage, name in names.items())
+    from holdfast.pipeline.devices.streaming import StageWatch
+    from holdfast.pipeline.run.pipeline import Pipeline
 
 
 # Exceptions that come out of a run unchanged.
@@ -77,7 +50,7 @@ class Unloaded:
 class Run:
     """One call of a pipeline."""
 
-    def __init__(self, pipe: LoadedPipeline, settings: Settings, progress: Listener) -> None:
+    def __init__(self, pipe: Pipeline, settings: Settings, progress: Listener) -> None:
         self._pipe, self._settings, self._progress = pipe, settings, progress
         self._step_ms: list[float] = []
         self._mark = 0.0
@@ -154,7 +127,6 @@ class Run:
         return elapsed_ms, done
 
     def _watch_networks(self, stage: Stage) -> StageWatch | None:
-        """StageWatch the networks of a stage, if they are under a budget."""
         shared = self._pipe.shared.get(self._pipe.devices[stage].name)
         if shared is None:
             return None
@@ -199,7 +171,7 @@ class Run:
         self, took_s: float, result: Result | None = None, failed: BaseException | None = None
     ) -> None:
         """Add the run to the history, however it ended. Never raises."""
-        with history.suppress_errors():
+        with contextlib.suppress(Exception):
             frames = None if result is None else result.frames
             history.keep(self._record(took_s, result, failed), frames)
 
@@ -207,7 +179,12 @@ class Run:
         self, took_s: float, result: Result | None, failed: BaseException | None
     ) -> history.RunRecord:
         pipe, settings = self._pipe, self._settings
-        cost = None if result is None else result.cost
+        cost, where = None if result is None else result.cost, pipe.device_names
+        # A run that a listener, an interrupt or Ctrl-C stopped has not failed.
+        is_failure = isinstance(failed, Exception) and not (
+            failed is self._stopped or isinstance(failed, InterruptProcessingException)
+        )
+        error = first_line(failed)[: history.MAX_CHARACTERS] if failed and is_failure else None
         return history.RunRecord(
             id=self._live.id,
             pid=os.getpid(),
@@ -215,9 +192,9 @@ class Run:
             took_s=round(took_s, 3),
             model=pipe.source.model,
             prompt=settings.prompt[: history.MAX_CHARACTERS],
-            status=self._status(failed),
-            error=self._error(failed),
-            device=_device_names(pipe),
+            status="done" if failed is None else "failed" if error else "stopped",
+            error=error,
+            device=where if isinstance(where, str) else ", ".join(map("=".join, where.items())),
             seed=settings.seed,
             width=settings.width,
             height=settings.height,
@@ -229,22 +206,6 @@ class Run:
             decode_ms=None if cost is None else round(cost.decode_ms, 3),
             peak_bytes=None if cost is None else max(cost.peak_bytes.values(), default=None),
             saved_to=None,
-        )
-
-    def _error(self, failed: BaseException | None) -> str | None:
-        if failed is None or not self._has_failed(failed):
-            return None
-        return first_line(failed)[: history.MAX_CHARACTERS]
-
-    def _status(self, failed: BaseException | None) -> history.Status:
-        if failed is None:
-            return "done"
-        return "failed" if self._has_failed(failed) else "stopped"
-
-    def _has_failed(self, failed: BaseException | None) -> bool:
-        """False for a run that was stopped: by a listener, an interrupt or Ctrl-C."""
-        return isinstance(failed, Exception) and not (
-            failed is self._stopped or isinstance(failed, InterruptProcessingException)
         )
 
     def _peaks(self) -> dict[str, int]:

@@ -60,8 +60,11 @@ class LiveRun:
         now = time.perf_counter()
         if event.stage != self._event.stage:
             self._stage_began = now
-        self._reported, self._fraction = now, _fraction(event)
-        self._event = event
+        if event.done_bytes is not None and event.total_bytes:
+            self._fraction = event.done_bytes / event.total_bytes
+        else:
+            self._fraction = event.done / event.total if event.total else 0.0
+        self._reported, self._event = now, event
         if self._stopping:
             self.withdraw_stop()
             raise InterruptProcessingException("processing was interrupted")
@@ -76,7 +79,11 @@ class LiveRun:
         return listen
 
     def status(self) -> RunStatus:
-        event, at = self._event, time.perf_counter()
+        event, stage_s = self._event, time.perf_counter() - self._stage_began
+        left_s = None
+        if self._fraction >= _MIN_FRACTION:
+            whole_s = (self._reported - self._stage_began) / self._fraction
+            left_s = max(0.0, whole_s - stage_s)
         return RunStatus(
             id=self.id,
             model=self.model,
@@ -86,15 +93,9 @@ class LiveRun:
             total=event.total,
             label=event.label,
             began_s=self.began_s,
-            stage_s=at - self._stage_began,
-            left_s=self._left_s(at),
+            stage_s=stage_s,
+            left_s=left_s,
         )
-
-    def _left_s(self, at: float) -> float | None:
-        if self._fraction < _MIN_FRACTION:
-            return None
-        whole_s = (self._reported - self._stage_began) / self._fraction
-        return max(0.0, whole_s - (at - self._stage_began))
 
     def stop(self, alone: bool = True) -> None:
         """Make it end at its next event, or inside of a step if it runs `alone`.
@@ -111,13 +112,6 @@ class LiveRun:
         if self._set_flag:
             self._set_flag = False
             interrupt_current_processing(False)
-
-
-def _fraction(event: Event) -> float:
-    """The fraction of its stage that is done."""
-    if event.done_bytes is not None and event.total_bytes:
-        return event.done_bytes / event.total_bytes
-    return event.done / event.total if event.total else 0.0
 
 
 class _State:
@@ -154,9 +148,6 @@ def stop_current() -> bool:
             return False
         _state.run[-1].stop(alone=len(_state.run) == 1)
         return True
-
-
-# ---- networks
 
 
 class Network:

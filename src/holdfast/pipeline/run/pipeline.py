@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.base.announce import offer_once
 from holdfast.base.errors import BadInput, HoldfastError, MissingDependency
 from holdfast.base.interrupts import is_interrupt, run_uninterrupted
-from holdfast.pipeline.devices.device import Device
 from holdfast.pipeline.devices.omp_policy import share_cores
 from holdfast.pipeline.model.config_errors import explain_config_errors
 from holdfast.pipeline.model.placement import Placement, PlacementRequest, place
@@ -23,20 +22,15 @@ from holdfast.pipeline.model.sources import Source, locate, require_weights
 from holdfast.pipeline.run import live_runs
 from holdfast.pipeline.run.call import Run, Unloaded
 from holdfast.pipeline.run.families import FAMILIES
-from holdfast.pipeline.run.progress import Event, Listener, ignore
+from holdfast.pipeline.run.progress import STAGES, Event, Listener, ignore
 from holdfast.pipeline.run.result import Result
 from holdfast.pipeline.run.settings import Limits, Settings, settle
-from holdfast.pipeline.run.stages import (
-    STAGES,
-    DecodeStage,
-    DenoiseStage,
-    Family,
-    TextStage,
-)
 from holdfast.topology import Topology
 
 if TYPE_CHECKING:
     from holdfast.pipeline.devices.streaming import NetworkGroup
+    from holdfast.pipeline.devices.torch_devices import Device
+    from holdfast.pipeline.run.stages import DecodeStage, DenoiseStage, Family, TextStage
     from holdfast.residency.recording.recording import ResidencyRecording
 
 
@@ -77,16 +71,18 @@ class Pipeline(contextlib.AbstractContextManager["Pipeline"]):
     def __init__(
         self,
         prepared: Prepared,
-        stages: tuple[TextStage, DenoiseStage, DecodeStage],
+        stages: Sequence[Any],
         load_s: float,
-        shared: Mapping[str, NetworkGroup] | None = None,
+        shared: dict[str, NetworkGroup],
     ) -> None:
         self.source = prepared.source
         self.limits = prepared.limits
         self.placement = prepared.placement
-        self.text, self.denoise, self.decode = stages
+        self.text: TextStage = stages[0]
+        self.denoise: DenoiseStage = stages[1]
+        self.decode: DecodeStage = stages[2]
         self.load_s = load_s
-        self.shared = dict(shared or {})  # networks under a budget, by device name
+        self.shared = shared  # networks under a budget, by device name
         self.runs = 0  # finished calls
 
     @classmethod
@@ -149,6 +145,12 @@ class Pipeline(contextlib.AbstractContextManager["Pipeline"]):
     def devices(self) -> dict[str, Device]:
         """The device of each stage."""
         return self.placement.devices
+
+    @property
+    def device_names(self) -> str | dict[str, str]:
+        """The name of the device of all stages, or one for each stage."""
+        names = {stage: self.devices[stage].name for stage in STAGES}
+        return names["text"] if len(set(names.values())) == 1 else names
 
     @property
     def why(self) -> str:
@@ -240,15 +242,13 @@ class Pipeline(contextlib.AbstractContextManager["Pipeline"]):
         """Everything needed to draw the same again, as JSON values."""
         import holdfast
 
-        names = {self.devices[stage].name for stage in STAGES}
-        device = names.pop() if len(names) == 1 else {s: self.devices[s].name for s in STAGES}
         completed = self.source.completed_from
         return {
             "model": self.source.model,
             **({} if completed is None else {"config": completed}),
             "family": self.source.family,
             **{name: getattr(settings, name) for name in settings.__slots__},
-            "device": device,
+            "device": self.device_names,
             "precision": self.precision,
             "holdfast": holdfast.__version__,
         }
@@ -281,7 +281,6 @@ def _family(name: str) -> Family:
 
 
 def _require_components(source: Source, family: Family) -> None:
-    """Raise BadInput if a stage lacks a component."""
     for names in family.stages.values():
         missing = [n for n in names if n not in source.components and n not in family.optional]
         if missing:

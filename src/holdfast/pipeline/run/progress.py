@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Stage = Literal["load", "text", "denoise", "decode"]
+STAGES = ("text", "denoise", "decode")  # those of drawing, in order
 
 
 @dataclass(frozen=True, slots=True)

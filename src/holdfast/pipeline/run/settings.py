@@ -94,7 +94,6 @@ def settle(
 
 
 def _check_negative(settings: Settings, limits: Limits) -> None:
-    """Raise BadInput for a negative prompt that would have no effect."""
     if settings.negative is not None and not limits.takes_negative:
         raise BadInput(
             "cannot use a negative prompt: this model has its guidance built in",
@@ -154,22 +153,16 @@ def _number(value: object) -> float | int | None:
 def _side(name: str, value: object, limits: Limits) -> int:
     step = limits.multiple_of
     number = _number(value)
-    if number is not None and number == int(number):
-        number = int(number)
-        if step <= number <= LARGEST_SIDE and number % step == 0:
-            return number
+    if number is not None and step <= number <= LARGEST_SIDE and number % step == 0:
+        return int(number)
+    hint = None
+    if number is not None and 0 < number <= LARGEST_SIDE:
+        hint = f"{name} {max(step, round(number / step) * step)}"
     raise BadInput(
         f"cannot draw {name}={value!r}",
         expected=f"a multiple of {step} from {step} to {LARGEST_SIDE // step * step}",
-        hint=_nearest(name, number, step),
+        hint=hint,
     )
-
-
-def _nearest(name: str, number: float | None, step: int) -> str | None:
-    if number is None or not 0 < number <= LARGEST_SIDE:
-        return None
-    nearest = max(step, round(number / step) * step)
-    return f"{name} {nearest}"
 
 
 def _guidance(value: object) -> float:

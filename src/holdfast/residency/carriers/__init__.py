@@ -35,19 +35,14 @@ CARRIERS: Registry[Callable[[str], Carrier]] = Registry(
         "mps": Entry("holdfast.residency.carriers.plain:Plain", "Apple silicon", "run"),
         "cpu": Entry("holdfast.residency.carriers.plain:Plain", "the host itself", "run"),
         "simulated": Entry(
-            "holdfast.residency.carriers.simulated:Simulated",
-            "host memory, its own clock",
-            "run",
+            "holdfast.residency.carriers.simulated:Simulated", "host memory, its own clock", "run"
         ),
     },
 )
 
 
 def carrier_for(device: object) -> Carrier:
-    """The carrier of a device: a name such as "cuda:0", a torch.device, or a carrier itself.
-
-    Raises NotFound for a kind of device without a carrier.
-    """
+    """The carrier of a name such as "cuda:0", a torch.device, or a carrier. Raises NotFound."""
     if hasattr(device, "copy") and hasattr(device, "settle"):
         return device  # pyright: ignore[reportReturnType]  it is one already
     name = str(device)

@@ -14,10 +14,7 @@ Send = Callable[[torch.Tensor, torch.Tensor, int], bool]
 
 @cache
 def find_sender() -> Send | None:
-    """A function that queues a copy (target, source, stream handle) and returns its success.
-
-    None without a CUDA driver.
-    """
+    """A function that queues a copy (target, source, stream handle); None without a driver."""
     if torch.version.hip is not None:
         return None
     try:

@@ -23,10 +23,7 @@ _AT_ONCE = 4
 
 
 def measure_rates(carrier: Carrier, packed: bool = True) -> Rates:
-    """Rates of the link and, with `packed`, of the decoder, from samples of at most 64 MB.
-
-    Measuring the decoder can take seconds, as its kernels may have to be built. Raises OutOfMemory.
-    """
+    """Rates of the link and, with `packed`, the decoder, by small samples. Raises OutOfMemory."""
     for nbytes in _SAMPLES_BYTES[:-1]:
         with contextlib.suppress(OutOfMemory, torch.OutOfMemoryError):
             return _rates(carrier, nbytes, packed)
@@ -67,10 +64,7 @@ def _gb_s(
     work: Callable[[list[Any]], Any],
     nbytes: int,
 ) -> float:
-    """The best rate of some repeats.
-
-    The work is queued behind some copies, so that the device never waits for the host.
-    """
+    """The best rate of some repeats, queued behind copies: the device never waits for the host."""
     times: list[float] = []
     for _ in range(_REPEATS + 1):
         carrier.wait(carrier.copy(before, [carrier.mark()]))

@@ -21,11 +21,10 @@ from torch.utils._pytree import tree_leaves
 
 from holdfast.base.errors import OutOfMemory
 from holdfast.base.units import format_bytes
-from holdfast.residency.carriers.carrier import Parts
+from holdfast.residency.carriers.carrier import Carrier, Parts
 from holdfast.residency.carriers.traffic import traffic_to
 from holdfast.residency.packing.pack import unpack
 from holdfast.residency.plan import Rates
-from holdfast.residency.recording.journal import Journal
 from holdfast.residency.stream.slabs import slab, unwatched
 
 
@@ -41,7 +40,7 @@ class Moment:
     start: Moment | None = None  # its beginning, for the journal
 
 
-class Simulated:
+class Simulated(Carrier):
     """A carrier to a simulated device. Times are in simulated milliseconds; nothing sleeps.
 
     `eager` is the probability that a copy runs before something waits for it (0: as late as
@@ -50,8 +49,6 @@ class Simulated:
     bits and no error is raised.
     """
 
-    pinned = False
-    node = None
     device = torch.device("cpu")
 
     def __init__(
@@ -70,10 +67,8 @@ class Simulated:
         self.name = name
         self.capacity_bytes = capacity_bytes
         self.limit_bytes: int | None = None
-        self.log: Journal | None = None
         self.held_bytes = 0  # allocated by `empty`
         self.computed_bytes = 0  # of activations
-        self.peak_bytes = 0  # peak of the sum
         self.now_ms = 0.0
         self.link_busy_ms = 0.0
         self.copied_bytes = 0
@@ -138,7 +133,6 @@ class Simulated:
     def copy(
         self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], after: Sequence[Moment]
     ) -> Moment:
-        """In the copy lane."""
         nbytes = sum(source.numel() for _, source in pairs)
         kept = list(pairs)
         self.copied_bytes += nbytes
@@ -166,10 +160,6 @@ class Simulated:
         self._log_event("decode", moment, raw_bytes)
         self.wait(moment)
         return moment
-
-    def decoding(self, parts: Parts) -> Callable[[], Moment]:
-        """No faster than `decode` here."""
-        return functools.partial(self.decode, parts)
 
     def _log_event(self, kind: str, moment: Moment, nbytes: int) -> None:
         if self.log is not None:
@@ -242,21 +232,17 @@ class Simulated:
         self._behind = []
 
     def drain(self) -> None:
-        """Compute waits for all queued copies."""
         if self._copies:
             self.wait(self._copies[-1])
 
     def settle(self, mark: Moment) -> None:
-        """Runs it now."""
         self._run(mark)
 
     def synchronize(self) -> None:
-        """Runs everything."""
         self.drain()
         self.catch_up()
 
     def between_ms(self, start: Moment, end: Moment) -> float:
-        """By the simulated clock."""
         return (end.at_ms or 0.0) - (start.at_ms or 0.0)
 
     # ---- computing
@@ -276,24 +262,15 @@ class Simulated:
         """Advance the clock by one operation: compute or memory time, whichever is longer."""
         self.now_ms += max(flops / self._gflops / 1e6, moved_bytes / self._memory_gb_s / 1e6)
 
-    def current_lane(self) -> Any:
-        """There are no streams."""
-        return None
-
     def others_bytes(self) -> int:
         """Weights and activations, as torch counts on real devices."""
         return self.held_bytes + self.computed_bytes
 
     def others_peak_bytes(self, reset: bool = False) -> int:
-        """Peak since the last reset."""
         peak = self.held_bytes + self._computed_peak
         if reset:
             self._computed_peak = self.computed_bytes
         return peak
-
-    def outside_bytes(self) -> int:
-        """It has no driver."""
-        return 0
 
     def workspace_bytes(self) -> int:
         """An upper bound, if it has a `workspace`."""
@@ -302,10 +279,6 @@ class Simulated:
     def has_room(self, pieces: Sequence[int]) -> bool:
         """There is no fragmentation."""
         return not self._over(sum(pieces))
-
-    def gaps_bytes(self) -> int:
-        """There is no fragmentation here."""
-        return 0
 
     def failures(self) -> int:
         """Counted only with a `workspace`."""
@@ -323,15 +296,9 @@ class Simulated:
         return result
 
     def total_bytes(self) -> int:
-        """Its capacity."""
         return self.capacity_bytes
 
-    def slack_bytes(self, budget_bytes: int) -> int:
-        """It counts every byte."""
-        return 0
-
     def limit(self, budget_bytes: int | None, loading: bool = False) -> None:
-        """Applies to all later allocations."""
         self.limit_bytes = budget_bytes
 
     def tidy(self) -> None:
@@ -339,7 +306,6 @@ class Simulated:
         self.catch_up()
 
     def rates(self, packed: bool = True) -> Rates:
-        """As given to the constructor."""
         return self._rates
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,12 @@ import torch
 
 from holdfast.base.errors import OutOfMemory
 from holdfast.base.units import format_bytes
-from holdfast.residency.carriers.carrier import Parts
+from holdfast.residency.carriers.carrier import Carrier, Parts
 from holdfast.residency.carriers.driver import find_sender
 from holdfast.residency.carriers.measure import measure_rates
 from holdfast.residency.carriers.traffic import traffic_to
 from holdfast.residency.packing.pack import decoder, unpack
 from holdfast.residency.plan import Rates
-from holdfast.residency.recording.journal import Journal
 
 # Assumed driver memory of a process where it cannot be measured.
 _CONTEXT_BYTES = 600 << 20
@@ -29,7 +30,7 @@ _CONTEXT_BYTES = 600 << 20
 _KERNELS_BYTES = 256 << 20
 
 
-class Streams:
+class Streams(Carrier):
     """Copies on a stream of its own; compute and decoding on the current stream."""
 
     def __init__(self, name: str) -> None:
@@ -42,34 +43,16 @@ class Streams:
         self._traffic = traffic_to(self.name)
         self._copies = self._api.Stream(device=self.device)
         self._send = find_sender() if device.type == "cuda" else None
-        self.log: Journal | None = None
         self._outside: int | None = None
         self._rates: dict[bool, Rates] = {}  # by whether the decoder was measured
         self._limited = False
-        self.peak_bytes = 0
-
-    @property
-    def pinned(self) -> bool:
-        """Pageable memory is copied through the driver's own buffer, at a sixth of the speed."""
-        return self.device.type == "cuda"
-
-    @property
-    def node(self) -> int | None:
-        """The NUMA node next to the card, where sysfs knows it."""
-        if self.device.type != "cuda":
-            return None
-        card = torch.cuda.get_device_properties(self.device)
-        numbers = (getattr(card, f"pci_{part}_id", None) for part in ("domain", "bus", "device"))
-        domain, bus, slot = (0 if number is None else number for number in numbers)
-        file = Path(f"/sys/bus/pci/devices/{domain:04x}:{bus:02x}:{slot:02x}.0/numa_node")
-        try:
-            node = int(file.read_text())
-        except (OSError, ValueError):
-            return None
-        return node if node >= 0 else None
+        self.is_compact = device.type == "cuda" and _use_pages()
+        if device.type == "cuda":
+            # Pageable memory is copied through the driver's own buffer, at a sixth of the speed.
+            self.pinned = True
+            self.node = _find_node(self.device)
 
     def empty(self, nbytes: int) -> torch.Tensor:
-        """From torch's allocator."""
         try:
             with torch.inference_mode(False):
                 tensor = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
@@ -82,7 +65,6 @@ class Streams:
         return tensor
 
     def copy(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], after: Sequence[Any]) -> Any:
-        """On the copy stream."""
         for mark in after:
             self._copies.wait_event(mark)
         start = self._record_start(self._copies)
@@ -122,35 +104,24 @@ class Streams:
         return end
 
     def mark(self, timed: bool = False) -> Any:
-        """An event on the current stream."""
         event = self._api.Event(enable_timing=timed)
         event.record(self._api.current_stream(self._index))
         return event
 
     def wait(self, mark: Any) -> None:
-        """The current stream waits."""
         self._api.current_stream(self._index).wait_event(mark)
 
     def drain(self) -> None:
-        """The current stream waits for the copy stream."""
         self._api.current_stream(self._index).wait_stream(self._copies)
 
     def settle(self, mark: Any) -> None:
-        """The host waits for an event."""
         mark.synchronize()
 
     def synchronize(self) -> None:
-        """The host waits for the device."""
         self._api.synchronize(self.device)
 
     def between_ms(self, start: Any, end: Any) -> float:
-        """By the device's clock."""
         return start.elapsed_time(end)
-
-    @contextlib.contextmanager
-    def computing(self) -> Iterator[None]:
-        """Nothing to observe: torch counts memory itself."""
-        yield
 
     def current_lane(self) -> Any:
         """The current stream, to be made current in another thread."""
@@ -167,7 +138,6 @@ class Streams:
         return self._allocated("current")
 
     def others_peak_bytes(self, reset: bool = False) -> int:
-        """The most since the last reset."""
         peak = self._allocated("peak")
         self.peak_bytes = max(self.peak_bytes, peak)  # torch loses it with every reset
         if reset:
@@ -175,10 +145,7 @@ class Streams:
         return peak
 
     def _allocated(self, which: str) -> int:
-        """The "current" or "peak" bytes of all tensors.
-
-        torch.cuda.memory_allocated sorts all statistics before it picks one.
-        """
+        """The "current" or "peak" bytes of all tensors, faster than torch's own functions."""
         stats = self._stats()
         if stats:
             return stats["allocated_bytes"]["all"][which]
@@ -243,16 +210,52 @@ class Streams:
         self._limited = budget_bytes is not None
 
     def tidy(self) -> None:
-        """Free torch's cache."""
         self._api.empty_cache()
 
     def rates(self, packed: bool = True) -> Rates:
-        """Measured once for each device and process."""
         found = self._rates.get(True) or self._rates.get(packed)
         if found is None:
             found = self._rates[packed] = measure_rates(self, packed)
             self._traffic.link_gb_s = found.link_gb_s
         return found
+
+
+def _find_node(device: torch.device) -> int | None:
+    """The NUMA node next to a card, where sysfs knows it."""
+    card = torch.cuda.get_device_properties(device)
+    domain, bus, slot = (
+        getattr(card, f"pci_{part}_id", None) or 0 for part in ("domain", "bus", "device")
+    )
+    file = Path(f"/sys/bus/pci/devices/{domain:04x}:{bus:02x}:{slot:02x}.0/numa_node")
+    try:
+        node = int(file.read_text())
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None
+
+
+@functools.cache
+def _use_pages() -> bool:
+    """Make torch's allocator take and free memory by pages; whether it does.
+
+    Blocks of fixed segments leave gaps that differ from pass to pass: one that fitted may not fit
+    the next time.
+    """
+    if torch.cuda.get_allocator_backend() == "cudaMallocAsync":
+        return True
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    chosen = next((os.environ[name] for name in names if os.environ.get(name)), "")
+    if "expandable_segments" in chosen:
+        return "expandable_segments:True" in chosen
+    if sys.platform != "linux" or torch.version.cuda is None:
+        return False
+    # Settings that are not named go back to their defaults.
+    settings = ",".join(filter(None, (chosen, "expandable_segments:True")))
+    functions: Any = torch._C
+    getattr(
+        functions, "_accelerator_setAllocatorSettings", torch.cuda.memory._set_allocator_settings
+    )(settings)
+    return True
 
 
 class _Replay:

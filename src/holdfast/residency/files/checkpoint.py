@@ -48,10 +48,7 @@ class TensorInfo:
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
-    """The tensors of a safetensors file by name.
-
-    Raises BadInput if the file cannot be read, is truncated, or is not a safetensors file.
-    """
+    """The tensors of a safetensors file by name. Raises BadInput for any other or a broken file."""
     try:
         with path.open("rb") as file:
             size = path.stat().st_size
@@ -79,7 +76,16 @@ def _tensors(path: Path, text: bytes, size: int) -> dict[str, TensorInfo]:
     if wanted > size:
         raise _truncated(path, size - data, wanted - data)
     for name, tensor in tensors.items():
-        _check_size(path, name, tensor)
+        bits = BITS.get(tensor.dtype)
+        if bits is None and tensor.size_bytes >= 0:  # a dtype newer than this module
+            continue
+        wanted = tensor.elements * (bits or 0) // 8
+        if tensor.size_bytes != wanted:
+            raise BadInput(
+                f"cannot read weights {str(path)!r}: {name!r} has {tensor.size_bytes} B",
+                expected=f"{wanted} B for {tensor.dtype} of shape {list(tensor.shape)}",
+                hint="download or copy it again",
+            )
     return tensors
 
 
@@ -89,19 +95,6 @@ def _tensor(entry: dict[str, Any], data: int) -> TensorInfo:
     if not all(type(value) is int and value >= 0 for value in (start, end, *shape)):
         raise ValueError("a size is negative or not an integer")
     return TensorInfo(str(entry["dtype"]), shape, data + start, data + end)
-
-
-def _check_size(path: Path, name: str, tensor: TensorInfo) -> None:
-    bits = BITS.get(tensor.dtype)
-    if bits is None and tensor.size_bytes >= 0:  # a dtype newer than this module
-        return
-    wanted = tensor.elements * (bits or 0) // 8
-    if tensor.size_bytes != wanted:
-        raise BadInput(
-            f"cannot read weights {str(path)!r}: {name!r} has {tensor.size_bytes} B",
-            expected=f"{wanted} B for {tensor.dtype} of shape {list(tensor.shape)}",
-            hint="download or copy it again",
-        )
 
 
 def _not_safetensors(path: Path) -> BadInput:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import ctypes
-import functools
 import gc
 import inspect
 import itertools
@@ -30,6 +29,7 @@ from holdfast.residency.files.slots import empty_on_meta, exchange, weights_of
 MOST_CHAINS = 3  # reference chains shown for each storage
 SEARCHED = 50  # holders are searched for this many of the largest storages
 DEEPEST = 50  # nested modules
+Named = tuple[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -99,12 +99,9 @@ class Released:
 
 
 class Watch:
-    """Weak references to the storages of tensors or of a module.
+    """Weak references to the storages of tensors or of a module, each once. Raises BadInput."""
 
-    A storage shared by several tensors counts once. Raises BadInput for anything else.
-    """
-
-    def __init__(self, of: nn.Module | Iterable[Tensor | UntypedStorage]) -> None:
+    def __init__(self, of: nn.Module | Iterable[Tensor | UntypedStorage | Named]) -> None:
         found: dict[int, _Memory] = {}
         for name, storage in _storages(of):
             if storage.data_ptr():
@@ -197,23 +194,19 @@ class _Finder:
 
 
 def _describe_holders(memories: list[_Memory]) -> list[tuple[str, ...]]:
-    """For each storage the reference chains to it, as text."""
     # One list only: the search ignores this list, and would report any other.
     blocks: list[Any] = [_Stand() for _ in memories]
     find = _Finder(memories, blocks)
     variables = _variables()
     known = _weights(find, variables) | variables
     # The search skips UntypedStorage objects, as they are not arrays: look for them by themselves.
-    blocks += (one for one in gc.get_objects() if _is_storage(one, find))
+    storages = (one for one in gc.get_objects() if type(one) is UntypedStorage)
+    blocks += (one for one in storages if find(one.data_ptr()) is not None)
     found = referrers.who_refers(blocks, find, known)
     chains = {id(stand): found[id(stand)] for stand in blocks[: len(memories)]}
     for storage in blocks[len(memories) :]:
         chains[id(find(storage.data_ptr()))] += found[id(storage)]
     return [_tidy(words) for words in chains.values()]
-
-
-def _is_storage(one: Any, find: _Finder) -> bool:
-    return type(one) is UntypedStorage and find(one.data_ptr()) is not None
 
 
 def _tidy(chains: list[str]) -> tuple[str, ...]:
@@ -228,18 +221,28 @@ def _tidy(chains: list[str]) -> tuple[str, ...]:
     return tuple(texts[:MOST_CHAINS])
 
 
-def _variables() -> dict[int, str]:
+def who_keeps(thing: Any, without: str) -> list[str]:
+    """Who refers to `thing`, the nearest first; variables of packages `without` do not count."""
+    running = _variables(without)
+    own = running.pop(id(thing), None)  # else the search would end there
+    found = referrers.who_refers([thing], lambda _: None, running)[id(thing)]
+    if own is None:
+        return found
+    return [own, *(words for words in found if words != referrers.NOBODY)]
+
+
+def _variables(without: str = __name__) -> dict[int, str]:
     """Descriptions of the variables of running code, by the id of their value."""
     found: dict[int, str] = {}
     for name, value, frame in referrers.running_variables():
-        if frame.f_code.co_filename == __file__ or id(value) in found:
+        module = str(frame.f_globals.get("__name__"))
+        if frame.f_code.co_filename == __file__ or module.startswith(without):
             continue
-        kind = type(value).__name__
+        where = f"global {name!r} ({type(value).__name__}) of module {module}"
         if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-            found[id(value)] = f"local {name!r} ({kind}) of {frame.f_code.co_qualname}, which runs"
-        else:
-            module = frame.f_globals.get("__name__")
-            found[id(value)] = f"global {name!r} ({kind}) of module {module}"
+            kind, function = type(value).__name__, frame.f_code.co_qualname
+            where = f"local {name!r} ({kind}) of {function}, which runs"
+        found.setdefault(id(value), where)
     return found
 
 
@@ -269,19 +272,12 @@ def _find_module_tensors(find: _Finder) -> list[tuple[int, str, weakref.ref[nn.M
     for module in modules:
         for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
             if tensor is not None and referrers.block_of(tensor, find) is not None:
-                path, root = _path(module, above)
-                found.append((id(tensor), ".".join([*path, name]), weakref.ref(root)))
+                path, root = [name], module
+                while id(root) in above and len(path) <= DEEPEST:
+                    root, part = above[id(root)]
+                    path.insert(0, part)
+                found.append((id(tensor), ".".join(path), weakref.ref(root)))
     return found
-
-
-def _path(
-    module: nn.Module, above: dict[int, tuple[nn.Module, str]]
-) -> tuple[list[str], nn.Module]:
-    path: list[str] = []
-    while id(module) in above and len(path) < DEEPEST:
-        module, name = above[id(module)]
-        path.insert(0, name)
-    return path, module
 
 
 def _describe_roots(
@@ -307,7 +303,7 @@ def released(module: nn.Module) -> Released:
     is not freed; `held` lists who holds it.
     """
     weights = weights_of(module)
-    watch = Watch(_named(weights))
+    watch = Watch([(weight.name, weight.tensor) for weight in weights])
     before = rss_bytes()
     exchange([(weight, empty_on_meta(weight)) for weight in weights])
     del weights
@@ -317,19 +313,9 @@ def released(module: nn.Module) -> Released:
     return Released(watch.nbytes, before, after, holders(watch))
 
 
-def _named(weights: list[Any]) -> list[Any]:
-    return [(weight.name, weight.tensor) for weight in weights]
-
-
 def trim() -> bool:
     """Return free heap memory to the system (glibc's malloc_trim), where supported."""
-    give = _malloc_trim()
-    return bool(give is not None and give(0))
-
-
-@functools.cache
-def _malloc_trim() -> Any:
     try:
-        return ctypes.CDLL(None).malloc_trim
+        return bool(ctypes.CDLL(None).malloc_trim(0))
     except (AttributeError, OSError, TypeError):  # another C library than glibc
-        return None
+        return False

@@ -7,6 +7,7 @@ so that tensors used together are close together.
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -80,19 +81,12 @@ def load(
     module: nn.Module,
     files: Files,
     *,
-    dtype: torch.dtype | None = None,
-    dtype_of: DtypeOf | None = None,
-    slab: Slab | None = None,
-    rename: Rename | None = None,
-    threads: int | None = None,
     progress: Progress | None = None,
     check: Check | None = None,
+    **options: Any,
 ) -> Loaded:
-    """Fill every parameter and persistent buffer of `module` from `files`; see `Loading`."""
-    loading = Loading(
-        module, files, dtype=dtype, dtype_of=dtype_of, slab=slab, rename=rename, threads=threads
-    )
-    return loading.run(progress=progress, check=check)
+    """Fill `module` from `files`, with the options of `Loading` and the callbacks of its `run`."""
+    return Loading(module, files, **options).run(progress=progress, check=check)
 
 
 class Loading:
@@ -122,12 +116,15 @@ class Loading:
         rename: Rename | None = None,
         threads: int | None = None,
     ) -> None:
-        paths = _paths(files)
+        one = isinstance(files, str | os.PathLike)
+        paths = [Path(file) for file in ([files] if one else files)]
         self._module = module
         self._targets = _match(module, _tensors(paths, rename), paths)
         choose = dtype_of or kept_in_fp32(module, dtype)
-        self._targets = [target.with_dtype(dtype, choose) for target in self._targets]
-        sizes = [target.nbytes for target in self._targets]
+        for target in self._targets:
+            usual = dtype if target.stored in CONVERTED else None
+            target.dtype = choose(target.weight.name) or usual or target.stored
+        sizes = [target.info.elements * target.dtype.itemsize for target in self._targets]
         self._places, self._slab_sizes = layout(sizes, slab_bytes=SLAB_BYTES)
         self._slab, self._threads = slab or slabs.slab, threads
         self._slabs: list[Tensor] = []
@@ -153,7 +150,11 @@ class Loading:
             raise Misuse("these weights are loaded already", expected="a new Loading for each load")
         begun = time.perf_counter()
         try:
-            self._allocate(check)
+            while len(self._slabs) < len(self._slab_sizes):
+                if check is not None:  # before each, as pinning takes a while
+                    check()
+                size = self._slab_sizes[len(self._slabs)]
+                self._slabs.append(_check_slab(self._slab(size), size))
             self._reading = self._reading or Reading(self._parts(), threads=self._threads)
             self._reading.run(progress=progress, check=check)
             pairs = [(target.weight, self._view(at)) for at, target in enumerate(self._targets)]
@@ -162,14 +163,6 @@ class Loading:
         finally:
             self._seconds += time.perf_counter() - begun
         return self._finish()
-
-    def _allocate(self, check: Check | None) -> None:
-        """Allocate missing slabs. Pinning takes a while, so `check` is called before each."""
-        while len(self._slabs) < len(self._slab_sizes):
-            if check is not None:
-                check()
-            size = self._slab_sizes[len(self._slabs)]
-            self._slabs.append(_check_slab(self._slab(size), size))
 
     def _view(self, at: int) -> Tensor:
         target, place = self._targets[at], self._places[at]
@@ -183,12 +176,11 @@ class Loading:
             if target.dtype == target.stored:
                 parts.append(FileRange(target.path, info.start, info.size_bytes, view))
             else:
-                sink = _Converter(view.view(-1), target.stored)
+                sink = functools.partial(_convert, view.view(-1), target.stored)
                 parts.append(FileRange(target.path, info.start, info.size_bytes, sink=sink))
         return parts
 
     def _finish(self) -> Loaded:
-        """Build the result and drop all references to the weights."""
         names = [target.weight.name for target in self._targets]
         places = dict(zip(names, self._places, strict=True))
         memory, weight_bytes = tuple(self._slabs), sum(place.nbytes for place in self._places)
@@ -200,7 +192,7 @@ class Loading:
 # ---- which tensor of which file
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Target:
     """A weight of the module, the file tensor that fills it, and its final dtype."""
 
@@ -209,17 +201,6 @@ class _Target:
     info: TensorInfo
     stored: torch.dtype
     dtype: torch.dtype
-
-    @property
-    def nbytes(self) -> int:
-        return self.info.elements * self.dtype.itemsize
-
-    def with_dtype(self, dtype: torch.dtype | None, dtype_of: DtypeOf) -> _Target:
-        """This target with the dtype that these arguments choose."""
-        chosen = dtype_of(self.weight.name)
-        if chosen is None:
-            chosen = dtype if self.stored in CONVERTED else None
-        return _Target(self.weight, self.path, self.info, self.stored, chosen or self.stored)
 
 
 def kept_in_fp32(module: nn.Module, dtype: torch.dtype | None) -> DtypeOf:
@@ -237,12 +218,6 @@ def kept_in_fp32(module: nn.Module, dtype: torch.dtype | None) -> DtypeOf:
         return torch.float32 if short and not kept.isdisjoint(name.split(".")) else None
 
     return dtype_of
-
-
-def _paths(files: Files) -> list[Path]:
-    if isinstance(files, str | os.PathLike):
-        return [Path(files)]
-    return [Path(file) for file in files]
 
 
 def _tensors(paths: list[Path], rename: Rename | None) -> dict[str, tuple[Path, TensorInfo]]:
@@ -272,7 +247,16 @@ def _match(
     extra = [name for name in tensors if name not in known]
     missing = [w.name for w in weights if not any(name in tensors for name in w.names)]
     if missing:
-        raise _missing(about, missing, extra, paths, hasattr(module, "tie_weights"))
+        where = repr(str(paths[0])) if len(paths) == 1 else f"none of {len(paths)} files"
+        verb = "is not in" if len(paths) == 1 else "is in"
+        hint = None
+        if extra:
+            hint = f"the names may differ: there is {_first(extra)}; rename= maps them"
+        elif hasattr(module, "tie_weights"):
+            hint = "call its tie_weights() first, if it shares its weights with another tensor"
+        raise BadInput(
+            f"{about}: {_first(missing)} {verb} {where}", expected="all of its tensors", hint=hint
+        )
     if extra:
         raise BadInput(
             f"{about}: {str(tensors[extra[0]][0])!r} has {_first(extra)}, which it has not",
@@ -313,21 +297,6 @@ def _target(about: str, weight: Weight, tensors: Mapping[str, tuple[Path, Tensor
     return _Target(weight, path, info, stored, stored)
 
 
-def _missing(
-    about: str, missing: list[str], extra: list[str], paths: list[Path], ties: bool
-) -> BadInput:
-    where = repr(str(paths[0])) if len(paths) == 1 else f"none of {len(paths)} files"
-    verb = "is not in" if len(paths) == 1 else "is in"
-    hint = None
-    if extra:
-        hint = f"the names may differ: there is {_first(extra)}; rename= maps them"
-    elif ties:
-        hint = "call its tie_weights() first, if it shares its weights with another tensor"
-    return BadInput(
-        f"{about}: {_first(missing)} {verb} {where}", expected="all of its tensors", hint=hint
-    )
-
-
 def _first(names: list[str]) -> str:
     return repr(names[0]) + (f" (and {len(names) - 1} more)" if len(names) > 1 else "")
 
@@ -338,11 +307,7 @@ def _first(names: list[str]) -> str:
 def layout(
     sizes: Sequence[int], *, slab_bytes: int = SLAB_BYTES, alignment: int = ALIGNMENT
 ) -> tuple[list[SlabRange], list[int]]:
-    """Ranges for tensors of these sizes, one after the other, and the size of each slab.
-
-    A slab holds at most `slab_bytes`, or up to twice that rather than staying half empty. A larger
-    tensor gets a slab of its own.
-    """
+    """Ranges for tensors of these sizes in slabs of about `slab_bytes`, and the slabs' sizes."""
     places: list[SlabRange] = []
     ends: list[int] = []
     for size in sizes:
@@ -371,16 +336,10 @@ def _check_slab(slab: Any, nbytes: int) -> Tensor:
     )
 
 
-class _Converter:
-    """A sink that converts elements from one dtype to another."""
-
-    def __init__(self, target: Tensor, stored: torch.dtype) -> None:
-        self._target, self._stored = target, stored
-
-    def __call__(self, at: int, view: memoryview) -> None:
-        """Called by any thread. `view` holds complete elements: their sizes divide PIECE_BYTES."""
-        elements = torch.frombuffer(view, dtype=self._stored)
-        start = at // self._stored.itemsize
-        target = self._target[start : start + len(elements)]
-        for part, into in zip(elements.split(SERIAL), target.split(SERIAL), strict=True):
-            into.copy_(part)
+def _convert(target: Tensor, stored: torch.dtype, at: int, view: memoryview) -> None:
+    """Convert elements from byte `at` on. `view` has complete ones: sizes divide PIECE_BYTES."""
+    elements = torch.frombuffer(view, dtype=stored)
+    start = at // stored.itemsize
+    into = target[start : start + len(elements)]
+    for part, there in zip(elements.split(SERIAL), into.split(SERIAL), strict=True):
+        there.copy_(part)

@@ -96,7 +96,7 @@ class Reading:
         if not self._lock.acquire(blocking=False):
             raise Misuse("these parts are being read already", expected="one run() at a time")
         try:
-            self._run(progress or _nothing, check or _nothing)
+            self._run(progress or (lambda *_: None), check or (lambda: None))
         finally:
             self._lock.release()
 
@@ -125,10 +125,6 @@ def default_threads() -> int:
     return min(MOST_THREADS, 2 * (count or 1))
 
 
-def _nothing(*_: object) -> None:
-    pass
-
-
 # ---- pieces
 
 
@@ -146,11 +142,9 @@ class _Piece:
 
 
 def _pieces(parts: Sequence[FileRange]) -> list[_Piece]:
-    """The pieces of all parts, by file and then by offset."""
     first = {path: at for at, path in enumerate(dict.fromkeys(part.path for part in parts))}
     ordered = sorted(parts, key=lambda part: (first[part.path], part.offset))
-    cut = [piece for part in ordered for piece in _cut(part)]
-    return list(_join(cut))
+    return _join([piece for part in ordered for piece in _cut(part)])
 
 
 def _cut(part: FileRange) -> Iterator[_Piece]:
@@ -161,29 +155,26 @@ def _cut(part: FileRange) -> Iterator[_Piece]:
         yield _Piece(part.path, part.offset + at, length, views, part.sink, at)
 
 
-def _join(pieces: list[_Piece]) -> Iterator[_Piece]:
+def _join(pieces: list[_Piece]) -> list[_Piece]:
     """Join small adjacent pieces: models have a thousand tensors of a few kilobytes."""
-    last: _Piece | None = None
+    joined: list[_Piece] = []
     for piece in pieces:
-        if last is not None and _fits(last, piece):
+        last = joined[-1] if joined and joined[-1].sink is None and piece.sink is None else None
+        if (
+            last is not None
+            and last.path == piece.path
+            and last.offset + last.nbytes == piece.offset
+            and last.nbytes + piece.nbytes <= PIECE_BYTES
+            and len(last.views) < MOST_BUFFERS
+        ):
             last.views += piece.views
             last.nbytes += piece.nbytes
-            continue
-        if last is not None:
-            yield last
-        last = piece
-    if last is not None:
-        yield last
-
-
-def _fits(last: _Piece, piece: _Piece) -> bool:
-    follows = last.path == piece.path and last.offset + last.nbytes == piece.offset
-    small = last.nbytes + piece.nbytes <= PIECE_BYTES and len(last.views) < MOST_BUFFERS
-    return follows and small and last.sink is None and piece.sink is None
+        else:
+            joined.append(piece)
+    return joined
 
 
 def _view(part: FileRange) -> memoryview:
-    """The target as a writable view of bytes."""
     target = part.target
     if hasattr(target, "data_ptr"):  # a tensor; this avoids importing torch
         if not (target.device.type == "cpu" and target.is_contiguous()):
@@ -244,17 +235,19 @@ class _Files:
         self._open[path] = _File(file.fileno(), threading.Lock())
 
     def read(self, piece: _Piece, views: list[memoryview], done: int) -> int:
-        """One read call at byte `done` of a piece; returns how many bytes it read, at least one.
-
-        Raises BadInput if the file ends there or cannot be read.
-        """
+        """Read once at byte `done` of a piece; returns the bytes read, at least 1."""
         file, offset = self._open[piece.path], piece.offset + done
         try:
             count = _read_at(file, views, offset)
         except OSError as exc:
             raise _unreadable(piece.path, exc) from exc
         if not count:
-            raise _too_short(piece.path, os.fstat(file.descriptor).st_size, offset)
+            size = os.fstat(file.descriptor).st_size
+            raise BadInput(
+                f"cannot read weights {str(piece.path)!r}: it ends after {format_bytes(size)}",
+                expected=f"more than {offset} B: a whole file",
+                hint="download or copy it again",
+            )
         return count
 
 
@@ -271,14 +264,6 @@ def _read_at(file: _File, views: list[memoryview], offset: int) -> int:
 def _unreadable(path: Path, exc: OSError) -> BadInput:
     return BadInput(
         f"cannot read weights {str(path)!r}: {exc.strerror}", expected="a readable file"
-    )
-
-
-def _too_short(path: Path, size: int, offset: int) -> BadInput:
-    return BadInput(
-        f"cannot read weights {str(path)!r}: it ends after {format_bytes(size)}",
-        expected=f"more than {offset} B: a whole file",
-        hint="download or copy it again",
     )
 
 
@@ -302,7 +287,6 @@ class _Crew(contextlib.AbstractContextManager["_Crew"]):
         self._stop = True
 
     def work(self) -> None:
-        """Read pieces until none are left or the crew stops."""
         pace = _Pace()
         try:
             while not self._stop:
@@ -342,7 +326,6 @@ class _Pace:
         self._scratch: memoryview | None = None
 
     def adjust(self, seconds: float) -> None:
-        """Read less per call after a slow call, more after a quick one."""
         if seconds > SLOW_S:
             self.step_bytes = max(SMALLEST_BYTES, self.step_bytes // 2)
         elif seconds < QUICK_S:

@@ -39,10 +39,7 @@ class Weight:
 
 
 def weights_of(module: nn.Module) -> list[Weight]:
-    """Parameters and persistent buffers, each once, in module order.
-
-    Raises Unsupported for lazy parameters and for modules with extra state.
-    """
+    """Parameters and persistent buffers, each once, in module order. Raises Unsupported."""
     found: dict[int, tuple[Tensor, list[str], list[ModuleSlot]]] = {}
     for name, slot, tensor in _tensors(module):
         _, names, slots = found.setdefault(id(tensor), (tensor, [], []))
@@ -102,7 +99,6 @@ _TORCHS_OWN = frozenset(vars(nn.Module()))
 
 
 def _inside(value: Any) -> Iterator[Tensor]:
-    """The tensor, or those in a list, a tuple or a dict."""
     if isinstance(value, dict):
         value = list(value.values())
     for one in value if isinstance(value, list | tuple) else [value]:
@@ -120,11 +116,8 @@ def _full(prefix: str, attribute: str) -> str:
 def exchange(
     pairs: Sequence[tuple[Weight, Tensor]], then: Callable[[], object] = lambda: None
 ) -> None:
-    """Replace each weight by its tensor; a parameter stays a parameter.
-
-    `then` is called afterwards; if it raises, the old tensors are put back.
-    """
-    new = [(weight, _wrap_like(weight.tensor, tensor)) for weight, tensor in pairs]
+    """Replace each weight by its tensor; if `then` raises afterwards, the old ones are put back."""
+    new = [(weight, wrap_like(weight.tensor, tensor)) for weight, tensor in pairs]
     try:
         _put(new)
         then()
@@ -140,7 +133,8 @@ def _put(pairs: Sequence[tuple[Weight, Tensor]]) -> None:
             setattr(slot.owner, slot.attribute, tensor)
 
 
-def _wrap_like(old: Tensor, tensor: Tensor) -> Tensor:
+def wrap_like(old: Tensor, tensor: Tensor) -> Tensor:
+    """`tensor`, as a parameter with the attributes of `old` if that is one."""
     if not isinstance(old, nn.Parameter):
         return tensor
     differentiable = tensor.is_floating_point() or tensor.is_complex()

@@ -108,7 +108,6 @@ class CallMemory:
         return self._peak_beside_integers.get(signature[0]) if known is None else known
 
     def _predict(self, input_bytes: int) -> int:
-        """Estimate the peak of a call from calls with other inputs."""
         known = [
             peak * max(1.0, input_bytes / max(1, self._input_bytes.get(signature, 1)))
             for signature, peak in self._peak_of.items()
@@ -132,7 +131,7 @@ class CallMemory:
     def is_sure(self) -> bool:
         """Whether a pass of this kind ran under the current plan without failed allocations."""
         begun = None if self.signature is None else self._sure.get(self.signature)
-        if begun is None:
+        if begun is None or not self._carrier.is_compact:
             return False
         slack = self._carrier.slack_bytes(self._group.budget_bytes or 0) // 8
         return self.begun_bytes <= begun + slack  # else others took memory since
@@ -148,10 +147,7 @@ class CallMemory:
         self._sure.clear()
 
     def needs_all_room(self) -> bool:
-        """Whether values decide shapes, or a budget not much smaller was too small for such a call.
-
-        A plan needs a little more than a pass without one.
-        """
+        """Whether values decide shapes, or a budget hardly smaller was too small for such calls."""
         budget = self._group.budget_bytes
         if self.signature is None or self.signature in self.varying:
             return True
@@ -180,17 +176,9 @@ class CallMemory:
         return room if self.keep_bytes is None else min(room, self.keep_bytes + (1 << 30))
 
     def budget_for(self, weights_bytes: int) -> int:
-        """The smallest budget that leaves so much for weights beside what the latest passes took.
-
-        The inverse of `allowance`: rounding takes more of a larger budget.
-        """
+        """The inverse of `allowance`: the smallest budget that leaves so much for weights."""
         beside = self.recent_peak_bytes + self.recent_peak_bytes // MARGIN + self.reserve_bytes
-        beside += self._carrier.outside_bytes()
-        budget, wanted = 0, weights_bytes + beside
-        while budget != wanted:
-            budget = wanted
-            wanted = weights_bytes + beside + self._carrier.slack_bytes(budget)
-        return budget
+        return self._carrier.budget_around(weights_bytes + beside + self._carrier.outside_bytes())
 
 
 # ---- signatures

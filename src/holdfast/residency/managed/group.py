@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.residency.carriers.carrier import Carrier
+from holdfast.residency.managed.occupancy import Occupancy
 from holdfast.residency.recording.journal import Journal
 
 if TYPE_CHECKING:
@@ -16,63 +17,24 @@ if TYPE_CHECKING:
 
 
 class Member(Protocol):
-    """The interface of a managed module for its group."""
+    """A managed module for its group; `Managed` describes the members."""
 
     name: str
+    door: threading.RLock
+    occupancy: Occupancy
 
     @property
-    def door(self) -> threading.RLock:
-        """The lock for entering and for evicting the module."""
-        ...
-
+    def running(self) -> bool: ...
     @property
-    def thread(self) -> int | None:
-        """The thread in which it ran last."""
-        ...
-
+    def held_bytes(self) -> int: ...
     @property
-    def running(self) -> bool:
-        """Whether a pass is running."""
-        ...
-
-    @property
-    def runs_here(self) -> bool:
-        """Whether a pass is running in this thread."""
-        ...
-
-    @property
-    def held_bytes(self) -> int:
-        """Its device memory."""
-        ...
-
-    @property
-    def weight_bytes(self) -> int:
-        """Size of all its weights."""
-        ...
-
-    def allowance(self) -> int:
-        """What the budget leaves for its weights."""
-        ...
-
-    def let_go(self, reason: str) -> None:
-        """Leave the device until the next pass."""
-        ...
-
-    def shed(self, used: Sequence[torch.Tensor]) -> bool:
-        """Free some of its memory in the middle of a pass; False if there is none to free."""
-        ...
-
-    def names(self) -> list[str]:
-        """Its weights in the order of their first use."""
-        ...
-
-    def kept_bytes(self) -> dict[str, int]:
-        """What stays on the device now, by name."""
-        ...
-
-    def note_stays(self) -> None:
-        """Record in the journal what is on the device now."""
-        ...
+    def weight_bytes(self) -> int: ...
+    def allowance(self) -> int: ...
+    def let_go(self, reason: str) -> None: ...
+    def shed(self, used: Sequence[torch.Tensor]) -> bool: ...
+    def names(self) -> list[str]: ...
+    def kept_bytes(self) -> dict[str, int]: ...
+    def note_stays(self) -> None: ...
 
 
 class Group:
@@ -110,15 +72,11 @@ class Group:
             self.settle()
 
     def _limit(self, budget_bytes: int | None, loading: bool = False) -> None:
-        """Set the limit of the device."""
         self._limit_bytes = budget_bytes
         self.carrier.limit(budget_bytes, loading)
 
     def grant(self, weights_bytes: int | None) -> None:
-        """What the weights of each member may take at most, for hosts that share out a device.
-
-        The budget, where there is one, holds beside it. From the next pass on, as with a budget.
-        """
+        """Limit the weights of each member, beside the budget; from the next pass on."""
         self.weights_bytes = weights_bytes
         self._unsettled = True
         self.settle()
@@ -139,10 +97,7 @@ class Group:
             self._unsettled = False
 
     def rest(self, reason: str) -> int:
-        """Have all members leave the device until their next pass; how many did.
-
-        None leaves while one of them runs. Any thread may call this.
-        """
+        """Have all members leave the device, unless one runs; how many did. For any thread."""
         with self._at_rest() as resting:
             holding = [member for member in self.members if resting and member.held_bytes]
             for member in holding:
@@ -161,7 +116,7 @@ class Group:
                 stack.enter_context(member.door)
             resting = not any(member.running for member in members)
             me = threading.get_ident()
-            if resting and any(member.thread not in (None, me) for member in members):
+            if resting and any(one.occupancy.thread not in (None, me) for one in members):
                 self.carrier.synchronize()  # streams of other threads do not wait for ours
             yield resting
 
@@ -192,16 +147,12 @@ class Group:
     def room_bytes(self) -> int:
         """What the budget leaves for weights and activations."""
         budget = self.budget_bytes
-        if budget is None:
-            budget = self._all_there_is()
+        if budget is None:  # asked once a second, as a driver may take milliseconds
+            now = time.monotonic()
+            if self._asked is None or now - self._asked[0] > 1.0:
+                self._asked = (now, self.carrier.total_bytes())
+            budget = self._asked[1]
         return budget - self.carrier.outside_bytes() - self.carrier.slack_bytes(budget)
-
-    def _all_there_is(self) -> int:
-        """Memory of the device; queried once a second, as a driver may take milliseconds."""
-        now = time.monotonic()
-        if self._asked is None or now - self._asked[0] > 1.0:
-            self._asked = (now, self.carrier.total_bytes())
-        return self._asked[1]
 
     @contextlib.contextmanager
     def running(self, member: Member) -> Iterator[None]:
@@ -225,7 +176,9 @@ class Group:
             idle[0].let_go(f"room for {member.name}")
             self.carrier.tidy()
             return True
-        return member.shed(used) or any(m.shed(used) for m in others if m.runs_here)
+        return member.shed(used) or any(
+            m.shed(used) for m in others if m.occupancy.is_inside_here()
+        )
 
     def _by_next_use(self, member: Member) -> list[Member]:
         """The other members, the one needed latest first."""

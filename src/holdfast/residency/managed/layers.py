@@ -132,7 +132,8 @@ class Layers:
             use = self._find_use(path)
             if use is None or not self._stream(call, use):
                 self.astray += 1
-                if self._may_dissolve():
+                has_plan = self._schedule.streamer is not None
+                if has_plan and not self._is_guarded and self.turns is None:
                     self.dissolve()  # its ring is the room for what comes out of turn
                 self._bring_aside(call, self._schedule.needs.get(path, self._weights.own[path]))
         finally:
@@ -166,10 +167,6 @@ class Layers:
         finally:
             self._is_guarded = before
 
-    def _may_dissolve(self) -> bool:
-        has_plan = self._schedule.streamer is not None
-        return has_plan and not self._is_guarded and self.turns is None
-
     def _stream(self, call: LayerCall, use: int) -> bool:
         """Get the weights of a use by the plan; False if the plan cannot."""
         schedule = self._schedule
@@ -189,11 +186,7 @@ class Layers:
         return True
 
     def _find_use(self, path: str) -> int | None:
-        """The next use of the layer in the order, at or behind the present position.
-
-        None inside of a layer that did not contain others when it was traced: its own weights
-        must not make room before it ends.
-        """
+        """The next use of the layer from here on; None inside of a layer that was traced alone."""
         streamer = self._schedule.streamer
         if streamer is None or self._occupancy.is_layer_alone:
             return None
@@ -230,10 +223,9 @@ class Layers:
             return
         self._memory.sample()
         for stretch in absent:
+            take = functools.partial(self._carrier.empty, aligned(stretch.raw_bytes))
             try:
-                memory = self._with_room(
-                    functools.partial(self._carrier.empty, aligned(stretch.raw_bytes))
-                )
+                memory = self._with_room(take)
             except OutOfMemory as exc:
                 raise self.refuse(exc) from None
             with self._journal.labelled(stretch.name):
@@ -250,10 +242,11 @@ class Layers:
 
     def bring(self, weight: int) -> None:
         """Bring a weight that an operation is about to use; its layer may not have been called."""
-        bound = self._weights.stretches[weight].bound is not None
-        if self.tracer is not None and not self._is_open(weight):
+        own = self._weights.own
+        is_open = any(weight in own.get(call.path or "", ()) for call in self._calls)
+        if self.tracer is not None and not is_open:
             self.tracer.taken(weight)
-        if bound:
+        if self._weights.stretches[weight].bound is not None:
             return
         if self.tracer is None:
             self.astray += 1
@@ -261,11 +254,6 @@ class Layers:
             self._calls.append(LayerCall(None))
         with self._moving():
             self._bring_aside(self._calls[-1], (weight,))
-
-    def _is_open(self, weight: int) -> bool:
-        """Whether a running layer uses it."""
-        own = self._weights.own
-        return any(weight in own.get(call.path or "", ()) for call in self._calls)
 
     def refuse(self, full: BaseException) -> BaseException:
         """The error for a lack of room. Callers of the whole module get a more detailed one."""
@@ -334,10 +322,7 @@ class Layers:
         self._workspaces.note(path, self._memory.signature, wanted)
 
     def _have_workspace(self, path: str) -> None:
-        """Have room for all workspaces of a layer, in a pass whose operations are not watched.
-
-        Weights that stay may be in use by layers that have no hooks now, so the ring makes room.
-        """
+        """Have room for all workspaces of a layer in a pass that is not watched."""
         wanted = self._workspaces.of_layer(path, self._memory.signature)
         if self._carrier.has_room(wanted):
             return
@@ -371,11 +356,7 @@ class Layers:
                     raise
 
     def shed(self, used: Sequence[torch.Tensor]) -> bool:
-        """Free weights that neither an open layer nor `used` has; False if there are none.
-
-        What leaves comes back when it is used next, so only a pass can do that in which every
-        operation is watched.
-        """
+        """Free weights that neither an open layer nor `used` has, if the pass is watched."""
         if not self._is_guarded or self.turns is not None:
             return False
         self._memory.sample()
@@ -408,9 +389,7 @@ class Layers:
         ]
         wanted = sum(self._loose.memory[key].numel() for key in free) // 4
         freed = 0
-        for key in reversed(
-            free
-        ):  # what was used last is needed last, in a pass like the one before
+        for key in reversed(free):  # in a pass like the last one, it is needed last
             freed += self._loose.memory[key].numel()
             self._loose.drop(key, "the device was full")
             if freed > wanted:
@@ -425,10 +404,7 @@ class Layers:
         self.hook_all()
 
     def _leave_rings(self, used: Sequence[torch.Tensor] = ()) -> bool:
-        """Have open layers use memory of their own, so that a ring that was given up is free.
-
-        False if there is none, or views of weights in `used` hold it.
-        """
+        """Have open layers leave a ring that was given up; False if views in `used` hold it."""
         index_of = self._weights.index_of
         views = [x for x in used if is_plain(x) and not x.is_meta and id(x) not in index_of]
         held = {x.untyped_storage().data_ptr() for x in views}

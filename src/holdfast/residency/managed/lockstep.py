@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -89,7 +89,6 @@ class Turns:
             raise Abandoned
 
     def _pass_on(self, number: int) -> None:
-        """Pass the turn to the (first) call that is furthest behind."""
         waiting = [(self._reached[i], i) for i, over in enumerate(self._over) if not over]
         self._turn = min(waiting)[1] if waiting else -1
         self._changed.notify_all()
@@ -124,39 +123,26 @@ def borders(plan: Plan, count: int) -> list[int]:
     return found
 
 
-@contextlib.contextmanager
-def _as_here(settings: tuple[bool, bool, Any]) -> Iterator[None]:
-    """Copy torch's thread-local settings from the calling thread."""
-    inference, gradients, stream = settings
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(inference))
-        stack.enter_context(torch.set_grad_enabled(gradients))
-        if stream is not None:
-            stack.enter_context(stream)
-        yield
-
-
 def run_in_step(
     carrier: Carrier, work: Sequence[Callable[[], Any]], turns: Turns, switch: Callable[[int], None]
 ) -> list[Any]:
-    """Each piece of work in a thread of its own, one running at a time; their results.
-
-    The first runs in the thread that asks. The others get threads that stay for a while: libraries
-    of devices take long to get ready for a new one.
-    """
+    """Run each piece of work in a thread, one at a time, the first in this one; the results."""
     results: list[Any] = [None] * len(work)
-    settings = (
-        torch.is_inference_mode_enabled(),
-        torch.is_grad_enabled(),
-        carrier.current_lane(),
-    )
+    # The others take over torch's settings of this thread; a lane can be entered once.
+    inference, gradients = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+    lanes = [carrier.current_lane() or contextlib.nullcontext() for _ in work]
 
     def run(number: int) -> None:
         failed: BaseException | None = None
         try:
             turns.first(number)
             switch(number)
-            with _as_here(settings), carrier.computing():
+            with (
+                torch.inference_mode(inference),
+                torch.set_grad_enabled(gradients),
+                lanes[number],
+                carrier.computing(),
+            ):
                 results[number] = work[number]()
         except Abandoned:
             pass

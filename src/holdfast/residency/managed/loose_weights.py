@@ -67,5 +67,4 @@ class LooseWeights:
 
 
 def _count_holders(memory: torch.Tensor) -> int:
-    """How many tensors share this memory."""
     return torch._C._storage_Use_Count(memory.untyped_storage()._cdata)

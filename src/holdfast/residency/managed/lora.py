@@ -38,10 +38,7 @@ class LowRank:
         """The change of the weight, in float32."""
         down, up = (t.to(device, torch.float32) for t in (self.down, self.up))
         product = up.flatten(1) @ down.flatten(1) * self.scale
-        return product.reshape(self._shape())
-
-    def _shape(self) -> tuple[int, ...]:
-        return (self.up.shape[0], *self.down.shape[1:])
+        return product.reshape(up.shape[0], *down.shape[1:])
 
     def beside(self, x: torch.Tensor) -> torch.Tensor:
         """The change of the layer's output, computed beside it."""

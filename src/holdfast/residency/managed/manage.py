@@ -16,8 +16,6 @@ from holdfast.residency.managed.group import Group
 from holdfast.residency.managed.managed import ENTRIES, Managed
 from holdfast.residency.managed.module_hooks import managed_of
 
-_PACKING = ("auto", True, False)
-
 
 def manage(
     module: nn.Module,
@@ -55,7 +53,7 @@ def manage(
             hint="managed.set_budget(…) to change its budget, or residency.unmanage(module) first",
         )
     _refuse_shared(module)
-    if pack not in _PACKING:
+    if pack not in ("auto", True, False):
         raise BadInput(f"cannot use pack={pack!r}", expected='"auto", True or False')
     if group is None:
         limit = None if budget is None else parse_bytes(budget)
@@ -106,14 +104,10 @@ def _refuse_shared(module: nn.Module) -> None:
 
 
 def unmanage(module: nn.Module) -> None:
-    """Stop managing a module: remove the hooks and give its weights their own memory again.
-
-    Does nothing to a module that is not managed.
-    """
+    """Stop managing a module, if it is managed: its weights get their own memory again."""
     managed = managed_of(module)
-    if managed is None:
-        return
-    managed.release()
+    if managed is not None:
+        managed.release()
 
 
 def _worth_packing(managed: Managed, group: Group) -> bool:

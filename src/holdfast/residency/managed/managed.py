@@ -48,7 +48,8 @@ class Managed:
     """One managed module. Created by `manage`.
 
     Its parts, each in a module of its own: the weights, those outside of a plan, what calls
-    compute, workspaces of libraries, the plan at work, its layers, and who is inside.
+    compute, workspaces of libraries, the plan at work, its layers, and who is inside. Their
+    methods `allowance`, `shed`, `value_of`, `is_merged` and `predicted_ms` are its own too.
     """
 
     def __init__(
@@ -78,13 +79,17 @@ class Managed:
         self._arguments: Any = None  # of the current pass, as meta tensors
         self.weights = WeightSet(module, self.carrier)
         self.memory = CallMemory(group, keep_bytes)
-        self._occupancy = Occupancy(self.name)
+        self.occupancy = Occupancy(self.name)
         self._loose = LooseWeights(self.carrier, self.journal, self.weights)
         self._workspaces = Workspaces(self.carrier)
         self._hooks = module_hooks.LayerHooks(module)
         own = (self.weights, self._loose, self.memory, self._workspaces, self._hooks)
         self.schedule = Schedule(self.name, group, *own, progress)
-        self._layers = Layers(self, module, group, *own, self._occupancy, self.schedule)
+        self._layers = Layers(self, module, group, *own, self.occupancy, self.schedule)
+        self.door = self.occupancy.door
+        self.allowance, self.shed = self.memory.allowance, self._layers.shed
+        self.value_of, self.is_merged = self.weights.value_of, self.weights.is_merged
+        self.predicted_ms = self.schedule.predict_ms
 
     # ---- coming and going
 
@@ -98,7 +103,10 @@ class Managed:
         module_hooks.attach(self)
         for entry in self.entries:
             if entry not in self._replaced:
-                self._wrap(entry)
+                original = getattr(self.module, entry)
+                self._replaced[entry] = self.module.__dict__.get(entry)
+                wrapper = functools.partial(self._enter, entry, original)
+                self.module.__dict__[entry] = functools.wraps(original)(wrapper)
         self._taken = True
         self._layers.hook_all()
 
@@ -107,22 +115,11 @@ class Managed:
         if self.schedule.progress is not None:
             self.schedule.progress(done, total)
 
-    def _wrap(self, entry: str) -> None:
-        original = getattr(self.module, entry)
-        self._replaced[entry] = self.module.__dict__.get(entry)
-        wrapped = functools.wraps(original)(functools.partial(self._enter, entry, original))
-        self.module.__dict__[entry] = wrapped
-
     def release(self) -> None:
-        """Give every weight its own memory again and remove the hooks. Values stay.
-
-        When this is broken off, the next call or the next `release` goes on with it.
-        """
+        """Give every weight its own memory again and remove the hooks. Can be called again."""
         self._leaving = True
         with self.door:  # another thread may evict it meanwhile
-            self.let_go("released")
-            self._hooks.take_off()
-            self.weights.restore()
+            self._give_back("released")
             self.carrier.tidy()
             self._detach()
 
@@ -136,7 +133,6 @@ class Managed:
             self._detach()
 
     def _detach(self) -> None:
-        """Remove all references between the module and this object."""
         module_hooks.take_back(self.module)
         for entry, before in self._replaced.items():
             self.module.__dict__.pop(entry, None)
@@ -159,15 +155,18 @@ class Managed:
                 expected="a call that is over",
             )
         with self.door:
-            self.let_go("its weights are being changed")
-            self._hooks.take_off()
-            self.weights.restore()
+            self._give_back("its weights are being changed")
             module_hooks.take_back(self.module)
             module_hooks.detach(self)
             module_hooks.mark(self)
             self.schedule.orders = {}
             self.weights.forget()
             self._taken = False
+
+    def _give_back(self, reason: str) -> None:
+        self.let_go(reason)
+        self._hooks.take_off()
+        self.weights.restore()
 
     def let_go(self, reason: str) -> None:
         """Evict everything from the device until the next pass."""
@@ -183,12 +182,12 @@ class Managed:
     # ---- a call
 
     def _enter(self, entry: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if self._occupancy.is_inside_here():
+        if self.occupancy.is_inside_here():
             return original(*args, **kwargs)
         token = threading.Lock()
         with token:  # released by C code, which Ctrl-C cannot interrupt
             try:
-                self._occupancy.enter(token, self._break_off)
+                self.occupancy.enter(token, self._break_off)
                 if self._leaving:
                     self.release()
                     self.group.leave(self)
@@ -199,7 +198,7 @@ class Managed:
                 with self.group.running(self), self.journal.inside(self, self.name):
                     return self._run(entry, original, args, kwargs)
             finally:
-                if self._occupancy.leave(token):
+                if self.occupancy.leave(token):
                     self.group.settle()
 
     def _move_inputs(self, inputs: Any) -> Any:
@@ -404,14 +403,14 @@ class Managed:
         token = threading.Lock()
         with token:
             try:
-                self._occupancy.enter(token, self._break_off)
+                self.occupancy.enter(token, self._break_off)
                 self._refuse_gradients(calls, None)
                 calls = [self._move_inputs(call) for call in calls]
                 with self.group.running(self), self.journal.inside(self, self.name):
                     if self._fits_in_step(entry, calls):
                         return self._run_in_step(entry, original, calls)
             finally:
-                if self._occupancy.leave(token):
+                if self.occupancy.leave(token):
                     self.group.settle()
         wrapped = getattr(self.module, entry)
         return [wrapped(*args, **kwargs) for args, kwargs in calls]
@@ -435,7 +434,7 @@ class Managed:
         turns = Turns(len(calls))
 
         def switch(number: int) -> None:
-            layers.lane, self._occupancy.entered = lanes[number], threading.get_ident()
+            layers.lane, self.occupancy.entered = lanes[number], threading.get_ident()
 
         try:
             with self.carrier.computing():
@@ -464,24 +463,9 @@ class Managed:
     # ---- as a member of its group
 
     @property
-    def door(self) -> threading.RLock:
-        """The lock for entering and for evicting the module."""
-        return self._occupancy.door
-
-    @property
-    def thread(self) -> int | None:
-        """The thread in which it ran last."""
-        return self._occupancy.thread
-
-    @property
     def running(self) -> bool:
         """Whether a pass is running."""
-        return self._occupancy.is_inside()
-
-    @property
-    def runs_here(self) -> bool:
-        """Whether a pass is running in this thread."""
-        return self._occupancy.is_inside_here()
+        return self.occupancy.is_inside()
 
     @property
     def held_bytes(self) -> int:
@@ -493,14 +477,6 @@ class Managed:
     def weight_bytes(self) -> int:
         """Size of all its weights."""
         return self.weights.total_bytes
-
-    def allowance(self) -> int:
-        """What the budget leaves for weights beside the peaks of the latest passes."""
-        return self.memory.allowance()
-
-    def shed(self, used: Sequence[torch.Tensor]) -> bool:
-        """Free weights that neither an open layer nor `used` has; False if there are none."""
-        return self._layers.shed(used)
 
     # ---- queries
 
@@ -514,21 +490,9 @@ class Managed:
         """Operations that found the device full and were repeated."""
         return self._layers.repeated_ops
 
-    def predicted_ms(self, calls: int = 1) -> float | None:
-        """Predicted time of that many calls, in step if they can share copies."""
-        return self.schedule.predict_ms(calls)
-
     def set_budget(self, budget: str | int | None) -> None:
         """Change the budget of its group; what no longer fits is evicted at once."""
         self.group.set_budget(None if budget is None else parse_bytes(budget))
-
-    def value_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """The value of one of its tensors, on the host; None for a tensor it does not move."""
-        return self.weights.value_of(tensor)
-
-    def is_merged(self, layer: nn.Module) -> bool:
-        """Whether the weight of a layer on the device has its LoRAs in it."""
-        return self.weights.is_merged(layer)
 
     def recording(self, title: str = "") -> AbstractContextManager[ResidencyRecording]:
         """Record in the block what its group's weights do.

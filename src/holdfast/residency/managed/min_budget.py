@@ -12,7 +12,7 @@ import logging
 import random
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,9 +22,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast.base.interrupts import is_interrupt
-from holdfast.residency.managed.op_guard import tensors_in
 from holdfast.residency.managed.weight_set import WeightSet
-from holdfast.residency.predict.dry_run import LiveBytes
+from holdfast.residency.predict.dry_run import LiveBytes, tensors_in
 from holdfast.residency.predict.shadow import shadow
 from holdfast.residency.stream.slabs import unwatched
 from holdfast.residency.stream.weights import own_tensors, owners
@@ -50,12 +49,7 @@ def find_min_budget(
     if needed is None:
         return None
     carrier = weights.carrier
-    beside = needed + beside_bytes + carrier.outside_bytes()
-    budget, wanted = 0, beside
-    while budget != wanted:  # rounding takes more of a larger budget
-        budget = wanted
-        wanted = beside + carrier.slack_bytes(budget)
-    return budget
+    return carrier.budget_around(needed + beside_bytes + carrier.outside_bytes())
 
 
 @contextmanager
@@ -163,30 +157,17 @@ class _Following:
         self._open.pop()
 
     def note(self, used: Sequence[int] = ()) -> None:
-        """Update the peak at an operation that uses these weights."""
         there = {weight for path in self._open for weight in self._own[path]}
         there |= {*used, *(weight for weight, times in self.viewed.items() if times > 0)}
         now = self.live.live_bytes + sum(self._sizes[weight] for weight in there)
         self.needed_bytes = max(self.needed_bytes, now)
 
     def _like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The same tensor on the meta device."""
-        stride = self._strides.get(id(tensor), None)
-        if stride is None:
-            stride = tuple(tensor.stride())
         with self._fake:
-            return torch.empty_strided(
-                tuple(tensor.shape), stride, dtype=tensor.dtype, device=self._device
-            )
+            return _empty_like(tensor, self._device, self._strides.get(id(tensor)))
 
     def _copy(self, value: Any) -> Any:
-        """A copy of the arguments with meta tensors."""
-        for tensor in _tensors_inside(value, set(), _DEPTH):
-            if isinstance(tensor, torch.Generator):
-                self._copies[id(tensor)] = torch.Generator()
-            elif id(tensor) not in self._copies:
-                self._copies[id(tensor)] = self._like(tensor)
-        return copy.deepcopy(value, self._copies)
+        return _copy_with(value, self._copies, self._like)
 
 
 class _Count(TorchDispatchMode):
@@ -206,7 +187,7 @@ class _Count(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         following = self._following
-        inputs = list(tensors_in((args, kwargs)))
+        inputs = tensors_in(args, kwargs)
         given = {x.untyped_storage()._cdata for x in inputs}
         for tensor in tensors_in(result):
             storage = tensor.untyped_storage()
@@ -222,29 +203,40 @@ class _Count(TorchDispatchMode):
 
 
 def copy_arguments(args: Any, kwargs: Any) -> Any:
-    """A copy of a call's arguments with meta tensors; None if they cannot be copied.
+    """A copy of a call's arguments, which it may change, with meta tensors; None if impossible."""
 
-    A call changes lists, dicts and caches that it is given, also one that fails in the middle.
-    """
-    copies: dict[int, Any] = {}
-    for one in _tensors_inside((args, kwargs), set(), _DEPTH):
-        if isinstance(one, torch.Generator):
-            copies[id(one)] = torch.Generator()
-        else:
-            with unwatched():
-                copies[id(one)] = torch.empty_strided(
-                    tuple(one.shape), tuple(one.stride()), dtype=one.dtype, device="meta"
-                )
+    def make(tensor: torch.Tensor) -> torch.Tensor:
+        with unwatched():
+            return _empty_like(tensor, torch.device("meta"))
+
     try:
-        return copy.deepcopy((args, kwargs), copies)
+        return _copy_with((args, kwargs), {}, make)
     except Exception as exc:  # user objects may raise anything when copied
         if is_interrupt(exc):
             raise
         return None
 
 
+def _empty_like(
+    tensor: torch.Tensor, device: torch.device, stride: tuple[int, ...] | None = None
+) -> torch.Tensor:
+    stride = tuple(tensor.stride()) if stride is None else stride
+    return torch.empty_strided(tuple(tensor.shape), stride, dtype=tensor.dtype, device=device)
+
+
+def _copy_with(
+    value: Any, copies: dict[int, Any], make: Callable[[torch.Tensor], torch.Tensor]
+) -> Any:
+    """A deep copy with `make(tensor)` for each tensor that is not among `copies`, by id."""
+    for one in _tensors_inside(value, set(), _DEPTH):
+        if isinstance(one, torch.Generator):
+            copies[id(one)] = torch.Generator()
+        elif id(one) not in copies:
+            copies[id(one)] = make(one)
+    return copy.deepcopy(value, copies)
+
+
 def _tensors_inside(value: Any, seen: set[int], depth: int) -> Iterator[Any]:
-    """All tensors and generators in nested containers and objects."""
     if isinstance(value, torch.Tensor | torch.Generator):
         yield value
         return

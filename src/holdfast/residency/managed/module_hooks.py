@@ -15,39 +15,19 @@ from holdfast.residency.stream.weights import is_plain, owners
 
 
 class Managed(Protocol):
-    """The interface of `Managed` for hooks on the module."""
+    """A managed module for the hooks on it; `managed.Managed` describes the members."""
 
     module: nn.Module
     name: str
     when_left: Callable[[], None] | None
 
-    def value_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """The value of one of its tensors, on the host."""
-        ...
-
-    def is_merged(self, layer: nn.Module) -> bool:
-        """Whether the weight of a layer on the device has its LoRAs in it."""
-        ...
-
-    def suspend(self) -> None:
-        """Give the weights their own memory until the next call."""
-        ...
-
-    def let_go(self, reason: str) -> None:
-        """Evict everything from the device until the next pass."""
-        ...
-
-    def release(self) -> None:
-        """Stop managing the module."""
-        ...
-
-    def can_run_together(self, entry: str) -> bool:
-        """Whether several calls would share copies."""
-        ...
-
-    def run_together(self, entry: str, calls: Any) -> list[Any]:
-        """The results of several calls, run in step."""
-        ...
+    def value_of(self, tensor: torch.Tensor) -> torch.Tensor | None: ...
+    def is_merged(self, layer: nn.Module) -> bool: ...
+    def suspend(self) -> None: ...
+    def let_go(self, reason: str) -> None: ...
+    def release(self) -> None: ...
+    def can_run_together(self, entry: str) -> bool: ...
+    def run_together(self, entry: str, calls: Any) -> list[Any]: ...
 
 
 _MARK = "_holdfast_managed"
@@ -67,13 +47,20 @@ def around(
     end: Callable[[Any], Any],
     handles: list[Any],
 ) -> None:
-    """Call `begin` before and `end` after the module runs, with its output or None if it failed.
+    """Call `begin` and `end(output)` around a module; `end` may replace it. `handles` undo this."""
+    inner: Any = part._compiled_call_impl
+    if whole and inner is not None:  # normal hooks would be compiled with it
 
-    What `end` returns takes the place of the output, if it is not None. `handles` gets, one by
-    one, what takes this off again with `remove`.
-    """
-    if whole and part._compiled_call_impl is not None:
-        handles.append(_Compiled(part, begin, end))
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = None
+            try:
+                begin()
+                result = inner(*args, **kwargs)
+            finally:
+                instead = end(result)
+            return result if instead is None else instead
+
+        handles.append(_Instead(part, "_compiled_call_impl", call))
         return
     handles.append(part.register_forward_pre_hook(lambda *_: begin(), prepend=True))
     handles.append(part.register_forward_hook(lambda *seen: end(seen[2]), always_call=True))
@@ -114,32 +101,6 @@ class LayerHooks:
         self.on_module = False
 
 
-class _Compiled:
-    """Wraps a module with a compiled call: normal hooks would be compiled with it."""
-
-    def __init__(
-        self, part: nn.Module, begin: Callable[[], None], end: Callable[[Any], Any]
-    ) -> None:
-        inner: Any = part._compiled_call_impl
-        self._inner = inner
-        self._part = part
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            result = None
-            try:
-                begin()
-                result = inner(*args, **kwargs)
-            finally:
-                instead = end(result)
-            return result if instead is None else instead
-
-        part._compiled_call_impl = call
-
-    def remove(self) -> None:
-        """Take it off."""
-        self._part._compiled_call_impl = self._inner
-
-
 def attach(managed: Managed) -> None:
     """Add hooks so that state dicts, loading, moving and copying of the module work."""
     module = managed.module
@@ -176,7 +137,6 @@ class _Instead:
         part.__dict__[name] = value
 
     def remove(self) -> None:
-        """Take it off."""
         self._part.__dict__.pop(self._name, None)
         if self._before is not None:
             self._part.__dict__[self._name] = self._before
@@ -195,11 +155,7 @@ def _true_values(
 
 
 def _moved(managed: Managed, part: nn.Module, function: Any, recurse: bool = True) -> nn.Module:
-    """Called for `.to()`, `.half()`, `.cuda()` and the like.
-
-    A budget says where weights are, so another device is no change; the CPU means to leave the
-    device. Another dtype changes the weights, so they are moved into slabs again.
-    """
+    """For `.to()` and the like: the CPU means to leave, another dtype to take over again."""
     tensors = [*part.parameters(recurse), *part.buffers(recurse)]
     dtypes = {tensor.dtype for tensor in tensors if is_plain(tensor)}
     probes = {dtype: function(torch.empty(0, dtype=dtype)) for dtype in dtypes}

@@ -46,10 +46,7 @@ class Occupancy:
         return self.is_mine() and self.is_inside()
 
     def enter(self, token: Any, clean_up: Callable[[], None]) -> None:
-        """Let this thread in; `token` is a lock that it holds until it leaves.
-
-        `clean_up` is called if the end of the call before was cut off. Raises InUse.
-        """
+        """Let this thread in while `token` is locked, after `clean_up` if needed. Raises InUse."""
         with self.door:
             if self.is_inside():
                 raise InUse(
@@ -94,7 +91,6 @@ class Occupancy:
 
 
 def _is_called(layer: nn.Module, thread: int) -> bool:
-    """Whether a thread is inside of a call of that module."""
     frame = sys._current_frames().get(thread)
     try:
         while frame is not None:

@@ -7,7 +7,7 @@ was restored: random generators, and tensors they write to.
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast.base.errors import OutOfMemory
+from holdfast.residency.predict.dry_run import tensors_in
 from holdfast.residency.stream.slabs import unwatched
 
 # Arguments that an operation writes to although its schema does not say so.
@@ -30,40 +31,17 @@ _CHOOSING = ("convolution", "convolution_overrideable", "cudnn_convolution", "mi
 
 
 class Watched(Protocol):
-    """The interface of a managed module for the guard."""
+    """A managed module for the guard; `Layers` describes the members."""
 
-    @property
-    def is_moving_weights(self) -> bool:
-        """Whether operations are the manager's own."""
-        ...
+    is_moving_weights: bool
 
-    def bring(self, weight: int) -> None:
-        """Called before an operation uses a weight."""
-        ...
-
-    def make_room(self, used: Sequence[torch.Tensor]) -> bool:
-        """Free some device memory, but not that of `used`; False if there is none to free."""
-        ...
-
-    def make_room_ahead(self, used: Sequence[torch.Tensor], key: Hashable) -> None:
-        """Free as much memory as a library wants for this operation, if possible."""
-        ...
-
-    def note_workspace(self, key: Hashable, result: Any) -> None:
-        """Called after the operation of the latest `make_room_ahead`."""
-        ...
-
-    def refuse(self, full: BaseException) -> BaseException:
-        """The error to raise for a lack of room."""
-        ...
-
-    def note_values(self, is_shape: bool) -> None:
-        """Called when shapes or branches may depend on values from here on."""
-        ...
-
-    def note_repeat(self, name: str) -> None:
-        """Called when an operation is repeated."""
-        ...
+    def bring(self, weight: int) -> None: ...
+    def make_room(self, used: Sequence[torch.Tensor]) -> bool: ...
+    def make_room_ahead(self, used: Sequence[torch.Tensor], key: Hashable) -> None: ...
+    def note_workspace(self, key: Hashable, result: Any) -> None: ...
+    def refuse(self, full: BaseException) -> BaseException: ...
+    def note_values(self, is_shape: bool) -> None: ...
+    def note_repeat(self, name: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +80,7 @@ def _kind(func: Any) -> _Kind:
 
 
 class Guard(TorchDispatchMode):
-    """Sees every operation of torch while a pass runs.
-
-    Below torch's functions, as some of them (attention) take another path under a function mode.
-    """
+    """Sees every operation of a pass, below torch's functions: a function mode changes some."""
 
     supports_higher_order_operators = True
 
@@ -123,15 +98,17 @@ class Guard(TorchDispatchMode):
         watched = self._watched
         if watched.is_moving_weights:
             return func(*args, **kwargs)
-        used = list(tensors_in((args, kwargs)))
+        used = tensors_in(args, kwargs)
         self._bring(used)
         if not isinstance(func, torch._ops.OpOverload):  # it calls user code
             return func(*args, **kwargs)
         kind = _kind(func)
         if kind.reads_values or kind.makes_shapes:
             watched.note_values(kind.makes_shapes)
-        key = _key(kind, used, args) if kind.name in _CHOOSING else None
-        if key is not None:
+        key = None
+        if kind.name in _CHOOSING:  # by these properties a library chooses its algorithm
+            tensors = tuple((x.dtype, tuple(x.shape), x.stride()) for x in used)
+            key = kind.name, tensors, repr([x for x in args if not isinstance(x, torch.Tensor)])
             watched.make_room_ahead(used, key)
         before = _Before(kind, used, args, kwargs)
         try:
@@ -158,12 +135,6 @@ class Guard(TorchDispatchMode):
             weight = self._weight_of.get(id(tensor))
             if weight is not None:
                 self._watched.bring(weight)
-
-
-def _key(kind: _Kind, used: Sequence[torch.Tensor], args: Sequence[Any]) -> Hashable:
-    """The properties by which a library chooses its algorithm."""
-    tensors = tuple((x.dtype, tuple(x.shape), x.stride()) for x in used)
-    return kind.name, tensors, repr([x for x in args if not isinstance(x, torch.Tensor)])
 
 
 class _Before:
@@ -201,7 +172,7 @@ class _Before:
         )
         try:
             with unwatched(), torch.no_grad():
-                for tensor in tensors_in(list(written)):
+                for tensor in tensors_in(*written):
                     if tensor.layout != torch.strided:
                         return False
                     self._tensors.append((tensor, tensor.detach().to("cpu", copy=True)))
@@ -210,7 +181,6 @@ class _Before:
         return True
 
     def bring_back(self) -> None:
-        """Undo what the operation did before it failed."""
         with unwatched(), torch.no_grad():
             for generator, state in self._generators:
                 generator.set_state(state)
@@ -236,19 +206,7 @@ def _default_generator(device: torch.device) -> torch.Generator | None:
     if device.type == "cpu":
         return torch.default_generator
     generators = getattr(getattr(torch, device.type, None), "default_generators", ())
+    if not generators:
+        return None
     index = device.index
-    if index is None and generators:
-        index = getattr(torch, device.type).current_device()
-    return generators[index] if generators else None
-
-
-def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
-    """The tensors of an operation's arguments, also in lists."""
-    if isinstance(tree, torch.Tensor):
-        yield tree
-    elif isinstance(tree, list | tuple):
-        for one in tree:
-            yield from tensors_in(one)
-    elif isinstance(tree, dict):
-        for one in tree.values():
-            yield from tensors_in(one)
+    return generators[getattr(torch, device.type).current_device() if index is None else index]

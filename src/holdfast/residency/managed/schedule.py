@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import math
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from holdfast.residency import plan
@@ -56,13 +57,12 @@ class Schedule:
         return self._current is not None
 
     def arrange(self, entry: str, order: Order) -> None:
-        """Start a plan for this order and the current allowance, reusing kept weights.
-
-        Raises OutOfMemory.
-        """
+        """Start a plan for this order and the current allowance. Raises OutOfMemory."""
         allowed = self._memory.allowance()
-        if self.streamer is None or not self._is_still_good(entry, allowed):
-            self._plan_anew(order, allowed)
+        entry_before, allowed_before = self._current or ("", 0)
+        held = math.inf if self.streamer is None else self.streamer.plan.device_bytes
+        if entry_before != entry or not held <= allowed <= allowed_before:
+            self._plan_anew(order, allowed)  # slightly less room would not matter
         assert self.streamer is not None
         self.streamer.load({}, None)
         self._current = (entry, allowed)
@@ -70,12 +70,6 @@ class Schedule:
         # Watching operations takes time, so only passes that are not watched are timed.
         is_watched = not (self._memory.is_sure() or self.borrows or self._memory.never_sure)
         self.watch = None if order.settled or is_watched else Stopwatch(self._carrier)
-
-    def _is_still_good(self, entry: str, allowed: int) -> bool:
-        """Whether the current plan may stay: slightly less room does not matter if it fits."""
-        if self.streamer is None or self._current is None or self._current[0] != entry:
-            return False
-        return self.streamer.plan.device_bytes <= allowed <= self._current[1]
 
     def _plan_anew(self, order: Order, allowed: int) -> None:
         self._current = None
@@ -111,8 +105,9 @@ class Schedule:
             inherited.clear()  # copying it again costs less than the fragmentation
             self._carrier.tidy()
         self._paths = order.paths
-        self.uses_of = _number_uses(order.paths)
-        self.uses = order.uses
+        self.uses_of, self.uses = {}, order.uses
+        for number, path in enumerate(order.paths):
+            self.uses_of.setdefault(path, []).append(number)
         self.needs, self.borrows = _collect_needs(order, self._weights.own, len(stretches))
         self._hooks.put_on(self._hooked_paths(order, chosen))
         self.streamer = Streamer(
@@ -126,7 +121,6 @@ class Schedule:
         self.streamer.load(inherited, self.progress)
 
     def _problem(self, order: Order) -> plan.Problem:
-        """The planning problem for a pass of that order."""
         stretches = self._weights.stretches
         weights = tuple(
             plan.Weight(s.raw_bytes, s.payload_bytes, s.layout is not None) for s in stretches
@@ -203,8 +197,8 @@ class Schedule:
 
     # ---- queries
 
-    def predict_ms(self, calls: int) -> float | None:
-        """Predicted time of that many calls; in step they share copies."""
+    def predict_ms(self, calls: int = 1) -> float | None:
+        """Predicted time of that many calls, in step if they can share copies."""
         if self.streamer is None:
             return None
         at_work = self.streamer.plan
@@ -217,21 +211,10 @@ class Schedule:
 def _collect_needs(
     order: Order, own: dict[str, tuple[int, ...]], count: int
 ) -> tuple[dict[str, tuple[int, ...]], bool]:
-    """All that each layer may use, and whether weights are used without their layer.
-
-    Weights that no layer used may be used like that some day.
-    """
+    """All that each layer may use, and whether weights are, or may be, used without their layer."""
     needs = {path: dict.fromkeys(weights) for path, weights in own.items()}
     for path, use in zip(order.paths, order.uses, strict=True):
         needs.setdefault(path, {}).update(dict.fromkeys(use.weights))
     borrows = any(len(needs[path]) > len(own.get(path, ())) for path in needs)
     seen = {weight for use in order.uses for weight in use.weights} | order.staying
     return {path: tuple(found) for path, found in needs.items()}, borrows or len(seen) < count
-
-
-def _number_uses(paths: Sequence[str]) -> dict[str, list[int]]:
-    """The uses of each layer, by their index in the order."""
-    uses: dict[str, list[int]] = {}
-    for number, path in enumerate(paths):
-        uses.setdefault(path, []).append(number)
-    return uses

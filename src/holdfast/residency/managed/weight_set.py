@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import nn
@@ -12,7 +10,7 @@ from torch import nn
 from holdfast.base.errors import OutOfMemory
 from holdfast.residency.carriers.carrier import Carrier, Mark
 from holdfast.residency.managed.lora import merge_into, patched_layers
-from holdfast.residency.packing.pack import decoder, pack
+from holdfast.residency.packing.pack import decoder
 from holdfast.residency.stream.ring import aligned
 from holdfast.residency.stream.slabs import unwatched
 from holdfast.residency.stream.staging import Staging
@@ -37,15 +35,10 @@ class WeightSet:
         packer = None
         if packed:
             decoder(self.carrier.device)  # built and tried now, not in the middle of a pass
-            packer = functools.partial(_pack_on_device, Staging(self.carrier))
+            packer = Staging(self.carrier).pack
+        pinned = self.carrier.pinned
         with torch.no_grad():
-            take_over(
-                self.stretches,
-                pinned=self.carrier.pinned,
-                node=node,
-                packer=packer,
-                progress=progress,
-            )
+            take_over(self.stretches, pinned=pinned, node=node, packer=packer, progress=progress)
 
     def index(self) -> None:
         """Index the tensors of the module by id."""
@@ -154,8 +147,3 @@ class WeightSet:
     def patched(self) -> set[int | None]:
         """The weights that LoRAs change."""
         return {self.index_of.get(key) for key in patched_layers(self._module)}
-
-
-def _pack_on_device(staging: Staging, raw: torch.Tensor, kind: str) -> Any:
-    """Pack on the device, which is much faster; the payload is then copied into its slab."""
-    return pack(staging.over(raw), kind)

@@ -14,7 +14,7 @@ import torch
 
 from holdfast.residency.carriers.carrier import Carrier
 from holdfast.residency.managed.call_memory import Signature
-from holdfast.residency.managed.op_guard import tensors_in
+from holdfast.residency.predict.dry_run import tensors_in
 
 Blocks = tuple[int, ...]  # bytes of the blocks that have to be free: result, workspace
 

@@ -18,16 +18,7 @@ from holdfast.base.interrupts import is_interrupt
 from holdfast.residency.packing import pack_torch
 from holdfast.residency.packing.pack_layout import SCHEMES, TILE, Layout, decide
 
-__all__ = [
-    "Decoder",
-    "Layout",
-    "decoder",
-    "is_packable",
-    "kind_of",
-    "pack",
-    "scratch_bytes",
-    "unpack",
-]
+__all__ = ["Decoder", "Layout", "decoder", "is_packable", "kind_of", "pack", "unpack"]
 
 _KINDS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 _ALIGN = 16
@@ -92,10 +83,7 @@ def unpack(payload: torch.Tensor, layout: Layout, target: torch.Tensor) -> None:
 
 
 def scratch_bytes(layout: Layout, device: torch.device | str | None = None) -> int:
-    """An upper bound of the temporary device memory of unpack(), in bytes.
-
-    0 if `device` decodes with Triton; without a device, that of the torch decoder.
-    """
+    """An upper bound of the temporary bytes of unpack(): 0 with Triton; None: torch's decoder."""
     if device is not None and decoder(device).way == "triton":
         return 0
     return pack_torch.scratch_bytes(layout)
@@ -129,22 +117,21 @@ def _try_triton(device: torch.device) -> bool:
     weights[::1000] = 1e4
     weights[1::1000] = 1e-30  # one of the two is an escape
     spread = weights * torch.arange(16 * TILE, device=device).remainder_(9).exp2()
-    return (
-        _round_trips(weights.bfloat16(), "flat")
-        and _round_trips(weights.bfloat16(), "ranked")
-        and _round_trips(spread.bfloat16(), "ranked")
-        and _round_trips(weights.half(), "ranked")
-    )
-
-
-def _round_trips(weights: torch.Tensor, scheme: str) -> bool:
-    raw = weights.view(torch.uint8)
-    packed = pack(raw, _KINDS[weights.dtype], schemes=(scheme,))
-    if packed is None:
-        return False
-    target = torch.zeros_like(raw)
-    _triton().decode(packed[1], packed[0], target)
-    return torch.equal(raw, target)
+    for values, scheme in (
+        (weights.bfloat16(), "flat"),
+        (weights.bfloat16(), "ranked"),
+        (spread.bfloat16(), "ranked"),
+        (weights.half(), "ranked"),
+    ):
+        raw = values.view(torch.uint8)
+        packed = pack(raw, _KINDS[values.dtype], schemes=(scheme,))
+        if packed is None:
+            return False
+        target = torch.zeros_like(raw)
+        _triton().decode(packed[1], packed[0], target)
+        if not torch.equal(raw, target):
+            return False
+    return True
 
 
 def _triton() -> Any:
@@ -197,7 +184,11 @@ def _check_unpack(payload: torch.Tensor, layout: Layout, target: torch.Tensor) -
             expected="both on one device",
             hint="copy the payload there first: it is the smaller one",
         )
-    if payload.storage_offset() % _ALIGN or payload.data_ptr() % _ALIGN or _is_odd(target):
+    unaligned = (
+        one.storage_offset() % step or one.data_ptr() % step
+        for one, step in ((payload, _ALIGN), (target, 2))
+    )
+    if any(unaligned):
         raise BadInput(
             "cannot unpack: the payload or the target begins at an unaligned byte",
             expected=f"the payload at a multiple of {_ALIGN} bytes, the target at one of 2",
@@ -206,10 +197,6 @@ def _check_unpack(payload: torch.Tensor, layout: Layout, target: torch.Tensor) -
 
 def _is_bytes(tensor: torch.Tensor) -> bool:
     return tensor.dtype == torch.uint8 and tensor.dim() == 1 and tensor.is_contiguous()
-
-
-def _is_odd(tensor: torch.Tensor) -> bool:
-    return bool(tensor.storage_offset() % 2 or tensor.data_ptr() % 2)
 
 
 def _describe(tensor: torch.Tensor) -> str:

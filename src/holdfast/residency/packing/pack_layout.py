@@ -25,7 +25,8 @@ TABLE_BYTES = 32  # at 0: the first three exponents; at 8: the list's, or those 
 _ALIGN = 16
 _SLACK = 8  # the decoders read the list by words, one word beyond its end
 _WORTH = 0.9  # of the raw bytes: a larger payload is not worth decoding
-_FLAT_MARGIN = 0.01  # of the raw bytes: "flat" decodes faster, so it may be that much larger
+# Of the raw bytes: "flat" decodes faster, so it may be that much larger.
+_MARGINS = {"flat": 0.01, "ranked": 0.0}
 _HIGH_BITS = {"bf16": 0, "fp16": 3}  # besides the exponent and the low byte
 
 
@@ -96,29 +97,26 @@ class Book:
 def decide(
     histogram: Sequence[int], kind: str, schemes: Sequence[str] = SCHEMES
 ) -> tuple[Layout, Book] | None:
-    """The smallest packing of weights with this histogram of exponents; None if it saves < 10 %.
-
-    "flat" wins if it is larger by at most 1 % of the raw bytes.
-    """
+    """The smallest packing for a histogram of exponents; None if it saves less than 10 %."""
     if kind == "fp16":  # 4 bits instead of the 5 of the exponent save too little
         schemes = [scheme for scheme in schemes if scheme != "flat"]
     found = [(_layout(book, histogram, kind), book) for book in _books(histogram, schemes)]
     if not found:
         return None
-    layout, book = min(found, key=_cost)
+    layout, book = min(
+        found, key=lambda one: one[0].nbytes - _MARGINS[one[0].scheme] * one[0].raw_bytes
+    )
     return (layout, book) if layout.nbytes <= _WORTH * layout.raw_bytes else None
-
-
-def _cost(candidate: tuple[Layout, Book]) -> float:
-    layout, _ = candidate
-    margin = _FLAT_MARGIN * layout.raw_bytes if layout.scheme == "flat" else 0.0
-    return layout.nbytes - margin
 
 
 def _books(histogram: Sequence[int], schemes: Sequence[str]) -> list[Book]:
     books = []
     if "flat" in schemes:
-        books += [_window(histogram, 16, None), _window_and_one(histogram)]
+        # 16 consecutive exponents; or 15, and the most common other one, mostly that of 0.
+        base = _window(histogram, 15, None).base
+        outside = [e for e in range(256) if not base <= e < base + 15]
+        other = max(outside, key=lambda e: (histogram[e], -e))
+        books += [_window(histogram, 16, None), _window(histogram, 15, other)]
     if "ranked" in schemes:
         books += [_ranked(histogram, 3), _ranked(histogram, 4)]
     return books
@@ -129,13 +127,6 @@ def _window(histogram: Sequence[int], length: int, extra: int | None) -> Book:
     base = max(starts, key=lambda start: (sum(histogram[start : start + length]), -start))
     second = (*range(base, base + length), *(() if extra is None else (extra,)))
     return Book("flat", 0, (), second, base, extra)
-
-
-def _window_and_one(histogram: Sequence[int]) -> Book:
-    """15 consecutive exponents and the most common other one, mostly that of 0."""
-    base = _window(histogram, 15, None).base
-    outside = [e for e in range(256) if not base <= e < base + 15]
-    return _window(histogram, 15, max(outside, key=lambda e: (histogram[e], -e)))
 
 
 def _ranked(histogram: Sequence[int], width: int) -> Book:
@@ -151,7 +142,7 @@ def _layout(book: Book, histogram: Sequence[int], kind: str) -> Layout:
     offsets, end = {}, 0
     for name, size in sizes.items():
         offsets[name] = end
-        end = _aligned(end + size)
+        end = -(-(end + size) // _ALIGN) * _ALIGN
     return Layout(
         kind=kind,
         scheme=book.scheme,
@@ -168,7 +159,6 @@ def _layout(book: Book, histogram: Sequence[int], kind: str) -> Layout:
 
 
 def _sizes(book: Book, kind: str, elements: int, listed: int, escapes: int) -> dict[str, int]:
-    """Bytes of each part, in the order of the payload."""
     tiles = -(-elements // TILE)
     return {
         "table": TABLE_BYTES,
@@ -184,7 +174,3 @@ def _sizes(book: Book, kind: str, elements: int, listed: int, escapes: int) -> d
 
 def _index_bytes(elements: int) -> int:
     return 4 if elements <= 2**31 else 8
-
-
-def _aligned(count: int) -> int:
-    return -(-count // _ALIGN) * _ALIGN

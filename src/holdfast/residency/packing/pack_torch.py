@@ -8,14 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from holdfast.residency.packing.pack_layout import (
-    LANES,
-    ROWS,
-    TABLE_BYTES,
-    TILE,
-    Book,
-    Layout,
-)
+from holdfast.residency.packing.pack_layout import LANES, ROWS, TABLE_BYTES, TILE, Book, Layout
 
 # Large slices keep a GPU busy, small ones stay in a CPU's cache.
 _DECODE_SLICE = {"flat": 512 * TILE, "ranked": 128 * TILE}
@@ -41,13 +34,18 @@ def encode(words: torch.Tensor, layout: Layout, book: Book) -> torch.Tensor:
     _put(payload, 0, torch.frombuffer(bytearray(book.table()), dtype=torch.uint8))
     lookup = torch.frombuffer(bytearray(book.lookup()), dtype=torch.uint8).to(words.device)
     listed, escapes = _List(payload, layout), _Escapes(payload, layout)
-    size = _pack_slice(words)
+    size, bits = _pack_slice(words), 2 if layout.width else 4
     for first in range(0, layout.elements, size):
         part = words[first : first + size]
         marks = lookup.index_select(0, _exponents(part, layout.kind).to(torch.int32))
         padded = torch.nn.functional.pad(marks, (0, -marks.numel() % TILE))
-        _put_low(payload, layout, first, part)
-        _put_codes(payload, layout, first, padded)
+        low = part & (0x7F if layout.kind == "bf16" else 0xFF)
+        if layout.kind == "bf16":
+            low |= (part >> 8) & 0x80
+        _put(payload, layout.low_at + first, low.to(torch.uint8))
+        # An escape has code 0; decoding overwrites its result.
+        codes = _planes(padded & (2**bits - 1), bits)
+        _put(payload, layout.codes_at + first * bits // 8, codes)
         if layout.kind == "fp16":
             _put_high(payload, layout, first, part)
         if layout.width:
@@ -97,20 +95,6 @@ def _put(payload: torch.Tensor, at: int, part: torch.Tensor) -> None:
     payload[at : at + flat.numel()].copy_(flat)
 
 
-def _put_low(payload: torch.Tensor, layout: Layout, first: int, words: torch.Tensor) -> None:
-    low = words & (0x7F if layout.kind == "bf16" else 0xFF)
-    if layout.kind == "bf16":
-        low |= (words >> 8) & 0x80
-    _put(payload, layout.low_at + first, low.to(torch.uint8))
-
-
-def _put_codes(payload: torch.Tensor, layout: Layout, first: int, marks: torch.Tensor) -> None:
-    """`marks` has full tiles. An escape has code 0; decoding overwrites its result."""
-    bits = 2 if layout.width else 4
-    codes = marks & (2**bits - 1)
-    _put(payload, layout.codes_at + first * bits // 8, _planes(codes, bits))
-
-
 def _planes(codes: torch.Tensor, bits: int) -> torch.Tensor:
     """Pack codes of full tiles, `bits` each; codes that share a byte are from distant rows."""
     rows = codes.view(-1, 8 // bits, TILE * bits // 8)
@@ -142,7 +126,6 @@ class _List:
         self._pending = payload.new_empty(0)
 
     def add(self, first: int, marks: torch.Tensor) -> None:
-        """Add the entries of full tiles that begin at weight `first`."""
         lanes = marks.view(-1, ROWS, LANES).transpose(1, 2).reshape(-1, TILE)
         chosen = (lanes & 3) == 3
         counts = chosen.sum(1)
@@ -154,7 +137,6 @@ class _List:
         self._pending = entries[whole:].clone()
 
     def close(self) -> None:
-        """Write the pending entries, padded with zeros."""
         self._write(torch.nn.functional.pad(self._pending, (0, -self._pending.numel() % 8)))
 
     def _write(self, entries: torch.Tensor) -> None:
@@ -176,7 +158,6 @@ class _Escapes:
         self._integer = torch.int32 if layout.index_bytes == 4 else torch.int64
 
     def add(self, first: int, words: torch.Tensor, marks: torch.Tensor) -> None:
-        """Add the escapes among the weights from `first` on."""
         layout = self._layout
         indices = (marks >= 0x80).nonzero().view(-1)
         at = layout.indices_at + self._written * layout.index_bytes
@@ -220,7 +201,10 @@ def _decode_ranked(payload: torch.Tensor, layout: Layout, first: int, out: torch
     bits = exponents.to(torch.int16).bitwise_left_shift_(_MANTISSA_BITS[layout.kind])
     if layout.kind == "fp16":
         bits |= _high_bits(payload, layout, first, tiles)
-    torch.bitwise_or(bits.view(-1)[:count], _low_bits(payload, layout, first, count), out=out)
+    low = _part(payload, layout.low_at + first, count)
+    if layout.kind == "bf16":
+        low = low.view(torch.int8).to(torch.int16).bitwise_and_(0x807F - 0x10000)
+    torch.bitwise_or(bits.view(-1)[:count], low.to(torch.int16), out=out)
 
 
 def _exponents_of(
@@ -267,10 +251,3 @@ def _high_bits(payload: torch.Tensor, layout: Layout, first: int, tiles: int) ->
     at += layout.tiles * TILE // 4
     sign = _rows(_part(payload, at + first // 8, tiles * TILE // 8), 1)
     return (upper.to(torch.int16) << 8) | (sign.to(torch.int16) << 15)
-
-
-def _low_bits(payload: torch.Tensor, layout: Layout, first: int, count: int) -> torch.Tensor:
-    low = _part(payload, layout.low_at + first, count)
-    if layout.kind == "fp16":
-        return low.to(torch.int16)
-    return low.view(torch.int8).to(torch.int16).bitwise_and_(0x807F - 0x10000)

@@ -6,7 +6,7 @@ Only launches kernels: allocates nothing, copies nothing to the host, does not w
 from __future__ import annotations
 
 import importlib
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,23 +29,16 @@ _ESCAPES_AT_ONCE = 1024
 def decode(
     payload: torch.Tensor, layout: Layout, target: torch.Tensor, *, warps: int | None = None
 ) -> None:
-    """Write the weights into `target`, queued on the current stream of its device.
-
-    `warps` per program (1, 2, 4 …) is for benchmarks.
-    """
-    out = target.view(torch.uint16)
-    with _on(target.device):
+    """Write the weights into `target`, queued on its current stream; `warps` is for benchmarks."""
+    out, device = target.view(torch.uint16), target.device
+    # Triton launches on the current device, wherever the tensors are.
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         if layout.scheme == "flat":
             _launch_flat(payload, layout, out, warps or _WARPS)
         else:
             _launch_ranked(payload, layout, out, warps or _WARPS)
         if layout.escapes:
             _launch_escapes(payload, layout, out)
-
-
-def _on(device: torch.device) -> AbstractContextManager[object]:
-    """Make `device` current: Triton launches there, wherever the tensors are."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _launch_flat(payload: torch.Tensor, layout: Layout, out: torch.Tensor, warps: int) -> None:

@@ -18,43 +18,9 @@ All functions are pure: the same arguments give the same plan.
 
 from __future__ import annotations
 
-from holdfast.residency.plan.course import RING_BYTES, Course, list_ring_sizes, make_course
-from holdfast.residency.plan.making import (
-    find_smallest_bytes,
-    list_packing_options,
-    make,
-    plan_resident,
-    plan_streaming,
-)
-from holdfast.residency.plan.model import (
-    CHUNK_BYTES,
-    Chunk,
-    Plan,
-    Problem,
-    Rates,
-    Use,
-    Visit,
-    Weight,
-)
+from holdfast.residency.plan.making import find_smallest_bytes, make
+from holdfast.residency.plan.model import CHUNK_BYTES, Chunk, Plan, Problem, Rates, Use, Weight
 from holdfast.residency.plan.simulation import simulate
 
-__all__ = [
-    "CHUNK_BYTES",
-    "RING_BYTES",
-    "Chunk",
-    "Course",
-    "Plan",
-    "Problem",
-    "Rates",
-    "Use",
-    "Visit",
-    "Weight",
-    "find_smallest_bytes",
-    "list_packing_options",
-    "list_ring_sizes",
-    "make",
-    "make_course",
-    "plan_resident",
-    "plan_streaming",
-    "simulate",
-]
+__all__ = ["CHUNK_BYTES", "Chunk", "Plan", "Problem", "Rates", "Use", "Weight"]
+__all__ += ["find_smallest_bytes", "make", "simulate"]

@@ -5,7 +5,9 @@ A course caches its results; that changes none of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,20 +67,11 @@ def make_course(problem: Problem) -> Course:
         chunks=chunks,
         uses=uses,
         pinned=pinned,
-        held_bytes=sum(chunks[i].kept_bytes for i in pinned),
+        held_bytes=sum(chunks[i].raw_bytes for i in pinned),
         recurring=len(moving) > len(set(moving)),
-        clock=tuple(_clock(problem)),
+        clock=tuple(itertools.accumulate((use.compute_ms for use in problem.uses), initial=0.0)),
         compute_ms=problem.compute_ms,
     )
-
-
-def _clock(problem: Problem) -> Iterator[float]:
-    """The start time of each use, and the end of the last."""
-    now = 0.0
-    yield now
-    for use in problem.uses:
-        now += use.compute_ms
-        yield now
 
 
 # ---- chunks and their uses
@@ -86,10 +79,7 @@ def _clock(problem: Problem) -> Iterator[float]:
 
 def _chunks(problem: Problem) -> tuple[Chunk, ...]:
     """Group weights by first use; a weight with several uses is a chunk of its own."""
-    times: dict[int, int] = {}
-    for use in problem.uses:
-        for index in dict.fromkeys(use.weights):
-            times[index] = times.get(index, 0) + 1
+    times = Counter(index for use in problem.uses for index in dict.fromkeys(use.weights))
     groups: list[list[int]] = []
     group: list[int] = []
     size = 0
@@ -109,16 +99,13 @@ def _chunks(problem: Problem) -> tuple[Chunk, ...]:
 
 
 def _chunk(problem: Problem, group: Sequence[int]) -> Chunk:
-    raw = payload = 0
-    raw_offsets: list[int] = []
-    payload_offsets: list[int] = []
-    for index in group:
-        raw_offsets.append(raw)
-        payload_offsets.append(payload)
-        raw += aligned(problem.weights[index].raw_bytes)
-        payload += aligned(problem.weights[index].payload_bytes)
-    packed = problem.weights[group[0]].packed
-    return Chunk(tuple(group), tuple(raw_offsets), tuple(payload_offsets), raw, payload, packed)
+    weights = [problem.weights[index] for index in group]
+    raws = itertools.accumulate((aligned(w.raw_bytes) for w in weights), initial=0)
+    payloads = itertools.accumulate((aligned(w.payload_bytes) for w in weights), initial=0)
+    *raw_offsets, raw = raws
+    *payload_offsets, payload = payloads
+    offsets = (tuple(raw_offsets), tuple(payload_offsets))
+    return Chunk(tuple(group), *offsets, raw, payload, weights[0].packed)
 
 
 def _spans(course: Course, near: int) -> list[Span]:
@@ -155,11 +142,7 @@ def list_ring_sizes(course: Course) -> list[int]:
 
 
 def _decoded_ring(course: Course, spans: Sequence[Span]) -> int:
-    """The ring for packed chunks, which are decoded when their first layer begins.
-
-    That is the most that is in use at once, and some spare chunks if they do not fit because of
-    gaps.
-    """
+    """The ring for packed chunks: the most in use at once, and spare chunks because of gaps."""
     chunks = course.chunks
     stays = [(chunks[c].raw_bytes, first, last) for c, first, last in spans if chunks[c].packed]
     open_bytes = [0] * (len(course.uses) + 1)

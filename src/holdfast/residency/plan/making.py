@@ -111,7 +111,7 @@ def plan_resident(course: Course) -> Plan:
     """The plan in which every weight stays."""
     chunks, compute = course.chunks, course.compute_ms
     every = frozenset(range(len(chunks)))
-    kept = sum(chunk.kept_bytes for chunk in chunks)
+    kept = sum(chunk.raw_bytes for chunk in chunks)
     return Plan(chunks, every, frozenset(), (), 0, 0, kept, 0, compute, compute)
 
 
@@ -159,7 +159,7 @@ def _lay_out_plan(course: Course, ring_bytes: int, split: _Split) -> Plan | None
     slot_of = _number_slots(number, streamed, slots)
     place_of = _number_slots(number, decoding, places)
     visits = tuple(Visit(*span, slot_of.get(span), place_of.get(span)) for span in passing)
-    kept_bytes = sum(chunks[i].kept_bytes for i in split.kept)
+    kept_bytes = sum(chunks[i].raw_bytes for i in split.kept)
     kept_bytes += sum(chunks[i].payload_bytes for i in split.kept_packed)
     streamed_bytes = sum(chunks[c].payload_bytes for c, _, _ in streamed)
     link_ms = streamed_bytes / course.problem.rates.link_gb_s / 1e6
@@ -224,7 +224,7 @@ def _split(
 
 def _choose_kept(course: Course, spans: Sequence[Span], room_bytes: int, packed: bool) -> set[int]:
     """Chunks that stay: first those streamed several times, then others spread over the pass."""
-    size = [chunk.payload_bytes if packed else chunk.kept_bytes for chunk in course.chunks]
+    size = [chunk.payload_bytes if packed else chunk.raw_bytes for chunk in course.chunks]
     times = Counter(index for index, _, _ in spans)
     several = [index for index, count in times.items() if count > 1]
     stay: set[int] = set()

@@ -46,11 +46,6 @@ class Chunk:
     payload_bytes: int
     packed: bool
 
-    @property
-    def kept_bytes(self) -> int:
-        """Device memory of the chunk if it stays decoded."""
-        return self.raw_bytes
-
 
 @dataclass(frozen=True, slots=True)
 class Visit:

@@ -72,7 +72,9 @@ class Fit:
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:
-        lines = [_title(self), _verdict(self), *_times(self), *_memory(self), *_changes(self)]
+        parts = [f"{self.model} on {self.device}", f"budget {format_bytes(self.budget_bytes)}"]
+        title = ", ".join([*parts, *filter(None, (self.size, self.precision))])
+        lines = [title, _verdict(self), *_times(self), *_memory(self), *_changes(self)]
         if self.why is not None:
             lines.append(f"precision {self.why}")
         lines += _table(self.parts)
@@ -86,12 +88,6 @@ def format_duration(milliseconds: float) -> str:
         return f"{milliseconds:.3g} ms"
     seconds = milliseconds / 1000
     return f"{seconds:.3g} s" if milliseconds >= 9995 else f"{seconds:.3f} s"
-
-
-def _title(fit: Fit) -> str:
-    parts = [f"{fit.model} on {fit.device}", f"budget {format_bytes(fit.budget_bytes)}"]
-    parts += [word for word in (fit.size, fit.precision) if word is not None]
-    return ", ".join(parts)
 
 
 def _verdict(fit: Fit) -> str:
@@ -150,24 +146,15 @@ def _changes(fit: Fit) -> list[str]:
 def _table(parts: tuple[Fit, ...]) -> list[str]:
     if not parts:
         return []
-    rows = [("network", "weights", "streams", "peak", "pass", "")]
+    rows: list[tuple[str, ...]] = [("network", "weights", "streams", "peak", "pass", "")]
     for part in parts:
-        rows.append(
-            (
-                part.network or part.model,
-                format_bytes(part.weight_bytes),
-                _or_unknown(part.streamed_bytes),
-                _or_unknown(part.peak_bytes),
-                "?" if part.step_ms is None else format_duration(part.step_ms),
-                "" if part.fits else "does not fit",
-            )
-        )
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        sizes = (part.weight_bytes, part.streamed_bytes, part.peak_bytes)
+        texts = ("?" if size is None else format_bytes(size) for size in sizes)
+        step = "?" if part.step_ms is None else format_duration(part.step_ms)
+        verdict = "" if part.fits else "does not fit"
+        rows.append((part.network or part.model, *texts, step, verdict))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-
-
-def _or_unknown(count: int | None) -> str:
-    return "?" if count is None else format_bytes(count)

@@ -5,7 +5,7 @@ Measures the speed of each dtype once per device; the result is cached on disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from holdfast.residency.carriers.carrier import Carrier
 from holdfast.residency.carriers.simulated import Simulated
 from holdfast.residency.predict.answer import Fit, PrecisionChoice, format_duration
-from holdfast.residency.predict.dry_run import TracedOp
+from holdfast.residency.predict.dry_run import Spec, TracedOp
 from holdfast.residency.predict.profile import Profile
 from holdfast.residency.predict.rates import (
     get_facts,
@@ -56,21 +56,18 @@ class DeviceDtypes:
             return cls(None, ("fp32",))
         from holdfast.residency.model_management.rules import current
 
-        names = ["fp32"]
-        bf16 = current.should_use_bf16(carrier.device)
-        fp16 = current.should_use_fp16(carrier.device)
-        names += ["bf16"] if bf16 else []
-        names += ["fp16"] if fp16 else []
-        names += ["fp8"] if current.supports_fp8_compute(carrier.device) else []
-        half = torch.bfloat16 if bf16 else torch.float16 if fp16 else None
+        rules = {
+            "bf16": current.should_use_bf16,
+            "fp16": current.should_use_fp16,
+            "fp8": current.supports_fp8_compute,
+        }
+        names = ["fp32", *(name for name, rule in rules.items() if rule(carrier.device))]
+        half = next((PRECISIONS[name] for name in ("bf16", "fp16") if name in names), None)
         return cls(half, tuple(names))
 
 
 def choose(
-    answer: Fit,
-    profile: Profile,
-    carrier: Carrier,
-    stored: torch.dtype | None,
+    answer: Fit, profile: Profile, carrier: Carrier, stored: torch.dtype | None
 ) -> dict[str, Any]:
     """The fields of a Fit about precisions: the choices, the best, and why."""
     present = answer.precision or "fp32"
@@ -82,21 +79,13 @@ def choose(
         for name in names
     )
     best = _best(choices, present, stored)
-    return {
-        "choices": choices,
-        "best_precision": best.precision,
-        "why": _why(best, choices, stored),
-    }
+    why = _why(best, choices, stored)
+    return {"choices": choices, "best_precision": best.precision, "why": why}
 
 
 def _loses_quality(name: str, stored: torch.dtype | None) -> bool:
     """Whether a precision changes images visibly: fp8 does, unless the weights are stored so."""
     return name == "fp8" and (stored is None or stored.itemsize > 1)
-
-
-def _may_overflow(name: str, stored: torch.dtype | None) -> bool:
-    """Whether values may exceed the range: fp16 for weights stored in bf16 or fp32."""
-    return name == "fp16" and stored != torch.float16
 
 
 def _keeps_weights(name: str, stored: torch.dtype | None) -> bool:
@@ -134,7 +123,7 @@ def _why(
         text = f"{choice.precision} would take about {format_duration(choice.step_ms)}"
         if choice.loses_quality:
             text += " and lose quality"
-        elif _may_overflow(choice.precision, stored):
+        elif choice.precision == "fp16" and stored != torch.float16:  # its range is smaller
             text += " and may overflow"
         others.append(text)
     return best.precision + (f" ({', '.join(others)})" if others else "")
@@ -177,12 +166,12 @@ def _compute_ms(answer: Fit, profile: Profile, carrier: Carrier, new: torch.dtyp
     else:
         prices = price_by_rates(get_facts(carrier, (old, new)))
     before = total_ms(profile, prices)
-    after = total_ms(profile, lambda op: prices(_cast_op(op, old, new)))
+
+    def cast(specs: Sequence[Spec]) -> tuple[Spec, ...]:
+        return tuple((shape, new if dtype == old else dtype) for shape, dtype in specs)
+
+    def price(op: TracedOp) -> float:
+        return prices(TracedOp(op.name, cast(op.inputs), cast(op.outputs), op.fresh))
+
+    after = total_ms(profile, price)
     return (answer.resident_ms or 0.0) * (after / before if before else 1.0)
-
-
-def _cast_op(op: TracedOp, old: torch.dtype, new: torch.dtype) -> TracedOp:
-    """The same operation with another dtype."""
-    inputs = tuple((shape, new if dtype == old else dtype) for shape, dtype in op.inputs)
-    outputs = tuple((shape, new if dtype == old else dtype) for shape, dtype in op.outputs)
-    return TracedOp(op.name, inputs, outputs, op.fresh)

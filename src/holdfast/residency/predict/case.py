@@ -6,6 +6,7 @@ Builds the same planning problem as `manage` would.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from holdfast.residency import plan
 from holdfast.residency.carriers.carrier import Carrier
 from holdfast.residency.carriers.simulated import Simulated
 from holdfast.residency.managed.schedule import SMALL_BYTES
+from holdfast.residency.plan.course import Course, list_ring_sizes, make_course
+from holdfast.residency.plan.making import list_packing_options, plan_resident, plan_streaming
 from holdfast.residency.predict.answer import BudgetChange, Fit
 from holdfast.residency.predict.packable import Packing
 from holdfast.residency.predict.profile import Profile, ProfiledStretch
@@ -80,10 +83,10 @@ class Case:
         """Whether `manage` would pack the weights."""
         if self.request.pack != "auto":
             return bool(self.request.pack)
-        room = budget_bytes - self.reserve(budget_bytes)
-        return self.weight_bytes > (
-            room if self.request.keep_bytes is None else self.request.keep_bytes
-        )
+        room = self.request.keep_bytes
+        if room is None:
+            room = budget_bytes - self.reserve(budget_bytes)
+        return self.weight_bytes > room
 
     def problem(self, packed: bool) -> plan.Problem:
         """The same problem as `Managed.problem`."""
@@ -109,21 +112,11 @@ def make_case(
     uses = tuple(
         plan.Use(layer.weights, ms) for layer, ms in zip(found.layers, times.layers_ms, strict=True)
     )
-    activations = times.activation_bytes
-    if activations is None:
-        activations = found.activation_bytes
-    # The simulated device counts only results; inputs come from outside.
-    inputs = 0 if isinstance(request.carrier, Simulated) else found.input_bytes
-    return Case(
-        request,
-        found.stretches,
-        uses,
-        found.staying,
-        times.before_ms,
-        activations + inputs,
-        facts,
-        packing,
-    )
+    beside = found.activation_bytes if times.activation_bytes is None else times.activation_bytes
+    if not isinstance(request.carrier, Simulated):  # that counts only results
+        beside += found.input_bytes
+    own = (found.stretches, uses, found.staying, times.before_ms)
+    return Case(request, *own, beside, facts, packing)
 
 
 def store_in_fp8(case: Case, wanted: torch.dtype) -> Case:
@@ -146,8 +139,8 @@ def store_in_fp8(case: Case, wanted: torch.dtype) -> Case:
     return dataclasses.replace(case, stretches=tuple(small), uses=uses)
 
 
-def add_plan(blank: Fit, case: Case, made: plan.Plan) -> Fit:
-    """The answer with the figures of a plan."""
+def add_plan(blank: Fit, case: Case, made: plan.Plan, more: dict[str, Any]) -> Fit:
+    """The answer with the figures of a plan, and `more` fields."""
     streamed = [made.chunks[v.chunk].raw_bytes for v in made.visits if v.slot is not None]
     takes = made.device_bytes + case.beside_bytes
     reserve = case.reserve(takes)
@@ -161,6 +154,7 @@ def add_plan(blank: Fit, case: Case, made: plan.Plan) -> Fit:
         peak_bytes=takes + reserve,
         step_ms=made.step_ms + case.before_ms,
         floor_ms=made.floor_ms + case.before_ms,
+        **more,
     )
 
 
@@ -175,7 +169,7 @@ def compare_budgets(
         return {}
     step = min(_STEP_BYTES, _round_down(case.weight_bytes // 8), _round_down(budget // 2))
     now_ms = made.step_ms + case.before_ms
-    course = plan.make_course(problem)
+    course = make_course(problem)
     more = _predict_change(case, course, made, budget + step)
     less = _predict_change(case, course, made, budget - step)
     # These plans are not searched as thoroughly; more memory is never slower.
@@ -193,19 +187,19 @@ def _round_down(count: int) -> int:
     return next((n * power for n in (5, 2, 1) if n * power <= count), 1)
 
 
-def _predict_change(case: Case, course: plan.Course, made: plan.Plan, budget: int) -> BudgetChange:
+def _predict_change(case: Case, course: Course, made: plan.Plan, budget: int) -> BudgetChange:
     """The step time with another budget and a ring of about the same size."""
     allowed = case.allowance(budget)
-    whole = plan.plan_resident(course)
+    whole = plan_resident(course)
     if whole.device_bytes <= allowed:
         return BudgetChange(budget, whole.step_ms + case.before_ms)
-    rings = plan.list_ring_sizes(course)
+    rings = list_ring_sizes(course)
     wanted = made.ring_bytes or rings[len(rings) // 2]
     ring = min(rings, key=lambda size: abs(size - wanted))
     found = [
         streaming.step_ms + case.before_ms
-        for packed in plan.list_packing_options(course.chunks)
-        if (streaming := plan.plan_streaming(course, allowed, ring, packed, None))
+        for packed in list_packing_options(course.chunks)
+        if (streaming := plan_streaming(course, allowed, ring, packed, None))
     ]
     if found:
         return BudgetChange(budget, min(found))
@@ -218,21 +212,15 @@ def _predict_change(case: Case, course: plan.Course, made: plan.Plan, budget: in
 
 def find_min_budget(case: Case, problem: plan.Problem) -> int:
     """The smallest budget that works: the largest layers, activations and reserve."""
-    least = plan.find_smallest_bytes(_keep_typical_uses(problem)) + case.beside_bytes
-    budget = least
+    times: Counter[tuple[int, ...]] = Counter()
+    uses = [plan.Use(tuple(sorted(problem.pinned)), 0.0)]
+    for use in problem.uses:  # two of each size: more of them do not change the result
+        sizes = tuple(problem.weights[w].raw_bytes for w in use.weights)
+        times[sizes] += 1
+        if times[sizes] <= 2:
+            uses.insert(-1, use)
+    typical = dataclasses.replace(problem, uses=tuple(uses))
+    budget = least = plan.find_smallest_bytes(typical) + case.beside_bytes
     for _ in range(4):  # the loss to rounding grows with the budget
         budget = least + case.reserve(budget)
     return budget
-
-
-def _keep_typical_uses(problem: plan.Problem) -> plan.Problem:
-    """Keep two uses of each size: more of them do not change the smallest budget."""
-    times: dict[tuple[int, ...], int] = {}
-    uses: list[plan.Use] = []
-    for use in problem.uses:
-        sizes = tuple(problem.weights[w].raw_bytes for w in use.weights)
-        times[sizes] = times.get(sizes, 0) + 1
-        if times[sizes] <= 2:
-            uses.append(use)
-    uses.append(plan.Use(tuple(sorted(problem.pinned)), 0.0))
-    return dataclasses.replace(problem, uses=tuple(uses))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +41,7 @@ class TracedOp:
     @property
     def moved_bytes(self) -> int:
         """The bytes it reads and writes."""
-        return sum(_bytes(spec) for spec in (*self.inputs, *self.outputs))
+        return sum(_count(spec) * spec[1].itemsize for spec in (*self.inputs, *self.outputs))
 
     @property
     def flops(self) -> float:
@@ -54,9 +55,8 @@ class TracedOp:
             return 2.0 * outputs * _count(self.inputs[1]) / self.inputs[1][0][0]
         if self.name == ATTENTION:
             query, key = self.inputs[0][0], self.inputs[1][0]
-            return 2.0 * outputs * key[-2] + 2.0 * _count(self.inputs[0]) / query[-1] * (
-                query[-1] * key[-2]
-            )
+            scores = 2.0 * _count(self.inputs[0]) / query[-1] * (query[-1] * key[-2])
+            return 2.0 * outputs * key[-2] + scores
         return 0.0
 
     @property
@@ -66,46 +66,25 @@ class TracedOp:
 
 
 def _count(spec: Spec) -> int:
-    count = 1
-    for side in spec[0]:
-        count *= side
-    return count
-
-
-def _bytes(spec: Spec) -> int:
-    return _count(spec) * spec[1].itemsize
+    return math.prod(spec[0])
 
 
 class RunListener(Protocol):
-    """Receives the events of a run."""
+    """Receives the events of a run.
 
-    def begin(self, path: str) -> None:
-        """A layer that has weights begins."""
-        ...
+    Layers with weights `begin` and `end`. A repeated submodule runs between `enter_repeat` and
+    `leave_repeat`, which gets the result of the former; or, unless it `should_run` again after so
+    many times, `replay` gets what `leave_repeat` returned for an identical one. `resume` follows
+    once its outputs exist, and its caller continues.
+    """
 
-    def end(self, path: str) -> None:
-        """The layer ends."""
-        ...
-
-    def enter_repeat(self) -> Any:
-        """A repeated submodule begins; the result is passed to `leave_repeat`."""
-        ...
-
-    def leave_repeat(self, path: str, entered: Any) -> Any:
-        """It ends; the result is the segment that `replay` gets for identical submodules."""
-        ...
-
-    def replay(self, path: str, segment: Any) -> None:
-        """Reuse the recording of an identical submodule."""
-        ...
-
-    def resume(self) -> None:
-        """The outputs of a replayed submodule exist now, and its caller continues."""
-        ...
-
-    def should_run(self, times: int, segment: Any) -> bool:
-        """Whether a submodule that ran `times` times shall run again."""
-        ...
+    def begin(self, path: str) -> None: ...
+    def end(self, path: str) -> None: ...
+    def enter_repeat(self) -> Any: ...
+    def leave_repeat(self, path: str, entered: Any) -> Any: ...
+    def should_run(self, times: int, segment: Any) -> bool: ...
+    def replay(self, path: str, segment: Any) -> None: ...
+    def resume(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -179,16 +158,14 @@ class Repeats:
             else:
                 assert made.fresh is not None
                 if made.fresh not in storages:
-                    storages[made.fresh] = self._storage(made)
+                    count = made.nbytes // made.dtype.itemsize
+                    new = torch.empty(count, dtype=made.dtype, device=self.device)
+                    filled = self.fill and made.dtype.is_floating_point
+                    storages[made.fresh] = new.normal_() if filled else new
                 base = storages[made.fresh]
             results.append(torch.as_strided(base, made.shape, made.stride, made.offset))
         assert known.spec is not None
         return tree_unflatten(results, known.spec)
-
-    def _storage(self, made: _Made) -> torch.Tensor:
-        count = made.nbytes // made.dtype.itemsize
-        new = torch.empty(count, dtype=made.dtype, device=self.device)
-        return new.normal_() if self.fill and made.dtype.is_floating_point else new
 
 
 def _key(digest: str, given: Sequence[Any], spec: TreeSpec) -> Any:
@@ -230,10 +207,7 @@ def _describe(made: Sequence[Any], given: Sequence[Any]) -> list[Any]:
 
 @contextlib.contextmanager
 def listen(
-    replica: nn.Module,
-    layers: Sequence[str],
-    repeated: Sequence[tuple[str, str]],
-    repeats: Repeats,
+    replica: nn.Module, layers: Sequence[str], repeated: Sequence[tuple[str, str]], repeats: Repeats
 ) -> Iterator[None]:
     """Report the layers of a copy to the listener; `repeated` are its repeated submodules."""
     listener = repeats.listener
@@ -341,10 +315,7 @@ class OpWatch(TorchDispatchMode):
 
 
 def tensors_in(*trees: Any) -> list[torch.Tensor]:
-    """The tensors among the leaves of trees, in torch's order.
-
-    Much faster than torch's own walk for the usual few tensors and scalars.
-    """
+    """The tensors in trees, in torch's order; much faster than torch's walk for the usual few."""
     found: list[torch.Tensor] = []
     for tree in trees:
         kind = type(tree)
@@ -364,10 +335,7 @@ def _spec(tensor: torch.Tensor) -> Spec:
 
 
 class FunctionWatch(TorchFunctionMode):
-    """Reports which weights torch functions get, and replaces fused attention.
-
-    On meta torch would run unfused attention, whose memory no device needs.
-    """
+    """Reports the weights that torch functions get; replaces attention, not fused on meta."""
 
     def __init__(self, watch: OpWatch, weight_of: dict[int, int], taken: Callable[[int], None]):
         super().__init__()

@@ -7,6 +7,7 @@ megabyte of weights, and takes device memory only to measure.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,7 @@ from holdfast.residency.predict.case import (
 from holdfast.residency.predict.networks import Network, dtype_of, find_networks
 from holdfast.residency.predict.packable import Packing
 from holdfast.residency.predict.profile import Profile, ProfiledStretch, profile
-from holdfast.residency.predict.rates import (
-    device_name,
-    get_facts,
-    pause_gc,
-    time_layers,
-)
+from holdfast.residency.predict.rates import device_name, get_facts, pause_gc, time_layers
 from holdfast.residency.predict.recognise import count_denoiser_elements
 from holdfast.residency.predict.shapes import ModuleCall, make_example, parse_size
 
@@ -74,11 +70,17 @@ def fit(
         carrier=_find_carrier(device),
         budget_bytes=None,
         size=parse_size(shape),
-        precision=_check_precision(precision),
-        pack=_check_pack(pack),
+        precision=None if precision == "auto" else precision,
+        pack=pack,
         keep_bytes=keep_bytes,
         progress=progress,
     )
+    if request.precision not in (None, *PRECISIONS):
+        raise BadInput(
+            f"unknown precision {precision!r}", expected=f"auto, or one of {', '.join(PRECISIONS)}"
+        )
+    if pack not in ("auto", True, False):
+        raise BadInput(f"cannot use pack={pack!r}", expected='"auto", True or False')
     if budget is not None:
         size = parse_bytes(budget, of=request.carrier.total_bytes())
         request = dataclasses.replace(request, budget_bytes=size)
@@ -101,7 +103,7 @@ def fit(
 
 def _find_carrier(device: Any) -> Carrier:
     if isinstance(device, str) and device == "auto":
-        from holdfast.residency.model_management.rules.here import get_torch_device
+        from holdfast.residency.model_management.rules.current import get_torch_device
 
         device = get_torch_device()
     try:
@@ -114,22 +116,6 @@ def _find_carrier(device: Any) -> Carrier:
             f"cannot use device {str(device)!r}: {reason}",
             expected=f"auto, or one of {', '.join(CARRIERS)} that torch can use here",
         ) from exc
-
-
-def _check_precision(precision: str | None) -> str | None:
-    if precision in (None, "auto"):
-        return None
-    if precision not in PRECISIONS:
-        raise BadInput(
-            f"unknown precision {precision!r}", expected=f"auto, or one of {', '.join(PRECISIONS)}"
-        )
-    return precision
-
-
-def _check_pack(pack: bool | str) -> bool | str:
-    if pack not in ("auto", True, False):
-        raise BadInput(f"cannot use pack={pack!r}", expected='"auto", True or False')
-    return pack
 
 
 def _find_scale(networks: Sequence[Network]) -> int | None:
@@ -160,7 +146,9 @@ def _fit_module(
     wanted = stored if request.precision is None else PRECISIONS[request.precision]
     computing = torch.bfloat16 if wanted.itemsize == 1 else wanted
     name = type(module).__name__
-    call = _make_call(name, _config_of(module), request, inputs, entry, computing, None)
+    config: Any = getattr(module, "config", {})
+    config = config.to_dict() if hasattr(config, "to_dict") else dict(config)
+    call = _make_call(name, config, request, inputs, entry, computing, None)
     changed = dtype_of(module, computing) if computing != stored else None
     return _predict(request, name, None, profile(module, call, changed), wanted, stored, None)
 
@@ -183,7 +171,9 @@ def _fit_network(
             network.class_name, network.config, request, inputs, entry, computing, scale
         )
         module = network.build()
-        if network.guessed and not _same_size(network, module):
+        count = sum(p.numel() for p in module.parameters())
+        off_by = abs(count_denoiser_elements(network.tensors()) - count) if network.guessed else 0
+        if off_by > count / 100:
             return _fit_from_header(request, network, wanted, "its size fits no known class")
         found = profile(module, call, dtype_of(module, computing))
     except Unsupported as exc:
@@ -224,23 +214,12 @@ def _make_call(
     return make_example(class_name, config, request.size, dtype, scale)
 
 
-def _config_of(module: nn.Module) -> dict[str, Any]:
-    config: Any = getattr(module, "config", {})
-    return config.to_dict() if hasattr(config, "to_dict") else dict(config)
-
-
 def _find_main_dtype(module: nn.Module) -> torch.dtype:
-    """The dtype of most elements of a module."""
-    sizes: dict[torch.dtype, int] = {}
+    sizes: Counter[torch.dtype] = Counter()
     for tensor in module.parameters():
         if tensor.is_floating_point():
-            sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.numel()
-    return max(sizes, key=lambda dtype: sizes[dtype]) if sizes else torch.float32
-
-
-def _same_size(network: Network, module: nn.Module) -> bool:
-    count = sum(p.numel() for p in module.parameters())
-    return abs(count_denoiser_elements(network.tensors()) - count) <= count / 100
+            sizes[tensor.dtype] += tensor.numel()
+    return sizes.most_common(1)[0][0] if sizes else torch.float32
 
 
 def _combine(name: str, answers: Sequence[Fit]) -> Fit:
@@ -303,8 +282,7 @@ def _predict(
     )
     if made is None:
         return dataclasses.replace(blank, **choose(blank, found, request.carrier, stored))
-    answer = add_plan(blank, case, made)
-    answer = dataclasses.replace(answer, **compare_budgets(case, problem, made, budget))
+    answer = add_plan(blank, case, made, compare_budgets(case, problem, made, budget))
     return dataclasses.replace(answer, **choose(answer, found, request.carrier, stored))
 
 
@@ -319,7 +297,6 @@ def _describe_device(carrier: Carrier) -> str:
 def _fit_from_header(
     request: FitRequest, network: Network, wanted: torch.dtype, reason: str
 ) -> Fit:
-    """Predict from the sizes of the tensors alone."""
     tensors = network.tensors()
     elements = sum(info.elements for info in tensors.values())
     weight_bytes = elements * wanted.itemsize

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +19,12 @@ from holdfast.base.errors import BadInput, Unsupported
 from holdfast.base.files import read_json_object
 from holdfast.base.interrupts import is_interrupt, run_uninterrupted
 from holdfast.residency.files.checkpoint import TensorInfo, read_header
-from holdfast.residency.files.loading import kept_in_fp32
+from holdfast.residency.files.loading import DTYPES, kept_in_fp32
 from holdfast.residency.predict.recognise import guess
 from holdfast.residency.predict.shadow import build_on_meta
 
 _LIBRARIES = ("diffusers", "transformers")
-_DTYPES = {
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-}
+_DTYPES = {name: DTYPES[name] for name in ("F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")}
 _SAMPLES = 8
 _SAMPLE_BYTES = 64 << 10
 
@@ -72,9 +66,8 @@ class Network:
         assert self.class_name is not None
         assert self.config is not None
         config = self.config
-        cls: Any = getattr(
-            run_uninterrupted(lambda: importlib.import_module(self.library)), self.class_name, None
-        )
+        package = run_uninterrupted(lambda: importlib.import_module(self.library))
+        cls: Any = getattr(package, self.class_name, None)
         if cls is None:
             raise Unsupported(
                 f"cannot build {self.name!r}: {self.library} has no {self.class_name!r}",
@@ -96,11 +89,7 @@ class Network:
 
 
 def find_networks(path: Path, config: Path | None = None) -> list[Network]:
-    """Find the networks of a folder or a file, the denoisers first.
-
-    `config` is the folder of the network or model that a single file belongs to.
-    Raises BadInput.
-    """
+    """Find the networks of a folder, denoisers first, or of a file with that `config` folder."""
     if path.is_file():
         return [_read_single_file(path, config)]
     if (path / "model_index.json").is_file():
@@ -154,15 +143,11 @@ def _read_components(folder: Path) -> Iterator[Network]:
 
 def _read_network(folder: Path, name: str) -> Network:
     config = read_json_object(folder / "config.json")
-    class_name, library = _class_of(config)
+    class_name, library = config.get("_class_name"), "diffusers"
+    if not isinstance(class_name, str):
+        named, library = config.get("architectures"), "transformers"
+        class_name = str(named[0]) if isinstance(named, list) and named else None
     return Network(name, class_name, library, config, find_weight_files(folder))
-
-
-def _class_of(config: Mapping[str, Any]) -> tuple[str | None, str]:
-    if isinstance(config.get("_class_name"), str):
-        return config["_class_name"], "diffusers"
-    named = config.get("architectures")
-    return (str(named[0]) if isinstance(named, list) and named else None), "transformers"
 
 
 def find_weight_files(folder: Path) -> tuple[Path, ...]:
@@ -181,14 +166,12 @@ def _read_single_file(file: Path, config: Path | None) -> Network:
         )
     around = file.absolute().parent
     if config is not None:
-        whole = find_networks(config)
-        denoisers = [network for network in whole if is_denoiser(network.name)]
-        known = (denoisers or whole)[0]
-        return Network(file.stem, known.class_name, known.library, known.config, (file,))
-    if (around / "config.json").is_file():
+        known = find_networks(config)[0]  # the denoiser, if there is one
+    elif (around / "config.json").is_file():
         known = _read_network(around, file.stem)
-        return Network(file.stem, known.class_name, known.library, known.config, (file,))
-    return _guess_network(file.stem, (file,))
+    else:
+        return _guess_network(file.stem, (file,))
+    return replace(known, name=file.stem, files=(file,), guessed=False)
 
 
 def _guess_network(name: str, files: tuple[Path, ...]) -> Network:
@@ -200,15 +183,9 @@ def _guess_network(name: str, files: tuple[Path, ...]) -> Network:
 
 
 def _read_samples(files: tuple[Path, ...], dtype: str) -> Iterator[bytes]:
-    largest = sorted(
-        (
-            (info.size_bytes, info.start, file)
-            for file in files
-            for info in read_header(file).values()
-            if info.dtype == dtype
-        ),
-        reverse=True,
-    )
+    infos = [(info, file) for file in files for info in read_header(file).values()]
+    sizes = [(info.size_bytes, info.start, file) for info, file in infos if info.dtype == dtype]
+    largest = sorted(sizes, reverse=True)
     for size, start, file in largest[:: max(1, len(largest) // _SAMPLES)][:_SAMPLES]:
         with file.open("rb", buffering=0) as opened:
             opened.seek(start)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from holdfast.base.errors import BadInput, HoldfastError, Unsupported
 from holdfast.base.interrupts import is_interrupt
@@ -25,21 +25,9 @@ from holdfast.residency.predict.dry_run import (
     TracedOp,
     listen,
 )
-from holdfast.residency.predict.shadow import (
-    digest_modules,
-    find_repeated,
-    map_tensors,
-    on_meta,
-    shadow,
-)
+from holdfast.residency.predict.shadow import digest_modules, find_repeated, on_meta, shadow
 from holdfast.residency.predict.shapes import ModuleCall
-from holdfast.residency.stream.weights import (
-    Member,
-    _stretches,
-    is_plain,
-    own_tensors,
-    owners,
-)
+from holdfast.residency.stream.weights import group_tensors, own_tensors, owners
 
 _META = torch.device("meta")
 
@@ -90,17 +78,14 @@ def profile(
     call: ModuleCall,
     dtype_of: Callable[[str, torch.Tensor], torch.dtype] | None = None,
 ) -> Profile:
-    """Profile a call of a module, with weights of the dtypes that `dtype_of` gives.
-
-    Raises BadInput with torch's reason if the call fails, Unsupported if it depends on values.
-    """
+    """Profile a call, with weights of the dtypes of `dtype_of`. Raises BadInput or Unsupported."""
     replica = shadow(module, on_meta(dtype_of))
     originals, replicas = list(owners(module)), list(owners(replica))
     wholes = [path for path, _, whole in originals if whole]
     found = _owned(replicas if dtype_of is not None else originals, wholes)
     known = digest_modules(replica)
     make = on_meta()
-    inputs = map_tensors(call.inputs, lambda x: x if x.is_meta else make("", x))
+    inputs = tree_map_only(torch.Tensor, lambda x: x if x.is_meta else make("", x), call.inputs)
     tape = _Tape(found, [path for path, own in found.own.items() if own])
     weight_of = {
         id(tensor): found.place[full]
@@ -195,55 +180,31 @@ class _Owned:
 
 def _owned(parts: Sequence[tuple[str, nn.Module, bool]], wholes: Sequence[str]) -> _Owned:
     """Like `weights.find`, also for tensors without memory; `wholes` are compiled modules."""
-    members: dict[int, Member] = {}
-    of: dict[str, list[int]] = {}
-    keys: dict[str, int] = {}
-    places: dict[int, int] = {}  # storage -> an invented address
+    begins: dict[int, int] = {}  # invented addresses by storage
     end = 0
-    for path, part, _ in parts:
-        if any(path.startswith(f"{whole}.") or not whole for whole in wholes if whole != path):
-            continue  # belongs to its compiled owner
-        for name, tensor, is_buffer in own_tensors(part, path in wholes):
-            if not is_plain(tensor) or tensor.numel() == 0:
-                continue
-            full = f"{path}.{name}" if path else name
-            of.setdefault(path, []).append(id(tensor))
-            keys[full] = id(tensor)
-            storage = tensor.untyped_storage()
-            if storage._cdata not in places:
-                places[storage._cdata] = end
-                end += storage.nbytes() + 1
-            if id(tensor) not in members:
-                begin = int(tensor.storage_offset()) * tensor.element_size()
-                members[id(tensor)] = _member(
-                    tensor, full, is_buffer, places[storage._cdata] + begin
-                )
-    stretches = _stretches(list(members.values()))
-    home = {id(m.tensor): s.index for s in stretches for m in s.members}
-    return _Owned(
-        [_make_stretch(s) for s in stretches],
-        {path: tuple(dict.fromkeys(home[k] for k in ids)) for path, ids in of.items()},
-        {full: home[key] for full, key in keys.items()},
-    )
 
+    def address_of(_: str, tensor: torch.Tensor) -> int:
+        nonlocal end
+        storage = tensor.untyped_storage()
+        if storage._cdata not in begins:
+            begins[storage._cdata] = end
+            end += storage.nbytes() + 1
+        return begins[storage._cdata] + int(tensor.storage_offset()) * tensor.element_size()
 
-def _member(tensor: torch.Tensor, path: str, is_buffer: bool, address: int) -> Member:
-    return Member(
-        tensor=tensor,
-        path=path,
-        offset=address,
-        dtype=tensor.dtype,
-        shape=tuple(tensor.shape),
-        stride=tuple(tensor.stride()),
-        is_buffer=is_buffer,
-        home=_META,
-    )
-
-
-def _make_stretch(stretch: Any) -> ProfiledStretch:
-    kinds = {member.dtype for member in stretch.members}
-    dtype = kinds.pop() if len(kinds) == 1 else None
-    return ProfiledStretch(stretch.name, stretch.raw_bytes, dtype, stretch.mutable)
+    # What is inside a compiled module belongs to that.
+    outer = [
+        (path, part, path in wholes)
+        for path, part, _ in parts
+        if not _is_inside(path, [whole for whole in wholes if whole != path])
+    ]
+    stretches, own, place = group_tensors(outer, address_of)
+    profiled = []
+    for stretch in stretches:
+        kinds = {member.dtype for member in stretch.members}
+        dtype = kinds.pop() if len(kinds) == 1 else None
+        about = (stretch.name, stretch.raw_bytes, dtype, stretch.mutable)
+        profiled.append(ProfiledStretch(*about))
+    return _Owned(profiled, own, place)
 
 
 # ---- the pass
@@ -305,7 +266,6 @@ class _Tape:
         (self.seen[-1].ops if self.seen else self.before).append(op)
 
     def use_weight(self, weight: int) -> None:
-        """Record that a torch function got a weight."""
         if any(weight in seen.weights for seen in self._open) or weight in self._staying:
             return
         if self._open:

@@ -77,12 +77,9 @@ def time_layers(profile: Profile, carrier: Carrier, progress: Progress | None = 
         return estimate_times(profile, carrier)
     file = _file("times", device_name(carrier), profile.key)
     known = _read(file)
-    try:
-        return Times(
-            tuple(known["layers_ms"]), known["before_ms"], known["activation_bytes"], "measured"
-        )
-    except (KeyError, TypeError):
-        pass
+    with contextlib.suppress(KeyError, TypeError):
+        layers_ms, activation_bytes = tuple(known["layers_ms"]), known["activation_bytes"]
+        return Times(layers_ms, known["before_ms"], activation_bytes, "measured")
     if progress is not None:
         progress(f"timing {profile.name} on {carrier.name}")
     try:
@@ -99,7 +96,9 @@ def time_layers(profile: Profile, carrier: Carrier, progress: Progress | None = 
 
 def estimate_times(profile: Profile, carrier: Carrier) -> Times:
     """Estimate times from the speed of matrix products and of memory."""
-    kinds = {spec[1] for op in _all_ops(profile) if op.flops for spec in op.inputs}
+    # Identical layers share their tuple of operations.
+    series = {id(ops): ops for ops in (profile.before, *(layer.ops for layer in profile.layers))}
+    kinds = {spec[1] for ops in series.values() for op in ops if op.flops for spec in op.inputs}
     facts = get_facts(carrier, kinds)
     return _price_layers(profile, price_by_rates(facts), "estimated")
 
@@ -154,23 +153,11 @@ def _price_layers(profile: Profile, price: Callable[[TracedOp], float], way: str
     return Times(layers, total(profile.before), None, way)
 
 
-def _all_ops(profile: Profile) -> Iterable[TracedOp]:
-    seen: set[int] = set()
-    for ops in (profile.before, *(layer.ops for layer in profile.layers)):
-        if id(ops) not in seen:
-            seen.add(id(ops))
-            yield from ops
-
-
 # ---- measuring
 
 
 def measure_times(profile: Profile, carrier: Carrier) -> Times:
-    """Run the profiled call on the device with random weights.
-
-    Identical submodules share one set, so this takes little memory; in a long pass they run only
-    twice. Raises OutOfMemory or torch.OutOfMemoryError.
-    """
+    """Run the call with random weights, shared by identical submodules. Raises OutOfMemory."""
     try:
         with pause_gc():
             return _measure(profile, carrier)
@@ -193,7 +180,8 @@ def _measure(profile: Profile, carrier: Carrier) -> Times:
             carrier.computing(),
             listen(replica, layers, profile.repeated, repeats),
         ):
-            _keep_busy(carrier.device, ahead_ms)
+            if carrier.device.type == "cuda" and ahead_ms:
+                torch.cuda._sleep(int(ahead_ms * _CYCLES_PER_MS))
             watch.start()
             getattr(replica, profile.call.entry)(**inputs)
             watch.stop()
@@ -211,11 +199,7 @@ def _measure(profile: Profile, carrier: Carrier) -> Times:
 
 @contextlib.contextmanager
 def pause_gc() -> Iterator[None]:
-    """Disable garbage collection inside.
-
-    With large libraries loaded, a collection takes longer than a prediction, and would be counted
-    in the layer that is being timed.
-    """
+    """Disable garbage collection inside: it would be counted in the layer that is being timed."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -226,19 +210,12 @@ def pause_gc() -> Iterator[None]:
 
 
 def _take_medians(passes: Sequence[Times]) -> Times:
-    """The median time of each layer."""
     layers = zip(*(times.layers_ms for times in passes), strict=True)
     return dataclasses.replace(
         passes[-1],
         layers_ms=tuple(statistics.median(layer) for layer in layers),
         before_ms=statistics.median(times.before_ms for times in passes),
     )
-
-
-def _keep_busy(device: torch.device, ms: float) -> None:
-    """Occupy the device for about that long, if torch can, without waiting."""
-    if device.type == "cuda" and ms:
-        torch.cuda._sleep(int(ms * _CYCLES_PER_MS))
 
 
 class _Stopwatch:
@@ -281,20 +258,15 @@ class _Stopwatch:
         first = self._spans[count]
         before = (begun, begun) if isinstance(first, int) else (begun, first[0])
         last = self._spans[-1]
-        return (
-            inner,
-            before,
-            last if isinstance(last, int) else [*last, now][: len(last) // 2 * 2 + 2],
-        )
+        if not isinstance(last, int):
+            last = [*last, now][: len(last) // 2 * 2 + 2]
+        return inner, before, last
 
     def should_run(self, times: int, segment: Any) -> bool:
         return times < self._most
 
     def replay(self, path: str, segment: Any) -> None:
-        """Extend the open layer to the first of the replayed ones, and leave the last one open.
-
-        Operations between submodules belong to layers, too.
-        """
+        """Extend the open layer up to the replayed ones, and leave the last of these open."""
         inner, before, last = segment
         span = self._open
         self._close()
@@ -348,14 +320,9 @@ def device_name(carrier: Carrier) -> str:
 
 
 def get_facts(
-    carrier: Carrier,
-    kinds: Iterable[torch.dtype] = (),
-    progress: Progress | None = None,
+    carrier: Carrier, kinds: Iterable[torch.dtype] = (), progress: Progress | None = None
 ) -> Facts:
-    """The speed of a device's link, decoder and memory, and of matrix products in these dtypes.
-
-    Measured once and cached on disk.
-    """
+    """The speed of a device and its link, and of products in these dtypes; cached on disk."""
     if isinstance(carrier, Simulated):
         return Facts(carrier.rates(), decoder(carrier.device).schemes, 0.0, {})
     file = _file("device", device_name(carrier), f"{platform.node()} {carrier.name}")
@@ -367,23 +334,18 @@ def get_facts(
     except (KeyError, TypeError):
         if progress is not None:
             progress(f"measuring the link to {carrier.name}")
-        schemes = decoder(carrier.device).schemes
-        facts = Facts(carrier.rates(), schemes, _memory_gb_s(carrier), {})
+        source = torch.zeros(_SAMPLE_BYTES, dtype=torch.uint8, device=carrier.device)
+        target = torch.empty_like(source)
+        memory_gb_s = 2 * _SAMPLE_BYTES / _fastest_ms(carrier, lambda: target.copy_(source)) / 1e6
+        facts = Facts(carrier.rates(), decoder(carrier.device).schemes, memory_gb_s, {})
         _write(file, dataclasses.asdict(facts))
-    missing = [
-        kind for kind in kinds if kind.is_floating_point and _dtype_name(kind) not in facts.gflops
-    ]
+    names = {_dtype_name(kind): kind for kind in kinds if kind.is_floating_point}
+    missing = {name: kind for name, kind in names.items() if name not in facts.gflops}
     if missing:
-        speeds = facts.gflops | {_dtype_name(kind): _gflops(carrier, kind) for kind in missing}
-        facts = dataclasses.replace(facts, gflops=speeds)
+        speeds = {name: _gflops(carrier, kind) for name, kind in missing.items()}
+        facts = dataclasses.replace(facts, gflops=facts.gflops | speeds)
         _write(file, dataclasses.asdict(facts))
     return facts
-
-
-def _memory_gb_s(carrier: Carrier) -> float:
-    source = torch.zeros(_SAMPLE_BYTES, dtype=torch.uint8, device=carrier.device)
-    target = torch.empty_like(source)
-    return 2 * _SAMPLE_BYTES / _fastest_ms(carrier, lambda: target.copy_(source)) / 1e6
 
 
 def _gflops(carrier: Carrier, kind: torch.dtype) -> float:

@@ -51,10 +51,7 @@ def count_denoiser_elements(tensors: Tensors) -> int:
 
 
 def _first(tensors: Tensors, *names: str) -> TensorInfo:
-    for name in names:
-        if name in tensors:
-            return tensors[name]
-    raise KeyError(names[0])
+    return tensors[next((name for name in names if name in tensors), names[0])]
 
 
 def _count_blocks(tensors: Tensors, *names: str) -> int:
@@ -74,9 +71,7 @@ def _flux(tensors: Tensors) -> dict[str, Any]:
     ).shape[0]
     text = _first(tensors, "txt_in.weight", "context_embedder.weight").shape[1]
     pooled = _first(
-        tensors,
-        "vector_in.in_layer.weight",
-        "time_text_embed.text_embedder.linear_1.weight",
+        tensors, "vector_in.in_layer.weight", "time_text_embed.text_embedder.linear_1.weight"
     ).shape[1]
     return {
         "in_channels": channels,

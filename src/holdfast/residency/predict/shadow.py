@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
 Make = Callable[[str, torch.Tensor], torch.Tensor]
 
@@ -124,18 +125,7 @@ def _make_random(old: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def randomize_inputs(inputs: Any, device: torch.device) -> Any:
     """Inputs of the same shapes with random values on a device."""
-    return map_tensors(inputs, lambda old: _make_random(old, device))
-
-
-def map_tensors(inputs: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Apply `change` to the tensors in nested dicts, lists and tuples."""
-    if isinstance(inputs, torch.Tensor):
-        return change(inputs)
-    if isinstance(inputs, dict):
-        return {name: map_tensors(value, change) for name, value in inputs.items()}
-    if isinstance(inputs, list | tuple):
-        return type(inputs)(map_tensors(value, change) for value in inputs)
-    return inputs
+    return tree_map_only(torch.Tensor, lambda old: _make_random(old, device), inputs)
 
 
 # ---- identical submodules
@@ -168,7 +158,6 @@ def find_repeated(module: nn.Module, known: dict[str, str]) -> Iterator[tuple[st
 
 
 def _find_homes(module: nn.Module) -> Iterator[tuple[str, str]]:
-    """(path, path of the first identical submodule)."""
     known = digest_modules(module)
     first: dict[str, str] = {}
     moved: dict[str, str] = {}  # path -> path of the identical submodule

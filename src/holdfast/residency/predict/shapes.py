@@ -65,16 +65,9 @@ def parse_size(shape: Any) -> Size | None:
 
 
 def make_example(
-    class_name: str,
-    config: Config,
-    size: Size | None,
-    dtype: torch.dtype,
-    scale: int | None = None,
+    class_name: str, config: Config, size: Size | None, dtype: torch.dtype, scale: int | None = None
 ) -> ModuleCall:
-    """Make a call of a network of that class. `scale` is pixels per latent and side, if known.
-
-    Raises Unsupported for an unknown class.
-    """
+    """Make a call of a class; `scale` is pixels per latent, if known. Raises Unsupported."""
     maker = _MAKERS.get(class_name)
     if maker is None:
         raise Unsupported(

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.base import html
+from holdfast.base.html import Section, escape
 from holdfast.base.units import format_bytes
-from holdfast.memory.profile.page import Section, escape, policy
 from holdfast.residency.recording.journal import Entry
 from holdfast.residency.recording.summary import (
     TOP,
@@ -61,16 +62,8 @@ def render_fragment(entries: Iterable[Entry], title: str = TITLE, order: Sequenc
 def render_page(entries: Iterable[Entry], title: str = TITLE, order: Sequence[Row] = ()) -> str:
     """Render the chart as an HTML page."""
     made = make_section(entries, title, order)
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta http-equiv="Content-Security-Policy" '
-        f'content="{policy([made.style], [made.script])}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">\n'
-        f"<title>{escape(title)} · Holdfast residency</title>\n<style>{made.style}</style>\n"
-        f'</head>\n<body class="hf-alone">\n{made.body}\n<script>{made.script}</script>\n'
-        "</body>\n</html>\n"
-    )
+    body = f'<div class="hf-alone">\n{made.body}\n</div>'
+    return html.page(f"{title} · Holdfast residency", body, made.style, made.script)
 
 
 def make_section(
@@ -91,11 +84,8 @@ def make_section(
         text=escape(str(found)),
         data=base64.b64encode(zlib.compress(data, 6)).decode(),
     )
-    return Section(TITLE, body, _asset("chart.css"), _asset("chart.js"))
-
-
-def _asset(name: str) -> str:
-    return (ASSETS / name).read_text(encoding="utf-8")
+    style = (ASSETS / "chart.css").read_text(encoding="utf-8")
+    return Section(TITLE, body, style, html.read_script(ASSETS / "chart.js"))
 
 
 # ---- the data of the chart
@@ -128,25 +118,27 @@ def _data(entries: Sequence[Entry], order: Sequence[Row]) -> dict[str, Any]:
     """Columns by kind. Times are integer ns since the first entry, as steps and lengths."""
     kinds = group_by_kind(entries)
     kinds["stall"] = explain_stalls(entries)
-    there = find_stays(entries)
     rows = _rows(entries, order)
     number = {key: i for i, key in enumerate(rows)}
     layers: dict[str, int] = {}
     texts: dict[str, int] = {}
     start_ms, end_ms = find_span(entries)
 
-    def columns(found: Sequence[Any], **more: list[Any]) -> dict[str, list[Any]]:
+    def columns(found: Sequence[Any], *fields: str) -> dict[str, list[Any]]:
         starts = [round((e.start_ms - start_ms) * 1e6) for e in found]
         ends = [round((e.end_ms - start_ms) * 1e6) for e in found]
-        steps = [b - a for a, b in zip([0, *starts], starts, strict=False)]
-        lengths = [b - a for a, b in zip(starts, ends, strict=True)]
-        row = [number.get((e.module, e.name), -1) for e in found]
-        return {"step": steps, "length": lengths, "row": row, **more}
+        return {
+            "step": [b - a for a, b in zip([0, *starts], starts, strict=False)],
+            "length": [b - a for a, b in zip(starts, ends, strict=True)],
+            "row": [number.get((e.module, e.name), -1) for e in found],
+            **{field: [value(getattr(e, field)) for e in found] for field in fields},
+        }
 
-    def index_texts(found: Sequence[Entry], field: str) -> list[int]:
-        return [texts.setdefault(getattr(e, field), len(texts)) for e in found]
+    def value(found: str | int) -> int:
+        return texts.setdefault(found, len(texts)) if isinstance(found, str) else int(found)
 
     marks = sorted((*kinds["evict"], *kinds["demand"]), key=lambda e: e.start_ms)
+    evictions = [int(e.kind == "evict") for e in marks]
     return {
         "from_ns": round(start_ms * 1e6),
         "length_ns": max(1, round((end_ms - start_ms) * 1e6)),
@@ -154,27 +146,12 @@ def _data(entries: Sequence[Entry], order: Sequence[Row]) -> dict[str, Any]:
             [module, name, nbytes, layers.setdefault(f"{module}\0{find_layer(name)}", len(layers))]
             for (module, name), nbytes in rows.items()
         ],
-        "copy": columns(kinds["copy"], nbytes=[e.nbytes for e in kinds["copy"]]),
-        "decode": columns(kinds["decode"], nbytes=[e.nbytes for e in kinds["decode"]]),
-        "stay": columns(there, nbytes=[s.nbytes for s in there], kept=[int(s.kept) for s in there]),
-        "stall": columns(
-            kinds["stall"],
-            name=index_texts(kinds["stall"], "name"),
-            reason=index_texts(kinds["stall"], "reason"),
-        ),
-        "pass": columns(
-            kinds["pass"],
-            name=index_texts(kinds["pass"], "name"),
-            reason=index_texts(kinds["pass"], "reason"),
-            module=index_texts(kinds["pass"], "module"),
-        ),
-        "mark": columns(
-            marks,
-            nbytes=[e.nbytes for e in marks],
-            evict=[int(e.kind == "evict") for e in marks],
-            name=index_texts(marks, "name"),
-            reason=index_texts(marks, "reason"),
-        ),
+        "copy": columns(kinds["copy"], "nbytes"),
+        "decode": columns(kinds["decode"], "nbytes"),
+        "stay": columns(find_stays(entries), "nbytes", "kept"),
+        "stall": columns(kinds["stall"], "name", "reason"),
+        "pass": columns(kinds["pass"], "name", "reason", "module"),
+        "mark": columns(marks, "nbytes", "name", "reason") | {"evict": evictions},
         "texts": list(texts),
     }
 
@@ -205,7 +182,7 @@ def _tiles(found: Summary) -> str:
         "evictions": f"{found.evictions:,}",
         "loads on demand": f"{found.demand_loads:,}",
     }
-    return "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in tiles.items())
+    return html.tiles(tiles)
 
 
 def _stall_table(stalls: Sequence[Entry]) -> str:
@@ -243,16 +220,14 @@ def _bars(title: str, rows: Sequence[tuple[str, str, float]]) -> str:
     """A table with a bar in each row; "" without rows."""
     cells = "".join(
         f'<tr><th scope="row">{escape(name)}</th><td>{value}</td><td class="hf-bar">'
-        '<svg width="90" height="8" aria-hidden="true"><rect class="hf-back" width="90" '
-        f'height="8" rx="3"/><rect width="{90 * min(1.0, share):.1f}" height="8" rx="3"/></svg>'
-        "</td></tr>"
+        f"{html.bar(share)}</td></tr>"
         for name, value, share in rows
     )
     return f"<table><caption>{title}</caption><tbody>{cells}</tbody></table>" if rows else ""
 
 
 _BODY = """<div class="hf-residency">
-<header><h2>{title}</h2><dl class="hf-tiles">{tiles}</dl></header>
+<header><h2>{title}</h2>{tiles}</header>
 <div class="hf-card">
 <div class="hf-tools"><ul class="hf-legend" aria-label="Colours"></ul>
 <div class="hf-zoom" role="group" aria-label="Zoom"><button type="button" data-do="out"

@@ -126,11 +126,7 @@ class Journal:
             self._notes.append((kind, name, 0, start, end, reason, self.module))
 
     def note_stay(self, name: str, nbytes: int, arrived: Mark = None) -> None:
-        """Note that streamed weights are not needed any more.
-
-        `arrived` is the mark of their arrival (default: the latest of that name). Weights that
-        arrived before the recording count from its start.
-        """
+        """Note that streamed weights, there since `arrived`, are not needed any more."""
         if not self.recording:
             return
         if arrived is None:
@@ -144,16 +140,11 @@ class Journal:
         if not self._notes:
             return []
         self._carrier.synchronize()
-        found = [self._entry(*note) for note in self._notes]
-        return sorted(
-            (e for e in found if e.kind != "stall" or e.end_ms - e.start_ms > STALL_MS),
-            key=lambda entry: entry.start_ms,
-        )
-
-    def _entry(
-        self, kind: str, name: str, nbytes: int, start: Mark, end: Mark, reason: str, module: str
-    ) -> Entry:
-        start_ms = self._carrier.between_ms(self._began, start)
-        # Weights that were never used may leave before they arrive.
-        end_ms = max(start_ms, self._carrier.between_ms(self._began, end))
-        return Entry(kind, name, nbytes, start_ms, end_ms, reason, module)
+        found = []
+        for kind, name, nbytes, start, end, reason, module in self._notes:
+            start_ms = self._carrier.between_ms(self._began, start)
+            # Weights that were never used may leave before they arrive.
+            end_ms = max(start_ms, self._carrier.between_ms(self._began, end))
+            if kind != "stall" or end_ms - start_ms > STALL_MS:
+                found.append(Entry(kind, name, nbytes, start_ms, end_ms, reason, module))
+        return sorted(found, key=lambda entry: entry.start_ms)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.base.errors import BadInput, Misuse
 from holdfast.base.files import write_whole
-from holdfast.memory.profile.page import Section
+from holdfast.base.html import Section
 from holdfast.residency.recording import chart
 from holdfast.residency.recording.journal import KINDS, THERE_BEFORE, Entry
 from holdfast.residency.recording.summary import Summary, explain_stalls, group_by_kind, summarize
@@ -94,10 +95,7 @@ class ResidencyRecording:
         )
 
     def save(self, path: Path | str) -> Path:
-        """Write the page (.html), a trace (.perfetto.json) or the data (.json).
-
-        Raises BadInput for other suffixes, or with the system's reason.
-        """
+        """Write the page (.html), a trace (.perfetto.json) or the data (.json). Raises BadInput."""
         path = Path(path)
         writers = {
             ".html": self.page,
@@ -124,10 +122,7 @@ class ResidencyRecording:
 
 @contextlib.contextmanager
 def recording(group: Group, title: str = "") -> Iterator[ResidencyRecording]:
-    """Record the weights of a group inside the block, also if the block raises.
-
-    Raises Misuse inside another recording of the same group.
-    """
+    """Record the weights of a group in the block. Raises Misuse inside another recording of it."""
     journal = group.journal
     if journal.recording:
         raise Misuse(
@@ -188,18 +183,13 @@ def _event(entry: Entry, lane: int) -> dict[str, Any]:
 def _counter(recorded: ResidencyRecording) -> Iterator[dict[str, Any]]:
     """Bytes of kept and of streamed weights on the device over time."""
     for name, value in (("kept", True), ("streamed", False)):
-        changes: dict[float, int] = {}
+        changes: Counter[float] = Counter()
         for stay in chart.find_stays(recorded.entries):
             if stay.kept is value:
-                changes[stay.start_ms] = changes.get(stay.start_ms, 0) + stay.nbytes
-                changes[stay.end_ms] = changes.get(stay.end_ms, 0) - stay.nbytes
+                changes[stay.start_ms] += stay.nbytes
+                changes[stay.end_ms] -= stay.nbytes
         total = 0
         for at_ms, change in sorted(changes.items()):
             total += change
-            yield {
-                "ph": "C",
-                "pid": 1,
-                "name": f"weights {name}",
-                "ts": at_ms * 1000,
-                "args": {"bytes": total},
-            }
+            about = {"ts": at_ms * 1000, "args": {"bytes": total}}
+            yield {"ph": "C", "pid": 1, "name": f"weights {name}", **about}

@@ -70,11 +70,16 @@ class Summary:
         return sum(share.count for share in self.evictions_by_reason)
 
     def __str__(self) -> str:
-        parts = ["\n".join(_head(self))]
-        parts.append(_table("stalls, by reason", self.stalls_by_reason, _stall))
-        parts.append(_table("stalls, by layer", self.stalls_by_layer, _stall))
-        parts.append(_table("evictions, by reason", self.evictions_by_reason, _eviction))
-        return "\n\n".join(part for part in parts if part)
+        tables = (
+            _table("stalls, by reason", self.stalls_by_reason, lambda row: format_ms(row.ms)),
+            _table("stalls, by layer", self.stalls_by_layer, lambda row: format_ms(row.ms)),
+            _table(
+                "evictions, by reason",
+                self.evictions_by_reason,
+                lambda row: format_bytes(row.nbytes),
+            ),
+        )
+        return "\n\n".join(filter(None, ("\n".join(_head(self)), *tables)))
 
 
 def summarize(entries: Iterable[Entry]) -> Summary:
@@ -84,6 +89,7 @@ def summarize(entries: Iterable[Entry]) -> Summary:
     copies, decodes, passes = kinds["copy"], kinds["decode"], kinds["pass"]
     stalls = explain_stalls(entries)
     start, end = find_span(entries)
+    several = len({stall.module for stall in stalls}) > 1
     return Summary(
         span_ms=end - start,
         passes=len(passes),
@@ -96,7 +102,9 @@ def summarize(entries: Iterable[Entry]) -> Summary:
         decoded_bytes=sum(e.nbytes for e in decodes),
         stalls=len(stalls),
         stall_ms=covered_ms(stalls),
-        stalls_by_layer=_shares(stalls, _layer_namer(stalls)),
+        stalls_by_layer=_shares(
+            stalls, lambda e: f"{e.module}: {find_layer(e.name)}" if several else find_layer(e.name)
+        ),
         stalls_by_reason=_shares(stalls, lambda e: e.reason),
         kept_bytes=sum(e.nbytes for e in kinds["keep"] if e.reason != THERE_BEFORE),
         evictions_by_reason=_shares(kinds["evict"], lambda e: e.reason),
@@ -129,20 +137,10 @@ def covered_ms(entries: Sequence[Entry]) -> float:
 
 
 def find_layer(name: str) -> str:
-    """The layer of a weight: its path up to the first index, or without its last part.
-
-    `blocks.3.attn.to_q.weight` is in `blocks.3`, `proj_out.weight` in `proj_out`.
-    """
+    """The layer of a weight: its path up to the first index, or without its last part."""
     parts = name.split(".")
     indices = [i for i, part in enumerate(parts) if part.isdecimal()]
     return ".".join(parts[: indices[0] + 1] if indices else parts[:-1]) or name
-
-
-def _layer_namer(entries: Iterable[Entry]) -> Callable[[Entry], str]:
-    """A function from an entry to its layer, with its module if there are several."""
-    if len({entry.module for entry in entries}) > 1:
-        return lambda entry: f"{entry.module}: {find_layer(entry.name)}"
-    return lambda entry: find_layer(entry.name)
 
 
 # ---- reasons of stalls
@@ -151,36 +149,21 @@ def _layer_namer(entries: Iterable[Entry]) -> Callable[[Entry], str]:
 def explain_stalls(entries: Sequence[Entry]) -> list[Entry]:
     """The stalls, each with its reason: the link was busy, or had nowhere to copy to."""
     kinds = group_by_kind(entries)
-    link = _Lane(kinds["copy"])
+    copies = kinds["copy"]  # which never overlap
+    starts = [copy.start_ms for copy in copies]
+
+    def explain(stall: Entry) -> str:
+        busy_ms, at = 0.0, bisect.bisect_left(starts, stall.end_ms) - 1
+        while at >= 0 and copies[at].end_ms > stall.start_ms:
+            end_ms = min(copies[at].end_ms, stall.end_ms)
+            busy_ms += end_ms - max(copies[at].start_ms, stall.start_ms)
+            at -= 1
+        return LINK_BUSY if 2 * busy_ms >= stall.end_ms - stall.start_ms else NO_PLACE
+
     return [
-        replace(stall, reason=_why(stall, link)) if stall.reason == NOT_ARRIVED else stall
+        replace(stall, reason=explain(stall)) if stall.reason == NOT_ARRIVED else stall
         for stall in kinds["stall"]
     ]
-
-
-class _Lane:
-    """Copies, which never overlap, searchable by time."""
-
-    def __init__(self, entries: Sequence[Entry]) -> None:
-        self._entries = entries
-        self._starts = [e.start_ms for e in entries]
-
-    def busy_ms(self, start_ms: float, end_ms: float) -> float:
-        """How much of that interval it copied."""
-        total = 0.0
-        at = bisect.bisect_left(self._starts, end_ms)
-        while at > 0:
-            at -= 1
-            entry = self._entries[at]
-            if entry.end_ms <= start_ms:
-                break
-            total += min(entry.end_ms, end_ms) - max(entry.start_ms, start_ms)
-        return total
-
-
-def _why(stall: Entry, link: _Lane) -> str:
-    start, end = stall.start_ms, stall.end_ms
-    return LINK_BUSY if 2 * link.busy_ms(start, end) >= end - start else NO_PLACE
 
 
 # ---- text
@@ -238,15 +221,7 @@ def _table(title: str, shares: Sequence[SummaryRow], value: Callable[[SummaryRow
     lines += [f"  {value(s):>9}  {s.count:>6,} ×  {s.name}" for s in shares[:TOP]]
     if len(shares) > TOP:
         rest = shares[TOP:]
-        total = SummaryRow("", sum(s.count for s in rest), sum(s.ms for s in rest))
-        total = replace(total, nbytes=sum(s.nbytes for s in rest))
+        sums = (sum(s.ms for s in rest), sum(s.nbytes for s in rest))
+        total = SummaryRow("", sum(s.count for s in rest), *sums)
         lines.append(f"  {value(total):>9}  {total.count:>6,} ×  in {len(rest):,} more")
     return "\n".join(lines)
-
-
-def _stall(share: SummaryRow) -> str:
-    return format_ms(share.ms)
-
-
-def _eviction(share: SummaryRow) -> str:
-    return format_bytes(share.nbytes)

@@ -51,14 +51,9 @@ def decodes(
 ) -> list[tuple[torch.Tensor, Any, torch.Tensor]]:
     """(payload, layout, target) for each weight of a packed chunk."""
     parts: list[tuple[torch.Tensor, Any, torch.Tensor]] = []
-    for i, weight in enumerate(chunk.weights):
+    offsets = zip(chunk.weights, chunk.payload_offsets, chunk.raw_offsets, strict=True)
+    for weight, begin, to in offsets:
         stretch = stretches[weight]
-        begin, end = chunk.payload_offsets[i], chunk.raw_offsets[i]
-        parts.append(
-            (
-                payload[begin : begin + stretch.payload_bytes],
-                stretch.layout,
-                target[end : end + stretch.raw_bytes],
-            )
-        )
+        packed = payload[begin : begin + stretch.payload_bytes]
+        parts.append((packed, stretch.layout, target[to : to + stretch.raw_bytes]))
     return parts

@@ -30,10 +30,7 @@ def aligned(nbytes: int) -> int:
 
 
 def lay_out(stays: Sequence[tuple[int, int, int]], ring_bytes: int) -> list[RingSlot] | None:
-    """A slot for each stay (bytes, first use, last use), or None if they do not fit.
-
-    Stays are in the order in which they are filled, that is, by first use.
-    """
+    """A slot for each stay (bytes, first use, last use), by first use; None if they do not fit."""
     offsets = find_offsets(stays, ring_bytes)
     if offsets is None:
         return None
@@ -44,10 +41,7 @@ def lay_out(stays: Sequence[tuple[int, int, int]], ring_bytes: int) -> list[Ring
 
 
 def find_offsets(stays: Sequence[tuple[int, int, int]], ring_bytes: int) -> list[int] | None:
-    """The offset of each stay, or None if they do not fit.
-
-    First fit after the latest stay, skipping stays that are still open; each pass starts at 0.
-    """
+    """The offset of each stay, first fit behind the latest one; None if they do not fit."""
     offsets: list[int] = []
     recent: list[int] = []  # stays that may still be open
     head = 0

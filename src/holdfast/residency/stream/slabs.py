@@ -21,10 +21,7 @@ _hosts: dict[int | None, Host] = {}
 
 
 def slab(nbytes: int, *, pinned: bool = False, node: int | None = None) -> torch.Tensor:
-    """`nbytes` of host memory as a uint8 tensor, on NUMA node `node` if it exists.
-
-    With `pinned` it is pinned while empty; see `pin`. Raises OutOfMemory.
-    """
+    """Host memory as a uint8 tensor, on NUMA node `node` if that exists. Raises OutOfMemory."""
     if nbytes == 0:
         return torch.empty(0, dtype=torch.uint8)
     if sys.platform == "win32":
@@ -37,17 +34,8 @@ def slab(nbytes: int, *, pinned: bool = False, node: int | None = None) -> torch
     with torch.inference_mode(False):  # the tensor may outlive the caller's inference mode
         tensor = torch.frombuffer(memory, dtype=torch.uint8)
     if pinned:
-        pin(tensor)
+        pin_memory(tensor)
     return tensor
-
-
-def pin(tensor: torch.Tensor) -> bool:
-    """Page-lock a slab for fast copies, within the pinned-memory budget of this process.
-
-    False if the budget or the driver refuses; copies then work, but slower. Pin after filling: then
-    many threads fault the pages in, instead of the driver one by one.
-    """
-    return pin_memory(tensor)
 
 
 def _host(node: int | None) -> Host:

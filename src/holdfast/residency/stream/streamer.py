@@ -16,10 +16,9 @@ import torch
 
 from holdfast.residency.carriers.carrier import Carrier, Mark
 from holdfast.residency.interrupt import throw_exception_if_processing_interrupted
-from holdfast.residency.plan import Chunk, Plan, Problem, Visit
+from holdfast.residency.plan.model import Chunk, Plan, Problem, Visit
 from holdfast.residency.recording.journal import Journal
 from holdfast.residency.stream import moves
-from holdfast.residency.stream.ring import RingSlot
 from holdfast.residency.stream.weights import Stretch
 
 # At most this much compute may be queued on a device; a shorter queue reacts to interrupts sooner.
@@ -52,7 +51,7 @@ class Streamer:
     ) -> None:
         self.plan = plan
         self.spoiled = False  # weights changed during a pass, so queued copies are stale
-        self._problem = problem
+        self.problem = problem
         self._carrier = carrier
         self._stretches = stretches
         self._journal = journal
@@ -87,10 +86,9 @@ class Streamer:
             self._ring = carrier.empty(plan.ring_bytes)
         if self._decoded is None:
             self._decoded = carrier.empty(plan.decoded_bytes)
-        wanted = [plan.chunks[i] for i in sorted(plan.kept | plan.kept_packed)]
-        total = sum(chunk.raw_bytes for chunk in wanted)
-        done = 0
-        for index in sorted(plan.kept | plan.kept_packed):
+        staying = sorted(plan.kept | plan.kept_packed)
+        done, total = 0, sum(plan.chunks[i].raw_bytes for i in staying)
+        for index in staying:
             throw_exception_if_processing_interrupted()
             if index in plan.kept:
                 self._keep(plan.chunks[index], inherited)
@@ -120,14 +118,18 @@ class Streamer:
 
     def _fill(self, chunk: Chunk, memory: torch.Tensor) -> None:
         """Copy a chunk into `memory`; a packed one goes through a ring and is decoded."""
-        carrier, name = self._carrier, self._name(chunk)
         passage = self._passage(chunk.payload_bytes) if chunk.packed else memory
+        self._bring(chunk, passage)
+        if chunk.packed:
+            with self._journal.labelled(self._name(chunk)):
+                self._carrier.decode(moves.decodes(self._stretches, chunk, passage, memory))
+
+    def _bring(self, chunk: Chunk, memory: torch.Tensor) -> None:
+        """Copy the payload of a chunk into `memory`, before the next computation."""
+        name, pairs = self._name(chunk), moves.copies(self._stretches, chunk, memory)
         with self._journal.labelled(name):
-            pairs = moves.copies(self._stretches, chunk, passage)
-            arrived = carrier.copy(pairs, [carrier.mark()])
-            self._journal.wait(name, arrived, "what stays was loaded")
-            if chunk.packed:
-                carrier.decode(moves.decodes(self._stretches, chunk, passage, memory))
+            arrived = self._carrier.copy(pairs, [self._carrier.mark()])
+        self._journal.wait(name, arrived, "what stays was loaded")
 
     def _passage(self, nbytes: int) -> torch.Tensor:
         """A buffer for a packed payload: a ring that is large enough, else one shared extra."""
@@ -143,14 +145,9 @@ class Streamer:
             return
         chunk = self.plan.chunks[index]
         memory = self._carrier.empty(chunk.payload_bytes)
-        now = self._carrier.mark()
-        pairs = moves.copies(self._stretches, chunk, memory)
-        name = self._name(chunk)
-        with self._journal.labelled(name):
-            arrived = self._carrier.copy(pairs, [now])
-        self._journal.wait(name, arrived, "what stays was loaded")
+        self._bring(chunk, memory)
         self._kept_packed[index] = memory
-        self._journal.note("keep", name, chunk.payload_bytes)
+        self._journal.note("keep", self._name(chunk), chunk.payload_bytes)
 
     def close(
         self, reason: str, staying: Collection[tuple[int, ...]] = (), unbind: bool = True
@@ -175,10 +172,7 @@ class Streamer:
         return kept
 
     def dissolve(self, using: Collection[int]) -> dict[tuple[int, ...], torch.Tensor]:
-        """Stop in the middle of a pass; return the kept chunks, whose weights stay bound.
-
-        Ring weights that layers are `using` stay bound too; they keep their ring until unbound.
-        """
+        """Stop in the middle of a pass: kept chunks, and ring weights in use, stay bound."""
         self._carrier.drain()
         kept, self._kept = self._kept, {}
         staying = {weight for weights in kept for weight in weights} | set(using)
@@ -295,18 +289,11 @@ class Streamer:
         assert self._decoded is not None
         chunk = self.plan.chunks[visit.chunk]
         target = self._decoded[visit.decoded.offset : visit.decoded.offset + chunk.raw_bytes]
-        payload = self._payload_of(visit.chunk, visit.slot)
+        if visit.slot is None or self._ring is None:
+            payload = self._kept_packed[visit.chunk]
+        else:
+            payload = self._ring[visit.slot.offset : visit.slot.offset + chunk.payload_bytes]
         return self._carrier.decoding(moves.decodes(self._stretches, chunk, payload, target))
-
-    def _payload_of(self, chunk: int, slot: RingSlot | None) -> torch.Tensor:
-        if slot is None or self._ring is None:
-            return self._kept_packed[chunk]
-        return self._ring[slot.offset : slot.offset + self.plan.chunks[chunk].payload_bytes]
-
-    @property
-    def problem(self) -> Problem:
-        """The problem that the plan solves."""
-        return self._problem
 
     def serves(self, problem: Problem, allowed_bytes: int) -> bool:
         """Whether this plan also solves `problem` within `allowed_bytes`."""
@@ -314,8 +301,8 @@ class Streamer:
         uses = [use.weights for use in problem.uses]
         return (
             self.plan.device_bytes <= allowed_bytes
-            and problem.weights == self._problem.weights
-            and uses == [use.weights for use in self._problem.uses]
+            and problem.weights == self.problem.weights
+            and uses == [use.weights for use in self.problem.uses]
             and kept.issuperset(problem.pinned.intersection(*[{w for u in uses for w in u}]))
         )
 
@@ -446,20 +433,16 @@ def _earlier(number: int, index: int, count: int) -> int:
 
 
 def _visits_of_use(problem: Problem, plan: Plan) -> list[list[int]]:
-    """For each use, the visits it needs."""
     at: dict[tuple[int, int], int] = {}
     for index, visit in enumerate(plan.visits):
         for use in range(visit.first, visit.last + 1):
             at[visit.chunk, use] = index
     home = {w: i for i, chunk in enumerate(plan.chunks) for w in chunk.weights}
-    return [
-        list(
-            dict.fromkeys(
-                at[home[weight], number] for weight in use.weights if (home[weight], number) in at
-            )
-        )
-        for number, use in enumerate(problem.uses)
-    ]
+    found: list[list[int]] = []
+    for number, use in enumerate(problem.uses):
+        keys = dict.fromkeys((home[weight], number) for weight in use.weights)
+        found.append([at[key] for key in keys if key in at])
+    return found
 
 
 def _clock(problem: Problem, plan: Plan) -> list[float]:

@@ -6,7 +6,7 @@ device memory and back. Parameter objects, shapes, strides and dtypes never chan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -14,9 +14,10 @@ from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from holdfast.base.errors import BadInput
+from holdfast.residency.model_management.models.pinned import pin_memory
 from holdfast.residency.packing.pack import Layout, is_packable, unpack
 from holdfast.residency.stream.ring import aligned
-from holdfast.residency.stream.slabs import pin, slab
+from holdfast.residency.stream.slabs import slab
 
 SLAB_BYTES = 256 << 20
 WATCHED_BYTES = 64 << 10
@@ -150,10 +151,7 @@ class Stretch:
         return target
 
     def restore(self, unpacked: Callable[[Stretch], torch.Tensor] | None = None) -> None:
-        """Give the members their own memory again, on their original device, with current values.
-
-        `unpacked(stretch)` returns the raw bytes of a packed stretch, on any device.
-        """
+        """Give the members their own memory and values again; `unpacked` decodes, on any device."""
         if self.layout is None and not self.host.numel():
             return  # never taken over, or restored already
         with torch.no_grad():
@@ -169,7 +167,6 @@ class Stretch:
 
 
 def _version(tensor: torch.Tensor) -> int:
-    """torch's count of in-place changes."""
     try:
         return tensor._version
     except RuntimeError:  # inference tensors have no version counter
@@ -186,11 +183,7 @@ def _placeholder(member: Member) -> torch.Tensor:
 
 
 def owners(module: nn.Module) -> Iterator[tuple[str, nn.Module, bool]]:
-    """(path, module, whole) in module order; `whole` marks compiled modules.
-
-    A compiled module does not show when it uses which weight, so all weights inside count as its
-    own and its children are not listed.
-    """
+    """(path, module, whole) in order; a compiled module is `whole` and hides its children."""
 
     def walk(path: str, part: nn.Module, seen: set[int]) -> Iterator[tuple[str, nn.Module, bool]]:
         if id(part) in seen:
@@ -230,45 +223,50 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def find(module: nn.Module) -> tuple[list[Stretch], dict[str, tuple[int, ...]]]:
-    """The stretches of a module, and the stretch indices of each owner by path.
+    """The stretches of a module, and their indices by path of the owner. Raises BadInput."""
 
-    Raises BadInput for weights on the meta device.
-    """
+    def address_of(full: str, tensor: torch.Tensor) -> int:
+        if tensor.is_meta:
+            raise BadInput(
+                f"cannot manage {type(module).__name__}: its {full!r} has no values",
+                expected="weights that are loaded",
+                hint="residency.load(module, files) first",
+            )
+        return tensor.data_ptr()
+
+    return group_tensors(owners(module), address_of)[:2]
+
+
+def group_tensors(
+    parts: Iterable[tuple[str, nn.Module, bool]], address_of: Callable[[str, torch.Tensor], int]
+) -> tuple[list[Stretch], dict[str, tuple[int, ...]], dict[str, int]]:
+    """Stretches of these owners, their indices by path of the owner, and by name of a tensor."""
     members: dict[int, Member] = {}
-    of: dict[str, list[int]] = {}
-    for path, part, whole in owners(module):
+    keys: dict[str, dict[str, int]] = {}  # by path and full name
+    for path, part, whole in parts:
         for name, tensor, is_buffer in own_tensors(part, whole):
             if not is_plain(tensor) or tensor.numel() == 0:
                 continue
             full = f"{path}.{name}" if path else name
-            if tensor.is_meta:
-                raise BadInput(
-                    f"cannot manage {type(module).__name__}: its {full!r} has no values",
-                    expected="weights that are loaded",
-                    hint="residency.load(module, files) first",
-                )
-            of.setdefault(path, []).append(id(tensor))
+            address = address_of(full, tensor)
+            keys.setdefault(path, {})[full] = id(tensor)
             if id(tensor) not in members:
-                members[id(tensor)] = _member(tensor, full, is_buffer)
+                members[id(tensor)] = Member(
+                    tensor=tensor,
+                    path=full,
+                    offset=address,  # until its stretch is known
+                    dtype=tensor.dtype,
+                    shape=tuple(tensor.shape),
+                    stride=tuple(tensor.stride()),
+                    is_buffer=is_buffer,
+                    home=tensor.device,
+                    counted=not tensor.is_inference(),
+                )
     stretches = _stretches(list(members.values()))
     home = {id(m.tensor): s.index for s in stretches for m in s.members}
-    return stretches, {
-        path: tuple(dict.fromkeys(home[key] for key in keys)) for path, keys in of.items()
-    }
-
-
-def _member(tensor: torch.Tensor, path: str, is_buffer: bool) -> Member:
-    return Member(
-        tensor=tensor,
-        path=path,
-        offset=tensor.data_ptr(),  # an address until its stretch is known
-        dtype=tensor.dtype,
-        shape=tuple(tensor.shape),
-        stride=tuple(tensor.stride()),
-        is_buffer=is_buffer,
-        home=tensor.device,
-        counted=not tensor.is_inference(),
-    )
+    own = {path: {full: home[key] for full, key in named.items()} for path, named in keys.items()}
+    indices = {full: index for named in own.values() for full, index in named.items()}
+    return stretches, {path: tuple(dict.fromkeys(i.values())) for path, i in own.items()}, indices
 
 
 def _extent(member: Member) -> int:
@@ -327,7 +325,7 @@ def take_over(
         memory = slab(sum(sizes), node=node)
         from_device = any(payload.device.type != "cpu" for _, payload in payloads)
         if pinned and from_device:
-            pin(memory.zero_())  # before the copy: from the device it is ten times as fast
+            pin_memory(memory.zero_())  # before the copy: from the device it is ten times as fast
         offset = 0
         for stretch, (layout, payload), size in zip(group, payloads, sizes, strict=True):
             host = memory[offset : offset + payload.numel()]
@@ -338,7 +336,7 @@ def take_over(
             done += stretch.raw_bytes
         del payloads
         if pinned and not from_device:
-            pin(memory)
+            pin_memory(memory)  # after filling: many threads have faulted its pages in
         if progress is not None:
             progress(done, total)
 
@@ -372,7 +370,6 @@ def _payload(
 
 
 def _bytes_of(stretch: Stretch) -> torch.Tensor:
-    """The bytes in their current memory."""
     first = min(stretch.members, key=lambda member: member.offset)
     storage = first.tensor.untyped_storage()
     begin = first.tensor.data_ptr() - first.offset - storage.data_ptr()

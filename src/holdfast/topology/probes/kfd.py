@@ -6,10 +6,10 @@ from pathlib import Path
 
 from holdfast.base.config import Config
 from holdfast.base.errors import Absent
-from holdfast.topology.model import Gpu, Link, LinkKind, Topology
+from holdfast.topology.model import Gpu, Link, Topology
 from holdfast.topology.sysfs import children, read
 
-_LINK_KINDS: dict[int, LinkKind] = {2: "pcie", 11: "xgmi"}
+_XGMI = 11  # a type of link
 _LOCAL_MEMORY = (1, 2)  # heap types: public and private frame buffer
 
 
@@ -29,8 +29,8 @@ def probe(config: Config) -> Topology:
         links=tuple(
             link
             for number in addresses
-            for link in _links(nodes[number], addresses)
-            if link is not None
+            for _, path in children(nodes[number] / "io_links", r"(\d+)")
+            if (link := _link(_properties(path / "properties"), addresses)) is not None
         ),
     )
 
@@ -51,22 +51,17 @@ def _memory_bytes(node: Path) -> int | None:
     return sum(sizes) or None
 
 
-def _links(node: Path, addresses: dict[int, str]) -> list[Link | None]:
-    folders = [path for _, path in children(node / "io_links", r"(\d+)")]
-    return [_link(_properties(path / "properties"), addresses) for path in folders]
-
-
 def _link(properties: dict[str, int], addresses: dict[int, str]) -> Link | None:
     source, target = properties.get("node_from", -1), properties.get("node_to", -1)
-    kind = _LINK_KINDS.get(properties.get("type", -1))
     # Each pair is listed from both ends; the PCI probe has the links to the CPU.
-    if kind != "xgmi" or source not in addresses or target not in addresses or source > target:
+    known = source in addresses and target in addresses
+    if properties.get("type") != _XGMI or not known or source > target:
         return None
     bandwidth = properties.get("max_bandwidth")
     return Link(
         source=f"pci:{addresses[source]}",
         target=f"pci:{addresses[target]}",
-        kind=kind,
+        kind="xgmi",
         bandwidth_gb_s=bandwidth / 1000 if bandwidth else None,
     )
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import platform
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from holdfast.base.config import Config
 from holdfast.base.errors import Absent
@@ -45,13 +47,21 @@ def probe(config: Config) -> Topology:
             f"there is no {system / 'cpu'}",
             expected="the sysfs of a Linux machine below " + str(root),
         )
-    node_of_cpu = _node_of_cpu(system / "node")
+    node_of_cpu = {
+        cpu: node
+        for node, path in children(system / "node", r"node(\d+)")
+        for cpu in read_list(path / "cpulist") or ()
+    }
     cpus = _cpus(root, node_of_cpu)
     memory = read_memory(root / "proc/meminfo")
-    nodes = _nodes(root) or (_single_node(memory, cpus),)
+    nodes = _nodes(root)
+    if not nodes:  # a kernel without NUMA
+        every = tuple(cpu.id for cpu in cpus)
+        nodes = (Node(id=0, **_sizes(memory), cpus=every, distances=(10,), memory_kind="dram"),)
     here = root == Path("/")
+    identity = read(root / "etc/machine-id") or read(root / "var/lib/dbus/machine-id")
     return Topology(
-        machine_id=_machine_id(root),
+        machine_id=hash_id(identity) if identity else None,
         hostname=read(root / "proc/sys/kernel/hostname"),
         system="Linux",
         kernel=read(root / "proc/sys/kernel/osrelease"),
@@ -68,9 +78,6 @@ def probe(config: Config) -> Topology:
     )
 
 
-# ---- nodes
-
-
 def _nodes(root: Path) -> tuple[Node, ...]:
     folder = root / "sys/devices/system/node"
     kinds = _memory_kinds(root)
@@ -80,16 +87,14 @@ def _nodes(root: Path) -> tuple[Node, ...]:
     # The firmware may reserve nodes without memory and CPUs: drop them and the distances to them.
     keep = [not (n.total_bytes == 0 and not n.cpus) for n in nodes]
     return tuple(
-        dataclasses.replace(node, distances=_select(node.distances, keep))
-        for node, kept in zip(nodes, keep, strict=True)
-        if kept
+        dataclasses.replace(
+            node,
+            distances=tuple(itertools.compress(node.distances, keep))
+            if len(node.distances) == len(keep)
+            else (),
+        )
+        for node in itertools.compress(nodes, keep)
     )
-
-
-def _select(distances: tuple[int | None, ...], keep: list[bool]) -> tuple[int | None, ...]:
-    if len(distances) != len(keep):
-        return ()
-    return tuple(d for d, kept in zip(distances, keep, strict=True) if kept)
 
 
 def _node(node_id: int, path: Path, kind: MemoryKind | None) -> Node:
@@ -98,8 +103,7 @@ def _node(node_id: int, path: Path, kind: MemoryKind | None) -> Node:
     distances = tuple(int(d) for d in re.findall(r"\d+", read(path / "distance") or ""))
     return Node(
         id=node_id,
-        total_bytes=memory.get("MemTotal"),
-        free_bytes=memory.get("MemFree"),
+        **_sizes(memory),
         cpus=cpus,
         distances=distances,
         memory_kind=kind or ("dram" if cpus else None),
@@ -125,18 +129,14 @@ def _hmat(node: Path) -> Performance | None:
     for access in ("access1", "access0"):
         folder = node / access / "initiators"
         # The kernel writes 0 for a missing figure.
-        figures = {
-            name: read_int(folder / name) or None
-            for name in ("read_latency", "write_latency", "read_bandwidth", "write_bandwidth")
+        figures: dict[str, Any] = {
+            f"{way}_{name}_{unit}": read_int(folder / f"{way}_{name}") or None
+            for name, unit in (("latency", "ns"), ("bandwidth", "mb_s"))
+            for way in ("read", "write")
         }
         if any(figures.values()):
-            return Performance(
-                initiators=tuple(i for i, _ in children(folder, r"node(\d+)")),
-                read_latency_ns=figures["read_latency"],
-                write_latency_ns=figures["write_latency"],
-                read_bandwidth_mb_s=figures["read_bandwidth"],
-                write_bandwidth_mb_s=figures["write_bandwidth"],
-            )
+            initiators = tuple(i for i, _ in children(folder, r"node(\d+)"))
+            return Performance(initiators=initiators, **figures)
     return None
 
 
@@ -169,24 +169,8 @@ def _entries(folder: Path) -> Iterable[Path]:
     return sorted(folder.iterdir()) if folder.is_dir() else ()
 
 
-def _single_node(memory: dict[str, int], cpus: tuple[Cpu, ...]) -> Node:
-    """The only node, for a kernel without NUMA."""
-    return Node(
-        id=0,
-        total_bytes=memory.get("MemTotal"),
-        free_bytes=memory.get("MemFree"),
-        cpus=tuple(cpu.id for cpu in cpus),
-        distances=(10,),
-        memory_kind="dram",
-    )
-
-
-# ---- CPUs and caches
-
-
-def _node_of_cpu(folder: Path) -> dict[int, int]:
-    lists = ((i, read_list(path / "cpulist") or ()) for i, path in children(folder, r"node(\d+)"))
-    return {cpu: node for node, cpus in lists for cpu in cpus}
+def _sizes(memory: dict[str, int]) -> dict[str, Any]:
+    return {"total_bytes": memory.get("MemTotal"), "free_bytes": memory.get("MemFree")}
 
 
 def _cpus(root: Path, node_of_cpu: dict[int, int]) -> tuple[Cpu, ...]:
@@ -237,11 +221,7 @@ def _caches(folder: Path, cpus: list[int]) -> tuple[Cache, ...]:
 
 
 _CORE_KINDS: dict[str, CoreKind] = {"cpu_core": "performance", "cpu_atom": "efficiency"}
-_CACHE_KINDS: dict[str, CacheKind] = {
-    "Data": "data",
-    "Instruction": "instruction",
-    "Unified": "unified",
-}
+_CACHE_KINDS: dict[str, CacheKind] = {"Data": "data", "Instruction": "instruction"}
 
 
 def _cpu_model(root: Path) -> str | None:
@@ -250,11 +230,3 @@ def _cpu_model(root: Path) -> str | None:
     dmi = read(root / "sys/devices/virtual/dmi/id/product_name")
     board = read(root / "proc/device-tree/model")
     return cpuinfo.get("model name") or cpuinfo.get("Model") or board or dmi or None
-
-
-# ---- the machine as a whole
-
-
-def _machine_id(root: Path) -> str | None:
-    text = read(root / "etc/machine-id") or read(root / "var/lib/dbus/machine-id")
-    return hash_id(text) if text else None

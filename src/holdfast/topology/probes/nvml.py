@@ -84,9 +84,6 @@ def _pcie(handle: Any) -> PcieLink | None:
     return link if link != PcieLink() else None
 
 
-# ---- NVLink
-
-
 def _links(handles: list[Any], gpus: tuple[Gpu, ...]) -> list[Link]:
     """A link for each pair of GPUs connected by NVLink, directly or through an NVSwitch."""
     active = [_active_links(handle) for handle in handles]
@@ -126,7 +123,6 @@ def _active_links(handle: Any) -> list[str | None]:
 
 
 def _lane_gb_s(handle: Any) -> float | None:
-    """Bandwidth of one NVLink in one direction."""
     field = getattr(pynvml, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON", None)
     values = _ask(pynvml.nvmlDeviceGetFieldValues, handle, [field]) if field else None
     if not values or values[0].nvmlReturn != pynvml.NVML_SUCCESS:

@@ -37,15 +37,16 @@ def probe(config: Config) -> Topology:
     devices = [
         _device(f"opencl:{p}:{d}", platform, device)
         for p, platform in enumerate(platforms)
-        for d, device in enumerate(_devices(platform))
+        for d, device in enumerate(devices_of(platform))
     ]
     return Topology(opencl=tuple(devices))
 
 
-def _devices(platform: Any) -> list[Any]:
+def devices_of(platform: Any) -> list[Any]:
+    """The devices of one runtime; some are installed without their hardware."""
     try:
         return platform.get_devices()
-    except cl.Error:  # a runtime without its hardware
+    except cl.Error:
         return []
 
 

@@ -41,7 +41,9 @@ def probe(config: Config) -> Topology:
     bus = config.root / "sys/bus/pci/devices"
     if not bus.is_dir():
         raise Absent(f"there is no {bus}", expected="a machine with a PCI bus")
-    paths = {path.name: path for path in sorted(bus.iterdir()) if _is_gpu(path)}
+    # Class 03 is a display controller, 12 a processing accelerator.
+    classes = {path: read_int(path / "class", 16) or 0 for path in sorted(bus.iterdir())}
+    paths = {path.name: path for path, code in classes.items() if code >> 16 in (0x03, 0x12)}
     seen = (_gpu(config.root, address, path) for address, path in paths.items())
     gpus = [gpu for gpu in seen if gpu is not None]
     computing = [gpu for gpu in gpus if gpu.kind not in ("display", "virtual")]
@@ -55,17 +57,12 @@ def normalize_address(text: str) -> str | None:
     return f"{int(match[1], 16):04x}:{match[2]}:{match[3]}.{match[4]}" if match else None
 
 
-def _is_gpu(path: Path) -> bool:
-    """Class 03 is a display controller, 12 a processing accelerator."""
-    code = read_int(path / "class", 16)
-    return code is not None and code >> 16 in (0x03, 0x12)
-
-
 def _gpu(root: Path, address: str, path: Path) -> Gpu | None:
     vendor, device = read_int(path / "vendor", 16), read_int(path / "device", 16)
     if vendor is None:
         return None  # a half-removed device
-    nvidia = root / "proc/driver/nvidia/gpus" / address
+    nvidia, driver = root / "proc/driver/nvidia/gpus" / address, path / "driver"
+    total, used = (read_natural(path / f"mem_info_vram_{name}") for name in ("total", "used"))
     return Gpu(
         id=-1,
         pci_address=address,
@@ -73,9 +70,9 @@ def _gpu(root: Path, address: str, path: Path) -> Gpu | None:
         name=read_table(nvidia / "information").get("Model") or _pci_name(root, vendor, device),
         kind=_kind(path, vendor),
         pci_id=f"{vendor:04x}:{device:04x}" if device is not None else None,
-        driver=_driver(path),
-        memory_bytes=read_natural(path / "mem_info_vram_total"),
-        free_bytes=_free_bytes(path),
+        driver=driver.resolve().name if driver.exists() else None,
+        memory_bytes=total,
+        free_bytes=None if total is None or used is None else total - used,
         numa_node=read_natural(path / "numa_node"),
         memory_node=gpu_memory_node(nvidia),
         link=_link(path),
@@ -94,17 +91,6 @@ def _kind(path: Path, vendor: int) -> GpuKind:
     # an integrated GPU, but it keeps its link.
     behind_bridge = _ADDRESS.fullmatch(path.resolve().parent.name) is not None
     return "discrete" if behind_bridge or _link(path) else "integrated"
-
-
-def _free_bytes(path: Path) -> int | None:
-    total = read_natural(path / "mem_info_vram_total")
-    used = read_natural(path / "mem_info_vram_used")
-    return total - used if total is not None and used is not None else None
-
-
-def _driver(path: Path) -> str | None:
-    driver = path / "driver"
-    return driver.resolve().name if driver.exists() else None
 
 
 def _link(path: Path) -> PcieLink | None:
@@ -157,7 +143,6 @@ def _bridges(path: Path) -> list[str]:
 
 
 def _pci_name(root: Path, vendor: int, device: int | None) -> str | None:
-    """The name in the system's list of PCI ids, or None."""
     path = next((root / name for name in _PCI_NAMES if (root / name).exists()), None)
     if path is None or device is None:
         return None

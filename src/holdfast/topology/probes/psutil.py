@@ -13,7 +13,6 @@ from holdfast.topology.probes import hash_id
 
 
 def probe(config: Config) -> Topology:
-    """The machine as one node."""
     memory = psutil.virtual_memory()
     count = psutil.cpu_count(logical=True) or 1
     cores = psutil.cpu_count(logical=False) or count

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -56,30 +57,13 @@ def _pci_address(facts: Any) -> str | None:
     return f"{domain:04x}:{bus:02x}:{device:02x}.0"
 
 
-def _xpu() -> Iterable[TorchDevice]:
-    """Intel."""
-    return _cuda_like_devices("xpu", getattr(torch, "xpu", None))
-
-
-def _npu() -> Iterable[TorchDevice]:
-    """Huawei Ascend."""
-    return _plugin_devices("npu", "torch_npu")
-
-
-def _mlu() -> Iterable[TorchDevice]:
-    """Cambricon."""
-    return _plugin_devices("mlu", "torch_mlu")
-
-
-def _plugin_devices(name: str, package: str) -> Iterable[TorchDevice]:
-    if importlib.util.find_spec(package) is None:
-        return ()
-    importlib.import_module(package)
-    return _cuda_like_devices(name, getattr(torch, name, None))
-
-
-def _cuda_like_devices(name: str, module: Any) -> Iterable[TorchDevice]:
-    """Backends whose module has the same functions as torch.cuda."""
+def _cuda_like(name: str, package: str | None = None) -> Iterable[TorchDevice]:
+    """Backends whose module has the same functions as torch.cuda, some by a package."""
+    if package is not None:
+        if importlib.util.find_spec(package) is None:
+            return
+        importlib.import_module(package)
+    module: Any = getattr(torch, name, None)
     if module is None or not module.is_available():
         return
     for i in range(module.device_count()):
@@ -94,7 +78,6 @@ def _cuda_like_devices(name: str, module: Any) -> Iterable[TorchDevice]:
 
 
 def _mps() -> Iterable[TorchDevice]:
-    """Apple."""
     backend = getattr(torch.backends, "mps", None)
     if backend is not None and backend.is_available():
         limit = getattr(torch.mps, "recommended_max_memory", None)
@@ -120,9 +103,9 @@ def _cpu() -> Iterable[TorchDevice]:
 
 _BACKENDS: dict[str, Callable[[], Iterable[TorchDevice]]] = {
     "cuda": _cuda,
-    "xpu": _xpu,
-    "npu": _npu,
-    "mlu": _mlu,
+    "xpu": partial(_cuda_like, "xpu"),  # Intel
+    "npu": partial(_cuda_like, "npu", "torch_npu"),  # Huawei Ascend
+    "mlu": partial(_cuda_like, "mlu", "torch_mlu"),  # Cambricon
     "mps": _mps,
     "directml": _directml,
     "cpu": _cpu,

@@ -97,7 +97,6 @@ class Canvas:
         width: float = 2,
         data: Data = _NONE,
     ) -> None:
-        """A straight line."""
         self._shapes.append(
             f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="{stroke}" '
             f'stroke-width="{width:g}" stroke-linecap="round"{_attributes(data)}/>'

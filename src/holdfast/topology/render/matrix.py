@@ -40,12 +40,14 @@ def draw_matrix(canvas: Canvas, x: float, y: float, topology: Topology) -> float
 
 def _cell(canvas: Canvas, x: float, y: float, source: str, target: str, topology: Topology) -> None:
     rate = _measured_gb_s(topology, source, target)
-    link = _link(topology, source, target)
+    ends = {source, target}
+    link = next((k for k in topology.links if {k.source, k.target} == ends), None)
     paper = link.bandwidth_gb_s if link else None
     below = _below(topology, source, target, link)
     best = rate if rate is not None else paper
     tip = f"from {words.endpoint(source)} to {words.endpoint(target)}"
-    canvas.box(x + 1, y + 1, CELL_W - 2, CELL_H - 2, fill=_shade(best), radius=4, title=tip)
+    fill = "#f5f7fa" if best is None else _SHADES[sum(best >= step for step in _STEPS_GB_S)]
+    canvas.box(x + 1, y + 1, CELL_W - 2, CELL_H - 2, fill=fill, radius=4, title=tip)
     middle = x + CELL_W / 2
     if best is not None:
         up = 5 if below else 0
@@ -59,7 +61,6 @@ def _cell(canvas: Canvas, x: float, y: float, source: str, target: str, topology
 
 
 def _measured_gb_s(topology: Topology, source: str, target: str) -> float | None:
-    """The best measured bandwidth from `source` to `target`."""
     rates = [
         m.bandwidth_gb_s
         for m in topology.measurements
@@ -68,21 +69,10 @@ def _measured_gb_s(topology: Topology, source: str, target: str) -> float | None
     return max(rates, default=None)
 
 
-def _link(topology: Topology, source: str, target: str) -> Link | None:
-    return next((k for k in topology.links if {k.source, k.target} == {source, target}), None)
-
-
 def _below(topology: Topology, source: str, target: str, link: Link | None) -> str | None:
     if source.startswith("node:") and target.startswith("node:"):
         distance = topology.distance(int(source[5:]), int(target[5:]))
         return f"distance {distance}" if distance is not None else None
     if link is None:
         return None
-    names = {"nvlink": "NVLink", "xgmi": "xGMI", "c2c": "C2C", "pcie": "PCIe"}
-    return names.get(link.kind, link.kind)
-
-
-def _shade(rate: float | None) -> str:
-    if rate is None:
-        return "#f5f7fa"
-    return _SHADES[sum(rate >= step for step in _STEPS_GB_S)]
+    return "C2C" if link.kind == "c2c" else words.LINKS.get(link.kind, link.kind)

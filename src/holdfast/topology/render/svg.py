@@ -28,9 +28,8 @@ def svg(topology: Topology) -> str:
     y = _heading(canvas, topology)
     homes = [node for node in topology.nodes if node.cpus]
     others = [node for node in topology.nodes if node.memory_only]
-    y = _rows(canvas, y, [(node, _gpus_of(topology, node)) for node in homes], topology)
-    if others:
-        y = _rows(canvas, y, [(node, _gpus_of(topology, node)) for node in others], topology)
+    for nodes in (homes, others):
+        y = _rows(canvas, y, [(node, _gpus_of(topology, node)) for node in nodes], topology)
     known = {node.id for node in topology.nodes}
     loose = [gpu for gpu in topology.gpus if gpu.numa_node not in known]
     for number, gpu in enumerate(loose):
@@ -50,13 +49,11 @@ def _heading(canvas: Canvas, topology: Topology) -> float:
     y = MARGIN + 18
     canvas.text(MARGIN, y, words.machine(topology), size=20, bold=True)
     cores, cpus = len(topology.cores), len(topology.cpus)
-    about = words.join(
-        [
-            topology.cpu_model,
-            words.count(len(topology.packages), "package") if cpus else None,
-            words.count(cores, "core") if cpus else None,
-            words.count(cpus, "thread") if cpus > cores else None,
-        ]
+    about = words.phrase(
+        topology.cpu_model,
+        words.count(len(topology.packages), "package") if cpus else None,
+        words.count(cores, "core") if cpus else None,
+        words.count(cpus, "thread") if cpus > cores else None,
     )
     for line in [about, *words.memory_remarks(topology)]:
         y += 20
@@ -66,16 +63,11 @@ def _heading(canvas: Canvas, topology: Topology) -> float:
 
 def _footer(canvas: Canvas, y: float, topology: Topology) -> None:
     dates = sorted({m.measured_at.partition("T")[0] for m in topology.measurements})
-    about = words.join(
-        [
-            f"found {topology.discovered_at}" if topology.discovered_at else None,
-            f"measured {', '.join(dates)}" if dates else "not measured",
-        ]
+    about = words.phrase(
+        f"found {topology.discovered_at}" if topology.discovered_at else None,
+        f"measured {', '.join(dates)}" if dates else "not measured",
     )
     canvas.text(MARGIN, y + 6, about, size=11, fill=FAINT)
-
-
-# ---- nodes
 
 
 def _rows(
@@ -107,7 +99,8 @@ def _facts(node: Node) -> list[str]:
 def _node_height(node: Node, topology: Topology) -> float:
     body = 64 + 17 * len(_facts(node))
     if node.cpus:
-        body += 8 + _chip_height(node, topology)
+        rows = -(-len(_cores(node, topology)) // _PER_ROW)
+        body += (_CACHE + 4) * len(_levels(node, topology)) + rows * _STEP + 16
     return body
 
 
@@ -121,14 +114,8 @@ def _node(
     canvas.box(x, y, CARD, height, fill=colours["card"], stroke=edge, radius=10, data=card)
     title = words.join([words.node_title(node), _packages(node, topology)])
     canvas.text(x + PAD, y + 26, title, size=15, bold=True)
-    canvas.text(
-        x + CARD - PAD,
-        y + 26,
-        words.size(node.total_bytes) or "",
-        size=15,
-        bold=True,
-        anchor="end",
-    )
+    total = words.size(node.total_bytes) or ""
+    canvas.text(x + CARD - PAD, y + 26, total, size=15, bold=True, anchor="end")
     used = words.used_fraction(node.total_bytes, node.free_bytes)
     fill, back = colours["fill"], colours["back"]
     canvas.bar(x + PAD, y + 38, CARD - 2 * PAD, used, fill=fill, back=back, data=here)
@@ -141,7 +128,6 @@ def _node(
 
 
 def _packages(node: Node, topology: Topology) -> str | None:
-    """The package of a node, if the machine has several."""
     packages = {cpu.package for cpu in topology.cpus if cpu.id in node.cpus}
     known = sorted(p for p in packages if p is not None)
     return f"package {words.ranges(known)}" if known and len(topology.packages) > 1 else None
@@ -150,7 +136,6 @@ def _packages(node: Node, topology: Topology) -> str | None:
 def _between(
     canvas: Canvas, x: float, y: float, left: Node, right: Node, topology: Topology
 ) -> None:
-    """Draw the link between two neighbouring nodes, in the gap before `x`."""
     between = {"part": "between", "from": left.id, "to": right.id}
     canvas.line(x - GAP + 3, y + 44, x - 3, y + 44, stroke="#7b8794", data=between)
     distance = topology.distance(left.id, right.id)
@@ -158,9 +143,8 @@ def _between(
         canvas.text(x - GAP / 2, y + 37, str(distance), size=11, fill=SOFT, anchor="middle")
 
 
-# ---- caches and cores
-
 _CELL, _STEP, _CACHE = 30, 34, 20
+_PER_ROW = int((CARD - 2 * PAD) // _STEP)
 
 
 def _levels(node: Node, topology: Topology) -> dict[int, list[Cache]]:
@@ -176,22 +160,13 @@ def _cores(node: Node, topology: Topology) -> list[tuple[Cpu, ...]]:
     return [core for core in topology.cores if core[0].id in mine]
 
 
-def _per_row() -> int:
-    return int((CARD - 2 * PAD) // _STEP)
-
-
-def _chip_height(node: Node, topology: Topology) -> float:
-    rows = -(-len(_cores(node, topology)) // _per_row())
-    return (_CACHE + 4) * len(_levels(node, topology)) + rows * _STEP + 8
-
-
 def _chip(canvas: Canvas, x: float, y: float, node: Node, topology: Topology) -> None:
     width = CARD - 2 * PAD
     for level, caches in _levels(node, topology).items():
         _cache_band(canvas, x, y, width, level, caches)
         y += _CACHE + 4
     for number, core in enumerate(_cores(node, topology)):
-        column, row = number % _per_row(), number // _per_row()
+        row, column = divmod(number, _PER_ROW)
         _core(canvas, x + column * _STEP, y + row * _STEP, core, topology)
 
 
@@ -217,36 +192,28 @@ def _cache_band(
 
 def _core(canvas: Canvas, x: float, y: float, core: tuple[Cpu, ...], topology: Topology) -> None:
     first = [c for c in topology.caches if c.level == 1 and core[0].id in c.cpus]
-    tip = words.join(
-        [
-            f"core {core[0].core}",
-            core[0].kind,
-            f"CPUs {words.ranges([cpu.id for cpu in core])}",
-            words.caches(first),
-        ]
+    tip = words.phrase(
+        f"core {core[0].core}",
+        core[0].kind,
+        f"CPUs {words.ranges([cpu.id for cpu in core])}",
+        words.caches(first),
     )
     fill = EFFICIENT if core[0].kind == "efficiency" else CORE
     canvas.box(x, y, _CELL, _CELL, fill=fill, stroke="#cbd2d9", radius=4, title=tip)
     step = _CELL / (len(core) + 1)
     size = 11 if len(core) == 1 else 9
     for number, cpu in enumerate(core, start=1):
-        canvas.text(
-            x + _CELL / 2, y + step * number + 4, str(cpu.id), size=size, fill=SOFT, anchor="middle"
-        )
-
-
-# ---- GPUs
+        at = (x + _CELL / 2, y + step * number + 4)
+        canvas.text(*at, str(cpu.id), size=size, fill=SOFT, anchor="middle")
 
 
 def _gpu_facts(gpu: Gpu) -> list[str]:
-    text = words.join(
-        [
-            words.gpu_memory(gpu),
-            gpu.kind if gpu.kind in ("display", "virtual", "integrated") else None,
-            f"its memory is node {gpu.memory_node}" if gpu.memory_node is not None else None,
-            gpu.pci_address,
-            words.join([gpu.torch, gpu.opencl], ", "),
-        ]
+    text = words.phrase(
+        words.gpu_memory(gpu),
+        gpu.kind if gpu.kind in ("display", "virtual", "integrated") else None,
+        f"its memory is node {gpu.memory_node}" if gpu.memory_node is not None else None,
+        gpu.pci_address,
+        words.join([gpu.torch, gpu.opencl], ", "),
     )
     return wrap(text, CARD - 2 * PAD, 12)
 
@@ -275,7 +242,6 @@ def _gpu(canvas: Canvas, x: float, y: float, gpu: Gpu, topology: Topology) -> No
 
 
 def _host_link(canvas: Canvas, x: float, y: float, gpu: Gpu, topology: Topology) -> None:
-    """Draw the link from a node to its GPU, with measured or nominal bandwidth."""
     link = {"gpu": gpu.id, "part": "link"}
     canvas.line(x + 40, y + 3, x + 40, y + GAP - 3, stroke="#7b8794", width=3, data=link)
     host, card = f"node:{gpu.numa_node}", f"gpu:{gpu.id}"

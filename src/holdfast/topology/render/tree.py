@@ -53,7 +53,6 @@ def _label(*parts: str | tuple[str, str]) -> Text:
 
 
 def _add_packages(top: Tree, topology: Topology) -> set[int]:
-    """Add packages with the nodes inside them; returns those nodes."""
     placed: set[int] = set()
     for package, cpus in topology.packages.items():
         mine = {cpu.id for cpu in cpus}
@@ -75,13 +74,11 @@ def _package_facts(topology: Topology, cpus: tuple[Cpu, ...]) -> str:
     cores = [core for core in topology.cores if core[0].id in mine]
     kinds = [core[0].kind for core in cores if core[0].kind]
     hybrid = f"{kinds.count('performance')} performance + {kinds.count('efficiency')} efficiency"
-    return words.join(
-        [
-            topology.cpu_model,
-            words.count(len(cores), "core"),
-            hybrid if kinds else None,
-            words.count(len(cpus), "thread") if len(cpus) > len(cores) else None,
-        ]
+    return words.phrase(
+        topology.cpu_model,
+        words.count(len(cores), "core"),
+        hybrid if kinds else None,
+        words.count(len(cpus), "thread") if len(cpus) > len(cores) else None,
     )
 
 
@@ -94,16 +91,14 @@ def _add_node(parent: Tree, topology: Topology, node: Node) -> None:
 
 
 def _add_gpu(parent: Tree, gpu: Gpu) -> None:
-    facts = words.join(
-        [
-            words.gpu_title(gpu),
-            gpu.kind if gpu.kind in ("display", "virtual", "integrated") else None,
-            words.gpu_memory(gpu),
-            words.pcie(gpu.link) if gpu.memory_node is None else None,
-            f"its memory is node {gpu.memory_node}" if gpu.memory_node is not None else None,
-            gpu.pci_address,
-            words.join([gpu.torch, gpu.opencl], ", "),
-        ]
+    facts = words.phrase(
+        words.gpu_title(gpu),
+        gpu.kind if gpu.kind in ("display", "virtual", "integrated") else None,
+        words.gpu_memory(gpu),
+        words.pcie(gpu.link) if gpu.memory_node is None else None,
+        f"its memory is node {gpu.memory_node}" if gpu.memory_node is not None else None,
+        gpu.pci_address,
+        words.join([gpu.torch, gpu.opencl], ", "),
     )
     bar = _bar(gpu.memory_bytes, gpu.free_bytes)
     parent.add(_label((f"gpu {gpu.id}", "bold magenta"), "  ", *bar, facts))
@@ -141,7 +136,6 @@ def _add_measurements(top: Tree, topology: Topology) -> None:
 
 
 def _bar(total: int | None, free: int | None) -> list[str | tuple[str, str]]:
-    """A bar of the used memory; empty if unknown."""
     used = words.used_fraction(total, free)
     if used is None:
         return []

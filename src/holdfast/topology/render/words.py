@@ -7,10 +7,16 @@ from collections.abc import Iterable, Sequence
 from holdfast.base.units import format_bytes
 from holdfast.topology.model import Cache, Gpu, Link, Measurement, Node, PcieLink, Topology
 
+LINKS = {"nvlink": "NVLink", "xgmi": "xGMI", "c2c": "NVLink-C2C", "pcie": "PCIe"}
+
 
 def join(parts: Iterable[str | None], separator: str = " · ") -> str:
-    """Join the parts that are not empty."""
     return separator.join(part for part in parts if part)
+
+
+def phrase(*parts: str | None) -> str:
+    """The parts that are not empty, with dots between them."""
+    return join(parts)
 
 
 def ranges(numbers: Sequence[int]) -> str:
@@ -40,15 +46,12 @@ def used_fraction(total: int | None, free: int | None) -> float | None:
 
 
 def machine(topology: Topology) -> str:
-    """The machine in a line."""
-    return join(
-        [
-            "SIMULATED" if topology.simulated else None,
-            topology.hostname or "a machine",
-            None if topology.simulated else join([topology.system, topology.kernel], " "),
-            topology.architecture,
-            size(topology.memory_bytes),
-        ]
+    return phrase(
+        "SIMULATED" if topology.simulated else None,
+        topology.hostname or "a machine",
+        None if topology.simulated else join([topology.system, topology.kernel], " "),
+        topology.architecture,
+        size(topology.memory_bytes),
     )
 
 
@@ -80,13 +83,11 @@ def node_title(node: Node) -> str:
 
 def node_facts(node: Node) -> str:
     """Memory, CPUs, huge pages and the firmware's figures of a node."""
-    return join(
-        [
-            _memory(node.total_bytes, node.free_bytes) or "memory unknown",
-            f"CPUs {ranges(node.cpus)}" if node.cpus else None,
-            _hugepages(node),
-            _hmat(node),
-        ]
+    return phrase(
+        _memory(node.total_bytes, node.free_bytes) or "memory unknown",
+        f"CPUs {ranges(node.cpus)}" if node.cpus else None,
+        _hugepages(node),
+        _hmat(node),
     )
 
 
@@ -98,25 +99,22 @@ def _memory(total: int | None, free: int | None) -> str | None:
 
 
 def _hugepages(node: Node) -> str | None:
-    """Huge page pools with pages."""
-    pools = (
+    pools = [
         f"{pool.total} × {format_bytes(pool.page_bytes, binary=True)}"
         for pool in node.hugepages
         if pool.total
-    )
-    return join(["huge pages " + join(pools, ", ") if any(p.total for p in node.hugepages) else ""])
+    ]
+    return "huge pages " + join(pools, ", ") if pools else None
 
 
 def _hmat(node: Node) -> str | None:
     if node.hmat is None:
         return None
     bandwidth = node.hmat.read_bandwidth_mb_s
-    return join(
-        [
-            f"{node.hmat.read_latency_ns} ns" if node.hmat.read_latency_ns else None,
-            f"{bandwidth / 1000:g} GB/s" if bandwidth else None,
-            "by the firmware",
-        ]
+    return phrase(
+        f"{node.hmat.read_latency_ns} ns" if node.hmat.read_latency_ns else None,
+        f"{bandwidth / 1000:g} GB/s" if bandwidth else None,
+        "by the firmware",
     )
 
 
@@ -136,8 +134,7 @@ def caches(found: Sequence[Cache]) -> str:
 
 def _cache_size(number: int) -> str:
     """With four digits: 1.25 MiB is a usual size."""
-    unit, name = (2**20, "MiB") if number >= 2**20 else (2**10, "KiB")
-    return f"{number / unit:.4g} {name}"
+    return f"{number / 2**20:.4g} MiB" if number >= 2**20 else f"{number / 2**10:.4g} KiB"
 
 
 def pcie(link: PcieLink | None) -> str | None:
@@ -164,10 +161,9 @@ def gpu_memory(gpu: Gpu) -> str | None:
 
 def link(found: Link) -> str:
     """Kind, lanes and nominal speed of a link."""
-    names = {"nvlink": "NVLink", "xgmi": "xGMI", "c2c": "NVLink-C2C", "pcie": "PCIe"}
     return join(
         [
-            names.get(found.kind, found.kind),
+            LINKS.get(found.kind, found.kind),
             f"× {found.lanes}" if found.lanes else None,
             f"through the {found.via.replace('-', ' ')}" if found.via else None,
             f"distance {found.distance}" if found.distance is not None else None,

@@ -57,5 +57,4 @@ def _python_loop(words: memoryview, base: int, address: int, count: int) -> floa
 
 @functools.cache
 def _native_loop() -> Callable[[int, int], int] | None:
-    """The machine-code loop, or None where it cannot run."""
     return native.make_function(_X86_64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)

@@ -78,16 +78,8 @@ def scaled_dot_product_attention(
             expected="dropout_p=0.0: ports run models, they do not train them",
             hint="model.eval()",
         )
-    return attention(
-        query,
-        key,
-        value,
-        attn_mask,
-        scale=scale,
-        is_causal=is_causal,
-        enable_gqa=enable_gqa,
-        **ours,
-    )
+    ours |= {"scale": scale, "is_causal": is_causal, "enable_gqa": enable_gqa}
+    return attention(query, key, value, attn_mask, **ours)
 
 
 def _engine(

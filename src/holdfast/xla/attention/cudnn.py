@@ -41,7 +41,10 @@ def cudnn(problem: Problem) -> jax.Array:
             hint='pip install "jax[cuda13]", or engine="xla"',
         ) from exc
     out = jnp.swapaxes(out, 1, 2)[..., : value.shape[3]]
-    return out if mask is None else jnp.where(_has_keys(mask), out, 0)
+    if mask is None:
+        return out
+    used = mask if mask.dtype == jnp.bool_ else mask > -jnp.inf
+    return jnp.where(jnp.any(used, axis=-1, keepdims=True), out, 0)
 
 
 def _transpose(array: jax.Array, dim: int) -> jax.Array:
@@ -71,8 +74,3 @@ def _bias(mask: jax.Array, query: jax.Array) -> jax.Array:
         mask = jnp.where(mask, 0, lowest)
     bias = jnp.maximum(mask, lowest).astype(query.dtype)
     return jnp.broadcast_to(bias, (*mask.shape[:2], query.shape[2], mask.shape[3]))
-
-
-def _has_keys(mask: jax.Array) -> jax.Array:
-    used = mask if mask.dtype == jnp.bool_ else mask > -jnp.inf
-    return jnp.any(used, axis=-1, keepdims=True)

@@ -68,7 +68,8 @@ def problem(
     heads = query.shape[-3] if query.ndim > 2 else 1
     key, value = _match_heads(heads, key, value, enable_gqa)
     batch = _batch(query, key, value)
-    shape = (*batch, *((heads,) if _rank(query, key, value) > 2 else ()), query.shape[-2])
+    has_heads = max(query.ndim, key.ndim, value.ndim) > 2
+    shape = (*batch, *((heads,) if has_heads else ()), query.shape[-2])
     scores = (*batch, heads, query.shape[-2], key.shape[-2])
     return Problem(
         query=_flatten_batch(query, batch),
@@ -81,32 +82,25 @@ def problem(
     )
 
 
-def _rank(*arrays: jax.Array) -> int:
-    return max(array.ndim for array in arrays)
-
-
 def _shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> str:
     return f"query {query.shape}, key {key.shape}, value {value.shape}"
 
 
 def _check(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
-    shapes = _shapes(query, key, value)
+    found, expected = _shapes(query, key, value), None
     if min(query.ndim, key.ndim, value.ndim) < 2:
-        raise BadInput(
-            f"attention over {shapes}", expected="two dimensions at least: [..., length, dim]"
-        )
-    dtypes = {query.dtype, key.dtype, value.dtype}
-    if len(dtypes) > 1 or not jnp.issubdtype(query.dtype, jnp.floating):
-        raise BadInput(
-            f"attention over query {query.dtype}, key {key.dtype}, value {value.dtype}",
-            expected="one floating type for all three",
-        )
-    if query.shape[-1] != key.shape[-1]:
-        raise BadInput(
-            f"attention over {shapes}", expected="the last dimension of query and key alike"
-        )
-    if key.shape[-2] != value.shape[-2]:
-        raise BadInput(f"attention over {shapes}", expected="as many keys as values")
+        expected = "two dimensions at least: [..., length, dim]"
+    elif not query.dtype == key.dtype == value.dtype or not jnp.issubdtype(
+        query.dtype, jnp.floating
+    ):
+        found = f"query {query.dtype}, key {key.dtype}, value {value.dtype}"
+        expected = "one floating type for all three"
+    elif query.shape[-1] != key.shape[-1]:
+        expected = "the last dimension of query and key alike"
+    elif key.shape[-2] != value.shape[-2]:
+        expected = "as many keys as values"
+    if expected is not None:
+        raise BadInput(f"attention over {found}", expected=expected)
 
 
 def _match_heads(

@@ -44,7 +44,8 @@ def splash(problem: Problem, interpret: bool = False) -> jax.Array:
     with exact:
         out = jnp.asarray(jax.vmap(kernel)(query, key, value, _segments(problem, *shape)))
     out = out[:, :, :queries, :value_dim].astype(problem.query.dtype)
-    return _zero_without_keys(out, problem.key_mask)
+    keep = problem.key_mask
+    return out if keep is None else jnp.where(jnp.any(keep, axis=1)[:, None, None, None], out, 0)
 
 
 def block(length: int, dim: int = LANES) -> int:
@@ -88,9 +89,3 @@ def _segments(problem: Problem, padded_queries: int, padded_keys: int) -> kernel
         q=jnp.ones((batch, padded_queries), jnp.int32),
         kv=jnp.pad(counts, ((0, 0), (0, padded_keys - keys))),
     )
-
-
-def _zero_without_keys(out: jax.Array, keep: jax.Array | None) -> jax.Array:
-    if keep is None:
-        return out
-    return jnp.where(jnp.any(keep, axis=1)[:, None, None, None], out, 0)

@@ -118,7 +118,9 @@ def check(name: str, devices: int = 8, dtypes: Sequence[str] = DTYPES, seed: int
             try:
                 found |= part(found)
             except Exception as exc:  # noqa: BLE001  a model may raise anything; it is reported
-                found |= _describe_failure(made, exc)
+                first = _missing(exc)
+                found["failure"] = failure_of(exc)
+                found["missing_ops"] = () if first is None else find_all_missing(made, first)
                 break
     found = {key: value for key, value in found.items() if not key.startswith("_")}
     return PortCheck(name, **found, seconds=time.perf_counter() - started)
@@ -151,7 +153,10 @@ def _parts(
         lambda _: {"_truth": on_torch(made)},
     ]
     if "f32" in dtypes:
-        parts.append(lambda known: _check_f32(made, known["_truth"]))
+        parts += [
+            lambda _: {"_plain": on_xla(made)},
+            lambda known: {"error_f32": distance(known["_plain"], known["_truth"])},
+        ]
         if len(devices) > 1:
             parts.append(lambda known: _check_sharded(made, devices, known["_plain"]))
     if "bf16" in dtypes:
@@ -159,16 +164,7 @@ def _parts(
     return parts
 
 
-def _describe_failure(made: Made, exc: Exception) -> _Known:
-    first = _missing(exc)
-    return {
-        "failure": failure_of(exc),
-        "missing_ops": () if first is None else find_all_missing(made, first),
-    }
-
-
 def _missing(exc: Exception) -> str | None:
-    """The operator that an exception, or what caused it, says is missing."""
     cause: BaseException | None = exc
     while cause is not None:
         found = _MISSING.search(str(cause))
@@ -200,20 +196,18 @@ def find_all_missing(made: Made, first: str) -> tuple[str, ...]:
 
 
 def _make_stub(name: str) -> Callable[..., Any]:
-    """A function that returns zeros with the shapes and dtypes of torch's operator."""
     wanted = operator(name)
 
+    def zeros(value: Any) -> Any:  # not every operator of torch knows shapes alone
+        is_array = isinstance(value, jax.Array)
+        return to_torch(np.zeros(value.shape, value.dtype)) if is_array else value
+
     def stub(*args: Any, **kwargs: Any) -> Any:
-        given, by_name = jax.tree.map(_to_cpu_zeros, (args, kwargs))
+        given, by_name = jax.tree.map(zeros, (args, kwargs))
         answer = wanted(*given, **by_name)
         return jax.tree.map(lambda one: jax.numpy.zeros(one.shape, dtype_of(one.dtype)), answer)
 
     return stub
-
-
-def _to_cpu_zeros(value: Any) -> Any:
-    """Zeros that torch can compute with: not every operator knows shapes alone."""
-    return to_torch(np.zeros(value.shape, value.dtype)) if isinstance(value, jax.Array) else value
 
 
 def _measure_full(made: Made, count: int) -> _Known:
@@ -226,12 +220,6 @@ def _measure_full(made: Made, count: int) -> _Known:
         return {}
     found = report(rules_for(module, size=count), torch.bfloat16)
     return {"full_bytes_per_device": found.device_bytes, "full_ideal_bytes": found.ideal_bytes}
-
-
-def _check_f32(made: Made, truth: list[np.ndarray]) -> _Known:
-    """Compare float32 on one device with torch."""
-    found = on_xla(made)
-    return {"_plain": found, "error_f32": distance(found, truth)}
 
 
 def _check_sharded(made: Made, devices: list[Any], plain: list[np.ndarray]) -> _Known:

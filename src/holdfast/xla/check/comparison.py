@@ -1,114 +1,26 @@
 """A tiny model on torch and on XLA: how far apart the results are.
 
-Runs both in float32 and bfloat16, on one device and on several. A model that fails raises nothing:
-`Comparison.failure` has the reason and place. Errors are relative to the largest value of torch's
-float32 result, so that 1e-4 means the same for every model.
+Errors are relative to the largest value of torch's float32 result, so that 1e-4 means the same for
+every model.
 """
 
 from __future__ import annotations
 
-import copy
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import numpy as np
 import torch
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from torch import nn
+from torch.utils._pytree import tree_map_only
 
-from holdfast.base.errors import BadInput
-from holdfast.topology.amx import disable_broken_amx
 from holdfast.xla import tiny
 from holdfast.xla.arrays import to_jax, to_numpy
-from holdfast.xla.cluster.mesh import AXIS
 from holdfast.xla.compat import flex
 from holdfast.xla.module.calls import ModuleCall
-from holdfast.xla.sharding.rules import rules_for
-
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The result of a comparison. Errors are None where there is nothing to compare."""
-
-    name: str
-    dtype: str
-    devices: int
-    static: tuple[str, ...]  # inputs that are constants of the program
-    error: float | None = None  # of XLA on one device, against torch in float32
-    reference_error: float | None = None  # of torch in this dtype, against torch in float32
-    reference_failure: str | None = None  # what torch itself raised in this dtype
-    apart: float | None = None  # several devices against one
-    seconds: float = 0.0  # tracing, compiling and the first run
-    failure: str | None = None  # what was raised, and by which line of the model
-
-
-def compare(name: str, dtype: str = "f32", devices: int = 1) -> Comparison:
-    """Run the tiny model `library:ClassName` on torch and on XLA.
-
-    `devices`: also on so many, with weights split by the derived rules, against one.
-    Raises BadInput for an unknown dtype or too many devices, NotFound for the name.
-    """
-    _check(dtype, devices)
-    disable_broken_amx()
-    made = tiny.make(name)
-    begun = Comparison(name, dtype, devices, made.tiny.static)
-    try:
-        truth = on_torch(made)
-        if dtype != "f32":
-            made = _to_dtype(made, DTYPES[dtype])
-            begun = _add_reference(begun, made, truth)
-        return _run_on_xla(begun, made, truth)
-    except Exception as exc:  # noqa: BLE001  whatever a model raises is the answer
-        return replace(begun, failure=failure_of(exc))
-
-
-def _check(dtype: str, devices: int) -> None:
-    if dtype not in DTYPES:
-        raise BadInput(f"cannot compare in {dtype!r}", expected=f"one of {', '.join(DTYPES)}")
-    if not 1 <= devices <= jax.device_count():
-        raise BadInput(
-            f"cannot compare on {devices} devices: JAX has {jax.device_count()}",
-            hint=f"XLA_FLAGS=--xla_force_host_platform_device_count={max(devices, 1)}",
-        )
-
-
-def _to_dtype(made: tiny.Made, dtype: torch.dtype) -> tiny.Made:
-    module = nn.Module.to(copy.deepcopy(made.module), dtype)  # diffusers' own `to` warns
-    return replace(made, module=module)
-
-
-def _add_reference(begun: Comparison, made: tiny.Made, truth: Sequence[np.ndarray]) -> Comparison:
-    """Not every model runs in bfloat16 on torch's CPU."""
-    try:
-        found = on_torch(made, DTYPES[begun.dtype])
-    except Exception as exc:  # noqa: BLE001  whatever a model raises is the answer
-        return replace(begun, reference_failure=failure_of(exc))
-    return replace(begun, reference_error=distance(found, truth))
-
-
-def _run_on_xla(begun: Comparison, made: tiny.Made, truth: Sequence[np.ndarray]) -> Comparison:
-    start = time.perf_counter()
-    program = TinyProgram(made, DTYPES[begun.dtype])
-    found = program.run()
-    seconds = time.perf_counter() - start
-    several = program.run(begun.devices) if begun.devices > 1 else None
-    return replace(
-        begun,
-        error=distance(found, truth),
-        apart=None if several is None else distance(several, found),
-        seconds=seconds,
-    )
-
-
-# ---- the two sides
 
 
 def on_torch(made: tiny.Made, dtype: torch.dtype = torch.float32) -> list[np.ndarray]:
@@ -117,40 +29,16 @@ def on_torch(made: tiny.Made, dtype: torch.dtype = torch.float32) -> list[np.nda
         return floats(made(**_cast(made.inputs(), dtype)))
 
 
-def on_xla(
-    made: tiny.Made, dtype: torch.dtype = torch.float32, devices: int = 1
-) -> list[np.ndarray]:
-    """The floating arrays of XLA's output, in order."""
-    return TinyProgram(made, dtype).run(devices)
-
-
-class TinyProgram:
-    """A tiny model for XLA. It is traced once, and compiled for each number of devices."""
-
-    def __init__(self, made: tiny.Made, dtype: torch.dtype) -> None:
-        self._module = made.module
-        self._call = ModuleCall(made.module, made.tiny.method)
-        inputs = _cast(made.inputs(), dtype)
-        function, self._given = make_traceable(self._call, inputs, made.tiny.static)
-        self._function = jax.jit(function, compiler_options=_run_once())
-
-    def run(self, devices: int = 1) -> list[np.ndarray]:
-        """With the weights split by the derived rules, everything else whole on each device."""
-        mesh = Mesh(np.array(jax.devices()[:devices]), (AXIS,))
-        rules = rules_for(self._module, size=devices)
-        weights = {
-            name: jax.device_put(to_jax(tensor), NamedSharding(mesh, rules[name].spec))
-            for name, tensor in self._call.weights.items()
-        }
-        given = jax.device_put(self._given, NamedSharding(mesh, PartitionSpec()))
-        with _quiet():
-            return floats(self._function(weights, given))
-
-
-def _run_once() -> dict[str, str] | None:
-    """What runs once need not be fast: the CPU's code comes in half the time."""
+def on_xla(made: tiny.Made, dtype: torch.dtype = torch.float32) -> list[np.ndarray]:
+    """The floating arrays of XLA's output on one device, in order."""
+    call = ModuleCall(made.module, made.tiny.method)
+    function, given = make_traceable(call, _cast(made.inputs(), dtype), made.tiny.static)
+    weights = {name: to_jax(tensor) for name, tensor in call.weights.items()}
+    # What runs once need not be fast: the CPU's code comes in half the time.
     is_cpu = jax.default_backend() == "cpu"
-    return {"xla_backend_optimization_level": "0"} if is_cpu else None
+    options = {"xla_backend_optimization_level": "0"} if is_cpu else None
+    with _quiet():
+        return floats(jax.jit(function, compiler_options=options)(weights, given))
 
 
 def make_traceable(
@@ -171,9 +59,6 @@ def make_traceable(
         return call(weights, {**inputs, **jax.tree.unflatten(tree, filled)})
 
     return function, [to_jax(leaves[place]) for place in places]
-
-
-# ---- comparing arrays
 
 
 def floats(answer: Any) -> list[np.ndarray]:
@@ -208,15 +93,11 @@ def _apart(found: np.ndarray, truth: np.ndarray) -> float:
     return difference / largest if largest else difference
 
 
-def _cast(value: Any, dtype: torch.dtype) -> Any:
-    """Cast floating tensors."""
-    if isinstance(value, torch.Tensor):
-        return value.to(dtype) if value.is_floating_point() else value
-    if isinstance(value, dict):
-        return {key: _cast(one, dtype) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_cast(one, dtype) for one in value)
-    return value
+def _cast(inputs: Any, dtype: torch.dtype) -> Any:
+    def cast(one: torch.Tensor) -> torch.Tensor:
+        return one.to(dtype) if one.is_floating_point() else one
+
+    return tree_map_only(torch.Tensor, cast, inputs)
 
 
 def failure_of(exc: Exception) -> str:

@@ -98,10 +98,7 @@ def join(
     if asked is None:
         return _describe_host(None)
     _refuse_late(text)
-    if isinstance(asked, HostAddress):
-        _join_by_hand(asked, timeout_s, heartbeat_s)
-    else:
-        _join_by_itself(timeout_s, heartbeat_s)
+    _initialize(asked, timeout_s, heartbeat_s)
     if not _cluster.asked:
         atexit.register(_cluster.at_exit)
     _cluster.asked = asked
@@ -169,7 +166,7 @@ def _parse(text: str) -> str | HostAddress:
 def _refuse_late(text: str | None) -> None:
     if _cluster.here is not None:
         raise Misuse(
-            f"cannot join {text!r}: this process has joined {_format_hosts(_cluster.asked)!r}",
+            f"cannot join {text!r}: this process has joined {str(_cluster.asked)!r}",
             expected="one cluster for a process",
         )
     if xla_bridge.backends_are_initialized():
@@ -180,43 +177,34 @@ def _refuse_late(text: str | None) -> None:
         )
 
 
-def _format_hosts(asked: str | HostAddress | None) -> str:
-    return (
-        f"{asked.address},{asked.index}/{asked.count}" if isinstance(asked, HostAddress) else AUTO
-    )
-
-
-def _join_by_hand(place: HostAddress, timeout_s: float, heartbeat_s: float) -> None:
+def _initialize(asked: str | HostAddress, timeout_s: float, heartbeat_s: float) -> None:
     deadline = time.monotonic() + timeout_s
-    meet(place, timeout_s)
-    jax.distributed.initialize(
-        place.address,
-        place.count,
-        place.index,
-        cluster_detection_method="deactivate",
-        **_limits(max(deadline - time.monotonic(), 10), timeout_s, heartbeat_s),
-    )
-
-
-def _join_by_itself(timeout_s: float, heartbeat_s: float) -> None:
-    try:
-        jax.distributed.initialize(**_limits(timeout_s, timeout_s, heartbeat_s))
+    where: dict[str, Any] = {}
+    if isinstance(asked, HostAddress):
+        meet(asked, timeout_s)
+        where = {
+            "coordinator_address": asked.address,
+            "num_processes": asked.count,
+            "process_id": asked.index,
+            "cluster_detection_method": "deactivate",
+        }
+    left_s = max(deadline - time.monotonic(), 10) if where else timeout_s
+    try:  # jax takes integers
+        jax.distributed.initialize(
+            **where,
+            initialization_timeout=max(round(left_s), 1),
+            shutdown_timeout_seconds=max(round(timeout_s), 1),
+            heartbeat_timeout_seconds=max(round(heartbeat_s), 1),
+        )
     except ValueError as exc:  # it does not know where, who or how many
+        if where:
+            raise
         raise Absent(
             f"found no cluster around this process: {exc}",
             expected="a TPU pod, Slurm, Open MPI or Kubernetes",
             hint='name the hosts by hand: "10.0.0.1:1234,0/2" on the first of two, '
             '"10.0.0.1:1234,1/2" on the second',
         ) from exc
-
-
-def _limits(start_s: float, leave_s: float, heartbeat_s: float) -> dict[str, Any]:
-    """Timeouts in integer seconds, as jax takes them."""
-    return {
-        "initialization_timeout": max(round(start_s), 1),
-        "shutdown_timeout_seconds": max(round(leave_s), 1),
-        "heartbeat_timeout_seconds": max(round(heartbeat_s), 1),
-    }
 
 
 def _describe_host(coordinator: str | None) -> Hosts:
@@ -230,7 +218,6 @@ def _describe_host(coordinator: str | None) -> Hosts:
 
 
 def _status(failure: BaseException) -> int:
-    """The exit status of a process that ends with this exception."""
     if isinstance(failure, KeyboardInterrupt):
         return 130
     if isinstance(failure, SystemExit):

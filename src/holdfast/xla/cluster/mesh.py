@@ -51,7 +51,9 @@ def _devices(given: str | Sequence[Device] | None) -> list[Device]:
     if given is not None:
         return _require_distinct(list(given))
     found = jax.devices()
-    if found[0].platform == "cpu" and not _cpu_is_meant():
+    # JAX_PLATFORMS and `jax.config` are one setting.
+    asked = (getattr(jax.config, "jax_platforms", None) or "").split(",")
+    if found[0].platform == "cpu" and "cpu" not in asked:
         warnings.warn(
             f"JAX finds no TPU and no GPU: models run on {_format_count(len(found))} of the CPU, "
             "slowly\n  try: pip install 'jax[tpu]' or 'jax[cuda13]' on a machine that has one; "
@@ -62,23 +64,15 @@ def _devices(given: str | Sequence[Device] | None) -> list[Device]:
     return found
 
 
-def _cpu_is_meant() -> bool:
-    """JAX_PLATFORMS and `jax.config` are one setting."""
-    return "cpu" in (getattr(jax.config, "jax_platforms", None) or "").split(",")
-
-
 def _of_platform(platform: str) -> list[Device]:
     try:
         return jax.devices(platform)
     except RuntimeError as exc:
+        usable = {device.platform for device in (*jax.devices(), *jax.devices("cpu"))}
         raise Absent(
             f"JAX finds no device of the platform {platform!r}: {exc}",
-            expected=f"one that it can use here: {', '.join(sorted(_platforms()))}",
+            expected=f"one that it can use here: {', '.join(sorted(usable))}",
         ) from exc
-
-
-def _platforms() -> set[str]:
-    return {device.platform for device in (*jax.devices(), *jax.devices("cpu"))}
 
 
 def _require_distinct(devices: list[Device]) -> list[Device]:
@@ -95,27 +89,25 @@ def _shape(
 ) -> dict[str, int]:
     if shape is None:
         names = [axes] if isinstance(axes, str) else [AXIS] if axes is None else list(axes)
-        return _size_axes(names, count)
+        if not names or len(set(names)) < len(names):
+            raise BadInput(
+                f"a mesh cannot have the axes {names}",
+                expected='different names such as "dp", "tp"',
+            )
+        return {name: count if name == names[-1] else 1 for name in names}
     if axes is not None:
         raise BadInput(
             "a mesh was given both axes and a shape",
             expected='axes=("dp", "tp"), or shape={"dp": 2, "tp": 4}, which names them too',
         )
     if not shape or min(shape.values()) < 1 or math.prod(shape.values()) != count:
+        asked = " x ".join(f"{name}={size}" for name, size in shape.items()) or "no axis"
         raise BadInput(
-            f"a mesh of {_format_shape(shape)} does not fit {_format_count(count)}",
+            f"a mesh of {asked} does not fit {_format_count(count)}",
             expected=f"sizes whose product is {count}",
             hint=_suggest_shape(count, shape),
         )
     return dict(shape)
-
-
-def _size_axes(names: list[str], count: int) -> dict[str, int]:
-    if not names or len(set(names)) < len(names):
-        raise BadInput(
-            f"a mesh cannot have the axes {names}", expected='different names such as "dp", "tp"'
-        )
-    return {name: count if name == names[-1] else 1 for name in names}
 
 
 def _suggest_shape(count: int, shape: Mapping[str, int]) -> str | None:
@@ -128,10 +120,6 @@ def _suggest_shape(count: int, shape: Mapping[str, int]) -> str | None:
         return f"shape={dict(shape) | {last: count // others}}"
     asked = math.prod(shape.values())
     return f"devices=jax.devices()[:{asked}]" if asked < count else None
-
-
-def _format_shape(shape: Mapping[str, int]) -> str:
-    return " x ".join(f"{name}={size}" for name, size in shape.items()) or "no axis"
 
 
 def _format_count(count: int) -> str:

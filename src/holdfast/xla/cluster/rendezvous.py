@@ -50,6 +50,9 @@ class HostAddress:
     def address(self) -> str:
         return f"{self.host}:{self.port}"
 
+    def __str__(self) -> str:
+        return f"{self.address},{self.index}/{self.count}"
+
     @property
     def hello(self) -> str:
         return f"holdfast host {self.index}/{self.count}, jax {jax.__version__}"
@@ -70,9 +73,11 @@ def _receive(place: HostAddress, timeout_s: float) -> None:
     try:
         with _listen(place) as door:
             while len(guests) < place.count - 1:
-                guest = _accept(door, deadline)
-                if guest is None:
-                    raise _missing(place, guests, timeout_s)
+                door.settimeout(max(deadline - time.monotonic(), 0.001))
+                try:
+                    guest = door.accept()[0]
+                except TimeoutError:
+                    raise _missing(place, guests, timeout_s) from None
                 _admit(place, guests, guest)
         answer = "go"
     except OutOfTime as exc:
@@ -97,14 +102,6 @@ def _listen(place: HostAddress) -> Iterator[socket.socket]:
         ) from exc
     with door:
         yield door
-
-
-def _accept(door: socket.socket, deadline: float) -> socket.socket | None:
-    door.settimeout(max(deadline - time.monotonic(), 0.001))
-    try:
-        return door.accept()[0]
-    except TimeoutError:
-        return None
 
 
 def _admit(place: HostAddress, guests: dict[int, socket.socket], guest: socket.socket) -> None:
@@ -150,16 +147,24 @@ def _missing(place: HostAddress, guests: dict[int, socket.socket], timeout_s: fl
 
 def _connect(place: HostAddress, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
-    reason = "no answer"
+    reason, host = "no answer", place.host.strip("[]")
     while (left := deadline - time.monotonic()) > 0:
         try:
-            answer = _ask(place, left)
+            with socket.create_connection((host, place.port), timeout=left) as line:
+                line.sendall(f"{place.hello}\n".encode())
+                answer = _line(line)
         except OSError as exc:
             reason = exc.strerror or str(exc)
         else:
             if answer == "go":
                 return
-            _raise(answer)
+            for start, error in _ANSWERS.items():
+                if answer.startswith(start):
+                    raise error(
+                        f"the first host says: {answer.removeprefix(start)}",
+                        expected="HOST:PORT,INDEX/COUNT with one address, one count and a number "
+                        "for each",
+                    )
             reason = "something else answers there"
         time.sleep(_PAUSE_S)
     raise OutOfTime(
@@ -168,22 +173,6 @@ def _connect(place: HostAddress, timeout_s: float) -> None:
         expected=f"a process that joined with {place.address},0/{place.count}",
         hint="look whether it runs, at its output, at the firewall, at the address",
     )
-
-
-def _ask(place: HostAddress, left_s: float) -> str:
-    host = place.host.strip("[]")
-    with socket.create_connection((host, place.port), timeout=left_s) as line:
-        line.sendall(f"{place.hello}\n".encode())
-        return _line(line)
-
-
-def _raise(answer: str) -> None:
-    for start, error in _ANSWERS.items():
-        if answer.startswith(start):
-            raise error(
-                f"the first host says: {answer.removeprefix(start)}",
-                expected="HOST:PORT,INDEX/COUNT with one address, one count and a number for each",
-            )
 
 
 def _line(connection: socket.socket) -> str:

@@ -18,10 +18,9 @@ from torch.utils import _pytree as tree
 from holdfast.xla import attention, ops
 from holdfast.xla.arrays import to_torch
 from holdfast.xla.compat.convolution import convolution
+from holdfast.xla.compat.dtypes import promote_as_in_torch, round_once
 from holdfast.xla.compat.importing import torchax
 from holdfast.xla.compat.inplace import missing
-from holdfast.xla.compat.promotion import promote_as_in_torch
-from holdfast.xla.compat.rounding import round_once
 from holdfast.xla.compat.tensors import any_traced, is_ours, is_traced, resolve_slice_bounds
 
 torchax()
@@ -32,8 +31,6 @@ from torchax.ops import jtorch, ops_registry  # noqa: E402
 Tensor = _tensor.Tensor
 
 _DEVICES = frozenset({"jax", "privateuseone", "meta"})
-# Not evaluated at trace time: each run must draw anew.
-_RANDOM = (torch.Tag.nondeterministic_seeded,)
 
 
 class Environment(_tensor.Environment):
@@ -74,7 +71,6 @@ class Environment(_tensor.Environment):
             return found
 
     def _make_constants(self, args: Any, kwargs: Any) -> Any:
-        """Convert CPU tensors to constants where they are mixed with torchax's."""
         leaves = [one for one in tree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         ours = sum(map(is_ours, leaves))
         if ours in (0, len(leaves)):
@@ -109,8 +105,9 @@ class Environment(_tensor.Environment):
 
 
 def _is_random(func: Any) -> bool:
+    """Not evaluated at trace time: each run must draw anew."""
     if isinstance(func, torch._ops.OpOverload):
-        return any(tag in func.tags for tag in _RANDOM)
+        return torch.Tag.nondeterministic_seeded in func.tags
     return func in _RANDOM_FUNCTIONS
 
 
@@ -121,7 +118,6 @@ _RANDOM_FUNCTIONS = frozenset(
 
 
 def _corrected_ops(attending: Mapping[str, Any]) -> Mapping[Any, Any]:
-    """Operators that torchax gets wrong."""
     attend = functools.partial(attention.scaled_dot_product_attention, **attending)
     own = {
         torch.Tensor.__getitem__: (_getitem, False, True),

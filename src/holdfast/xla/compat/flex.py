@@ -10,6 +10,7 @@ import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.nn import functional
@@ -30,14 +31,8 @@ def detour() -> None:
 @contextmanager
 def everywhere() -> Iterator[None]:
     """Tensors of torch take the detour as well: eagerly, torch itself ignores lists of blocks."""
-    from torch.nn.attention import flex_attention as module
-
-    before = module.flex_attention
-    module.flex_attention = _plain
-    try:
+    with patch("torch.nn.attention.flex_attention.flex_attention", _plain):
         yield
-    finally:
-        module.flex_attention = before
 
 
 def _wrap(original: Any) -> Any:
@@ -91,7 +86,6 @@ def _make_dense_mask(block_mask: Any, query: Any, key: Any) -> Any:
 
 
 def _find_listed(block_mask: Any, kind: str, counts: tuple[int, ...]) -> Any:
-    """Whether a query and a key are in a block of this list."""
     number = getattr(block_mask, f"{kind}_num_blocks")
     indices = getattr(block_mask, f"{kind}_indices")
     blocks = indices.shape[-1]

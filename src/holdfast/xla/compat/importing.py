@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -70,12 +71,9 @@ def tolerate_missing() -> Iterator[list[Dropped]]:
     """Inside, missing overloads get placeholders, and a renamed device keeps its name."""
     missing: list[Dropped] = []
     packet: Any = torch._ops.OpOverloadPacket
+    find, register = packet.__getattr__, torch._register_device_module
     utils: Any = torch.utils
-    find, rename, register = (
-        packet.__getattr__,
-        utils.rename_privateuse1_backend,
-        torch._register_device_module,
-    )
+    rename = utils.rename_privateuse1_backend
 
     def find_or_stub(self: Any, key: str) -> Any:
         try:
@@ -94,29 +92,18 @@ def tolerate_missing() -> Iterator[list[Dropped]]:
         if torch._C._get_privateuse1_backend_name() == name and not hasattr(torch, name):
             register(name, module)
 
-    _set(packet, rename_if_free, register_if_free, find_or_stub)
-    try:
+    with (
+        patch.object(packet, "__getattr__", find_or_stub),
+        patch.object(utils, "rename_privateuse1_backend", rename_if_free),
+        patch.object(torch, "_register_device_module", register_if_free),
+    ):
         yield missing
-    finally:
-        _set(packet, rename, register, find)
-
-
-def _set(packet: Any, rename: Any, register: Any, find: Any) -> None:
-    packet.__getattr__ = find
-    utils: Any = torch.utils
-    utils.rename_privateuse1_backend = rename
-    torch._register_device_module = register
 
 
 def _forget_dropped(made: Any) -> None:
-    """No table keeps an overload that does not exist."""
     registry = importlib.import_module("torchax.ops.ops_registry")
     decompositions = importlib.import_module("torchax.decompositions")
-    tables = (
-        registry.all_aten_ops,
-        registry.all_torch_functions,
-        decompositions.DECOMPOSITIONS,
-    )
-    for table in tables:
+    ours = (registry.all_aten_ops, registry.all_torch_functions)
+    for table in (*ours, decompositions.DECOMPOSITIONS):
         for key in [key for key in table if isinstance(key, Dropped)]:
             del table[key]

@@ -129,7 +129,6 @@ def _assign_through(self: Any, key: Any, value: Any) -> None:
 
 
 def _arrays(env: Any, values: Any) -> Any:
-    """Convert tensors to JAX arrays."""
     constant = getattr(env, "constant", lambda one: one)
     return env.t2j_iso(tree.tree_map_only(torch.Tensor, constant, values))
 

@@ -112,8 +112,7 @@ class Programs:
     def __init__(self, folder: str | Path | None = None, limit_bytes: int = LIMIT_BYTES) -> None:
         chosen = Config.load().cache_dir / "xla" if folder is None else Path(folder).expanduser()
         self.folder, self.limit_bytes = chosen, limit_bytes
-        self.found = 0
-        self.made = 0
+        self.found = self.made = 0
         self.failures: list[str] = []
         self._is_usable: bool | None = None
         self._lock = threading.Lock()
@@ -171,14 +170,17 @@ class Programs:
         with self._lock:
             self.made += 1
         try:
-            make = export.export(jitted, platforms=_platforms(arguments), disabled_checks=_CHECKS)
+            platform = _device_of(jax.tree.leaves(arguments)).platform
+            others = None if platform == jax.devices()[0].platform else (platform,)
+            make = export.export(jitted, platforms=others, disabled_checks=_CHECKS)
             written = bytes(make(*arguments).serialize())
             exported = export.deserialize(bytearray(written))
         except _FAILURES as exc:
             with self._lock:
                 self.failures.append(f"{type(exc).__name__}: {exc}")
             return None
-        self._write(path, _seal(written))
+        # With a checksum: a program is not validated otherwise before it runs.
+        self._write(path, _MAGIC + hashlib.sha256(written).digest() + written)
         return exported
 
     def _write(self, path: Path, content: bytes) -> None:
@@ -201,11 +203,9 @@ def trim(folder: Path, limit_bytes: int = LIMIT_BYTES) -> int:
     """Remove the least recently used programs; return the bytes that are left."""
     files = []
     for path in folder.glob(f"*{_SUFFIX}"):
-        try:
+        with contextlib.suppress(OSError):  # another process removed it
             status = path.stat()
-        except OSError:
-            continue  # another process removed it
-        files.append((status.st_mtime, path, status.st_size))
+            files.append((status.st_mtime, path, status.st_size))
     left = sum(size for _, _, size in files)
     for _, path, size in sorted(files):
         if left <= limit_bytes:
@@ -220,11 +220,6 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _seal(content: bytes) -> bytes:
-    """Prepend a checksum: a program is not validated otherwise before it runs."""
-    return _MAGIC + hashlib.sha256(content).digest() + content
-
-
 def _unseal(found: bytes) -> bytes:
     start = len(_MAGIC) + hashlib.sha256().digest_size
     content = found[start:]
@@ -236,7 +231,13 @@ def _unseal(found: bytes) -> bytes:
 def digest(key: Mapping[str, Any], arguments: Any) -> str:
     """The name of a program, the same in every process that would trace it."""
     leaves, tree = jax.tree_util.tree_flatten(arguments)
-    parts = (_plain(key), str(tree), *map(_describe, leaves), *_surroundings(_device_of(leaves)))
+    device = _device_of(leaves)
+    parts = (
+        *(_plain(key), str(tree), *map(_describe, leaves)),
+        f"{device.platform} {device.device_kind} {jax.device_count()} {jax.process_count()}",
+        *(f"{name}={getattr(jax.config, name, None)}" for name in _SETTINGS),
+        *_versions(),
+    )
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -280,20 +281,6 @@ def _device_of(leaves: Any) -> Any:
     """A device that the arguments are on, else JAX's first: a mesh may be of another platform."""
     first = next((leaf for leaf in leaves if isinstance(leaf, jax.Array)), None)
     return jax.devices()[0] if first is None else next(iter(first.sharding.device_set))
-
-
-def _platforms(arguments: Any) -> tuple[str, ...] | None:
-    """Platforms to export for; None is JAX's default platform."""
-    found = _device_of(jax.tree.leaves(arguments)).platform
-    return None if found == jax.devices()[0].platform else (found,)
-
-
-def _surroundings(device: Any) -> list[str]:
-    return [
-        f"{device.platform} {device.device_kind} {jax.device_count()} {jax.process_count()}",
-        *(f"{name}={getattr(jax.config, name, None)}" for name in _SETTINGS),
-        *_versions(),
-    ]
 
 
 @functools.cache

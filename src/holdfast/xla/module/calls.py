@@ -10,10 +10,9 @@ call. Works in any thread and inside `torch.inference_mode`, under which ComfyUI
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -94,11 +93,13 @@ class ModuleCall:
         environment = self._environment
         key = jax.random.key(_SEED)
         with (
-            _about_64_bits(),
+            warnings.catch_warnings(),
             torch.inference_mode(False),
             torch.no_grad(),
             environment.override_property(prng=key),
         ):
+            # 64-bit dtypes become 32-bit: torch's models use many.
+            warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
             module = self._double(weights)
             given = self._inside(dict(inputs))
             with environment:
@@ -128,7 +129,6 @@ class ModuleCall:
         carried: tuple[str, ...],
         weights: Mapping[str, jax.Array],
     ) -> None:
-        """Replace a list of blocks by one scanned block."""
         block = self.module.get_submodule(f"{path}.0")
         tensors = {**dict(block.named_parameters()), **dict(block.named_buffers())}
         names = {id(tensor): name for name, tensor in tensors.items()}
@@ -138,7 +138,6 @@ class ModuleCall:
         double.get_submodule(above)._modules[last] = nn.ModuleList([scanned])
 
     def _inside(self, value: Any) -> Any:
-        """Convert inputs to torchax's tensors."""
         if isinstance(value, jax.Array):
             return Tensor(value, self._environment)
         if isinstance(value, torch.Tensor):
@@ -167,25 +166,15 @@ def _own_caches(holder: Any, library: str) -> None:
             continue
         if type(value) in (dict, list, set):
             vars(holder)[name] = value.copy()
-        elif _library(value) == library and hasattr(value, "__dict__") and not _is_table(value):
+        elif isinstance(value, Mapping):
+            continue  # a configuration, which nobody writes into
+        elif _library(value) == library and hasattr(value, "__dict__"):
             vars(holder)[name] = copied = copy.copy(value)
             _own_caches(copied, library)
 
 
-def _is_table(value: Any) -> bool:
-    return isinstance(value, Mapping)  # a configuration, which nobody writes into
-
-
 def _library(value: Any) -> str:
     return type(value).__module__.partition(".")[0]
-
-
-@contextlib.contextmanager
-def _about_64_bits() -> Iterator[None]:
-    """Silence JAX's warning that 64-bit dtypes become 32-bit: torch's models use many."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
-        yield
 
 
 # Modules and tensors have doubles already; there is only one of each of the others.

@@ -33,12 +33,11 @@ from holdfast.xla.module.calls import ModuleCall, Slot
 from holdfast.xla.module.identity import identity
 from holdfast.xla.module.scan import Scan
 from holdfast.xla.ops import describe_overrides
+from holdfast.xla.sharding.loading import Reader
 from holdfast.xla.sharding.rules import Rules, rules_for
 from holdfast.xla.sharding.shards import ShardReport, place, report
 
 Progress = Callable[[int, int], None]
-# Part of a weight: its name, and which part.
-Reader = Callable[[str, tuple[slice, ...]], torch.Tensor]
 
 
 class Placed:
@@ -69,7 +68,9 @@ class Placed:
         self.rules: Rules = rules_for(module, rules, mesh=self.mesh)
         self.report: ShardReport = report(self.rules)
         self.static = _static(module, static)
-        self._scan = {} if scan is None or _unrolls(self.mesh) else dict(scan)
+        # A GPU copies the weights of a block out of the stack before it computes: 9 % of a step.
+        unrolls = self.mesh.devices.flat[0].platform == "gpu"
+        self._scan = {} if scan is None or unrolls else dict(scan)
         self._overrides = overrides
         self._programs = Programs() if programs is None else programs
         use_compile_cache()
@@ -80,8 +81,6 @@ class Placed:
         replaced = tuple(one.func for one in (overrides or {}).values())
         self._identity = identity(module, replaced)
         self.weights = self._place(read or self._own, free, progress)
-
-    # ---- weights
 
     def call(self, method: str = "forward") -> ModuleCall:
         """A method as a pure function of (weights, inputs)."""
@@ -124,8 +123,6 @@ class Placed:
             progress(total, total)
         return found
 
-    # ---- running
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """`forward`, with the arguments of the module."""
         return self.run("forward", self.bind("forward", *args, **kwargs))
@@ -148,9 +145,8 @@ class Placed:
         """
         with translate_errors(f"running {type(self.module).__name__}.{method}", self.report):
             program, values = self._program(method, dict(inputs))
-            return _restore_keys(
-                program(self.weights, values)
-            )  # what goes wrong may show only here
+            # What goes wrong may show only here.
+            return _restore_keys(program(self.weights, values))
 
     def _program(self, method: str, inputs: dict[str, Any]) -> tuple[Callable[..., Any], Any]:
         leaves, form = tree.tree_flatten(inputs)
@@ -168,7 +164,9 @@ class Placed:
             try:
                 return self._ready(method, form, traced, constants, values), values
             except Exception as exc:
-                if fixed or not needs_a_value(exc) or not _has_integers(leaves):
+                tensors = [one for one in leaves if isinstance(one, torch.Tensor)]
+                has_integers = not all(one.is_floating_point() for one in tensors)
+                if fixed or not needs_a_value(exc) or not has_integers:
                     raise
                 self._fixed.add(described)
         raise AssertionError("unreachable")
@@ -259,25 +257,15 @@ def platform_of(mesh: Mesh) -> str:
     return "cuda" if is_cuda else device.platform
 
 
-def _unrolls(mesh: Mesh) -> bool:
-    """A GPU copies the weights of a block out of the stack before it computes: 9 % of a step."""
-    return mesh.devices.flat[0].platform == "gpu"
-
-
 def _make_reader(read: Reader, slot: Slot) -> Callable[[tuple[slice, ...]], np.ndarray]:
-    """Make a function that reads parts of one array of a call."""
-
     def part(index: tuple[slice, ...]) -> np.ndarray:
         if not slot.is_stacked:
-            return _numbers(read(slot.parts[0], index), slot.dtype)
+            return to_numpy(read(slot.parts[0], index).to(slot.dtype))
         blocks, *inner = index
-        return np.stack([_numbers(read(n, tuple(inner)), slot.dtype) for n in slot.parts[blocks]])
+        parts = [read(name, tuple(inner)) for name in slot.parts[blocks]]
+        return np.stack([to_numpy(one.to(slot.dtype)) for one in parts])
 
     return part
-
-
-def _numbers(tensor: torch.Tensor, dtype: torch.dtype) -> np.ndarray:
-    return to_numpy(tensor.to(dtype))
 
 
 def _free_weights(module: nn.Module, names: tuple[str, ...]) -> None:
@@ -310,10 +298,6 @@ def _restore_keys(answer: Any) -> Any:
     if isinstance(answer, list | tuple):
         return tuple(map(_restore_keys, answer))
     return to_torch(whole(answer)) if isinstance(answer, jax.Array) else answer
-
-
-def _has_integers(leaves: list[Any]) -> bool:
-    return any(isinstance(one, torch.Tensor) and not one.is_floating_point() for one in leaves)
 
 
 def digest_of(constants: list[Any]) -> str:

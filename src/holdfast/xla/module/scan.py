@@ -30,9 +30,10 @@ def blocks_of(module: nn.Module, path: str) -> list[nn.Module]:
     except AttributeError:
         found = None
     if not isinstance(found, nn.ModuleList) or not len(found):
+        lists = [name for name, one in module.named_modules() if isinstance(one, nn.ModuleList)]
         raise BadInput(
             f"cannot scan {path!r} of {type(module).__name__}: it is no list of modules",
-            expected=f"one of {', '.join(_lists(module)) or 'none: this module has no lists'}",
+            expected=f"one of {', '.join(lists) or 'none: this module has no lists'}",
         )
     blocks = list(found)
     kinds = {digest_modules(block)[""] for block in blocks}
@@ -57,10 +58,6 @@ def require_carried(module: nn.Module, path: str, carried: Any) -> None:
         f"{type(block).__name__} to the next",
         expected=f"a tuple of some of {', '.join(takes)}, in the order in which it returns them",
     )
-
-
-def _lists(module: nn.Module) -> list[str]:
-    return [name for name, one in module.named_modules() if isinstance(one, nn.ModuleList)]
 
 
 class Scanned(nn.Module):

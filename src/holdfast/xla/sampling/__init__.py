@@ -10,7 +10,7 @@ latents = Sampler(step).run(weights, noise * table.init_noise_sigma, table, Cond
     table           a scheduler as coefficients, and one step of it
 """
 
-from holdfast.xla.sampling.loop import Sampler, run
+from holdfast.xla.sampling.loop import Sampler
 from holdfast.xla.sampling.probing import table_of
 from holdfast.xla.sampling.step import Conditioning, apply_guidance, make_step, per_sample
 from holdfast.xla.sampling.table import History, SamplerState, Table, TableRow
@@ -25,6 +25,5 @@ __all__ = [
     "apply_guidance",
     "make_step",
     "per_sample",
-    "run",
     "table_of",
 ]

@@ -61,7 +61,10 @@ class Sampler:
             state = step(weights, state, table.row(i), conditioning)
             if step_done is not None:
                 jax.block_until_ready(state)
-                _notify(step_done, i + 1, state[0])
+                listen = getattr(step_done, "latents", None)
+                if listen is not None:  # now: the next step donates them
+                    listen(lambda latents=state[0]: latents)
+                step_done(i + 1)
         return state
 
     def _ready(self, state: SamplerState) -> Callable[..., SamplerState]:
@@ -70,28 +73,11 @@ class Sampler:
         places = jax.tree.map(lambda array: array.sharding, state)
         key = tuple(jax.tree.leaves(places))
         if key not in self._compiled:
-            self._compiled[key] = _compile(self._step, places)
+            # On a mesh the state leaves as it came: else the second step would be compiled anew.
+            on_mesh = all(isinstance(place, NamedSharding) for place in key)
+            options = {"out_shardings": places} if on_mesh else {}
+            self._compiled[key] = jax.jit(self._step, donate_argnums=1, **options)
         return self._compiled[key]
-
-
-def _notify(step_done: StepDone, done: int, latents: jax.Array) -> None:
-    """Send latents to a listener that accepts them, then the count; the next step donates them."""
-    listen = getattr(step_done, "latents", None)
-    if listen is not None:
-        listen(lambda: latents)
-    step_done(done)
-
-
-def run(
-    step: Step,
-    weights: Any,
-    latents: jax.Array,
-    table: Table,
-    conditioning: Conditioning,
-    step_done: StepDone | None = None,
-) -> jax.Array:
-    """`Sampler(step).run(...)`, for one run."""
-    return Sampler(step).run(weights, latents, table, conditioning, step_done)
 
 
 def _put_on_mesh(weights: Any, state: SamplerState) -> SamplerState:
@@ -101,11 +87,3 @@ def _put_on_mesh(weights: Any, state: SamplerState) -> SamplerState:
     if mesh is None or isinstance(state[0].sharding, NamedSharding):
         return state
     return jax.device_put(state, NamedSharding(mesh, PartitionSpec()))
-
-
-def _compile(step: Step, places: SamplerState) -> Callable[..., SamplerState]:
-    """On a mesh the state leaves as it came: else the second step would be compiled anew."""
-    on_mesh = all(isinstance(p, NamedSharding) for p in jax.tree.leaves(places))
-    if on_mesh:
-        return jax.jit(step, donate_argnums=1, out_shardings=places)
-    return jax.jit(step, donate_argnums=1)

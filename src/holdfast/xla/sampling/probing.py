@@ -16,8 +16,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -55,7 +54,7 @@ def table_of(scheduler: Any, steps: int | None, **set_timesteps_options: Any) ->
         ready = _prepare(scheduler, steps, set_timesteps_options)
         runs = [_random_run(ready, size, seed) for seed, size in enumerate(_SIZES)]
         _refuse_noise(ready, runs[0], _random_run(ready, _SIZES[0], len(_SIZES)))
-        table = _table(ready, _Probe(ready).all_steps())
+        table = _table(ready, _probe(ready))
         for run in runs:
             _compare(ready, table, run)
     _LOG.debug("%s: %d calls, %d remembered", table.scheduler, len(table), table.history_size)
@@ -63,7 +62,6 @@ def table_of(scheduler: Any, steps: int | None, **set_timesteps_options: Any) ->
 
 
 def _prepare(scheduler: Any, steps: int | None, options: dict[str, Any]) -> Any:
-    """A copy with its timesteps set."""
     ready = copy.deepcopy(scheduler)
     count = () if steps is None else (steps,)
     if steps is not None and steps < 1:
@@ -81,43 +79,33 @@ def _prepare(scheduler: Any, steps: int | None, options: dict[str, Any]) -> Any:
     return ready
 
 
-# One real run.
+_Call = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-@dataclass(frozen=True)
-class _Run:
-    """What went into a scheduler and came out of it, one entry for each call; float64."""
-
-    samples: list[torch.Tensor]
-    outputs: list[torch.Tensor]
-    scaled: list[torch.Tensor]
-    results: list[torch.Tensor]
-
-
-def _refuse_noise(ready: Any, first: _Run, second: _Run) -> None:
+def _refuse_noise(ready: Any, first: list[_Call], second: list[_Call]) -> None:
     """Raise Unsupported if two runs on the same inputs differ: the scheduler drew noise."""
-    for i, (one, other) in enumerate(zip(first.results, second.results, strict=True)):
-        if not torch.isfinite(one).all():
+    for i, (one, other) in enumerate(zip(first, second, strict=True)):
+        if not torch.isfinite(one[-1]).all():
             raise _unsupported(ready, f"call {i} {_NOT_FINITE}")
-        if not torch.equal(one, other):
+        if not torch.equal(one[-1], other[-1]):
             raise _unsupported(ready, f"call {i} adds noise of its own")
 
 
-def _random_run(ready: Any, size: float, seed: int) -> _Run:
-    """Random latents and outputs, the same each time; the seed is for what the scheduler draws."""
+def _random_run(ready: Any, size: float, seed: int) -> list[_Call]:
+    """A real run: latents, model output, scaled latents and result of each call, in float64.
+
+    Latents and outputs are random, the same each time; the seed is for what the scheduler draws.
+    """
     scheduler = copy.deepcopy(ready)
     numbers = torch.Generator().manual_seed(0)
     torch.manual_seed(seed)
-    run = _Run([], [], [], [])
+    run: list[_Call] = []
     sample = _random(numbers, size)
     for i in range(len(scheduler.timesteps)):
         output = _random(numbers, size)
         scaled, result = _call(scheduler, i, sample.clone(), output.clone())
-        run.samples.append(sample)
-        run.outputs.append(output)
-        run.scaled.append(scaled.double())
-        run.results.append(result.double())
-        sample = run.results[-1]
+        run.append((sample, output, scaled.double(), result.double()))
+        sample = run[-1][-1]
     return run
 
 
@@ -140,11 +128,7 @@ def _call(
         raise _unsupported(scheduler, f"call {i} failed: {type(exc).__name__}: {exc}") from exc
 
 
-# One run on unit vectors.
-
-
-@dataclass(frozen=True)
-class _Step:
+class _Step(NamedTuple):
     """Coefficients of one call over [latents, remembered..., output]."""
 
     scale: np.ndarray
@@ -152,34 +136,30 @@ class _Step:
     remembered: list[np.ndarray]
 
 
-class _Probe:
-    """A scheduler whose memory is overwritten with unit vectors between its steps."""
+def _probe(ready: Any) -> list[_Step]:
+    """One entry for each call of a scheduler whose memory holds unit vectors."""
+    scheduler = copy.deepcopy(ready)
+    steps: list[_Step] = []
+    for i in range(len(scheduler.timesteps)):
+        scaled, result = _call(scheduler, i, _unit(0), _unit(_WIDTH - 1))
+        steps.append(_Step(_to_numpy(scaled), _to_numpy(result), _overwrite_memory(scheduler, i)))
+    return steps
 
-    def __init__(self, ready: Any) -> None:
-        self._scheduler = copy.deepcopy(ready)
 
-    def all_steps(self) -> list[_Step]:
-        """One entry for each call of the model."""
-        return [self._one(i) for i in range(len(self._scheduler.timesteps))]
-
-    def _one(self, i: int) -> _Step:
-        scaled, result = _call(self._scheduler, i, _unit(0), _unit(_WIDTH - 1))
-        return _Step(_to_numpy(scaled), _to_numpy(result), self._overwrite_memory(i))
-
-    def _overwrite_memory(self, i: int) -> list[np.ndarray]:
-        """Tensors that hold the same share a vector; one that holds nothing gets none."""
-        held = [(tensor, _to_numpy(tensor)) for tensor in _tensors(self._scheduler, _DEPTH)]
-        rows: list[np.ndarray] = []
-        for tensor, row in held:
-            place = next((p for p, known in enumerate(rows) if np.array_equal(known, row)), None)
-            if place is None and row.any():
-                place = len(rows)
-                rows.append(row)
-            if place is not None and place < _REMEMBERED:
-                tensor.copy_(_unit(1 + place))
-        if len(rows) > _REMEMBERED:
-            raise _unsupported(self._scheduler, f"after call {i} it remembers {len(rows)} tensors")
-        return rows
+def _overwrite_memory(scheduler: Any, i: int) -> list[np.ndarray]:
+    """Tensors that hold the same share a vector; one that holds nothing gets none."""
+    held = [(tensor, _to_numpy(tensor)) for tensor in _tensors(scheduler, _DEPTH)]
+    rows: list[np.ndarray] = []
+    for tensor, row in held:
+        place = next((p for p, known in enumerate(rows) if np.array_equal(known, row)), None)
+        if place is None and row.any():
+            place = len(rows)
+            rows.append(row)
+        if place is not None and place < _REMEMBERED:
+            tensor.copy_(_unit(1 + place))
+    if len(rows) > _REMEMBERED:
+        raise _unsupported(scheduler, f"after call {i} it remembers {len(rows)} tensors")
+    return rows
 
 
 def _unit(place: int) -> torch.Tensor:
@@ -208,9 +188,6 @@ def _tensors(holder: Any, depth: int) -> Iterator[torch.Tensor]:
         inside = list(getattr(holder, "__dict__", {}).values())
     for one in inside:
         yield from _tensors(one, depth - 1)
-
-
-# From coefficients to a table.
 
 
 def _table(ready: Any, steps: list[_Step]) -> Table:
@@ -255,19 +232,16 @@ def _find_needed(steps: list[_Step]) -> list[list[int]]:
     return needed
 
 
-def _compare(ready: Any, table: Table, run: _Run) -> None:
+def _compare(ready: Any, table: Table, run: list[_Call]) -> None:
     """Linear, and nothing left out: the table says what the scheduler did."""
-    state = np.zeros((1 + table.history_size, run.samples[0].numel()))
-    for i, matrix in enumerate(table.matrices):
-        sample, output = _to_numpy(run.samples[i]), _to_numpy(run.outputs[i])
+    state = np.zeros((1 + table.history_size, run[0][0].numel()))
+    for i, (matrix, call) in enumerate(zip(table.matrices, run, strict=True)):
+        sample, output, scaled, result = map(_to_numpy, call)
         state = matrix @ np.stack([sample, *state[1:], output])
-        agrees = _near(state[0], _to_numpy(run.results[i]))
-        if not agrees or not _near(table.scale[i] * sample, _to_numpy(run.scaled[i])):
-            raise _unsupported(ready, f"call {i} {_NOT_LINEAR}")
-
-
-def _near(found: np.ndarray, real: np.ndarray) -> bool:
-    return bool(np.abs(found - real).max() <= _TOLERANCE * max(np.abs(real).max(), 1e-30))
+        for found, real in ((state[0], result), (table.scale[i] * sample, scaled)):
+            # A NaN is not near.
+            if not np.abs(found - real).max() <= _TOLERANCE * max(np.abs(real).max(), 1e-30):
+                raise _unsupported(ready, f"call {i} {_NOT_LINEAR}")
 
 
 def _name(scheduler: Any) -> str:

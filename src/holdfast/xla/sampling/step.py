@@ -57,15 +57,13 @@ def make_step(
     time_name: str,
     time_scale: float = 1.0,
     guidance: float | None = None,
-    batched: bool = False,
     dtype: Any = None,
     moment: Moment = per_sample,
 ) -> Step:
     """`step(weights, state, at, conditioning) -> state`, with `at` an index or a `TableRow`.
 
     A step that is only ever given rows can do without a table, and serves all tables whose history
-    is of the same size. With `batched`, cond and uncond are one call of the model with twice the
-    batch, else two calls. `dtype` is what the model takes its latents in; None leaves them as they
+    is of the same size. `dtype` is what the model takes its latents in; None leaves them as they
     are. `moment` makes the model's time from a number and the latents.
     """
 
@@ -79,10 +77,11 @@ def make_step(
             latents_name: scaled.astype(latents.dtype if dtype is None else dtype),
             time_name: moment(jnp.asarray(row.timestep) * time_scale, latents),
         }
-        calls = _inputs(inputs, conditioning)
-        outputs = (_call_batched if batched and len(calls) > 1 else _call_separately)(
-            model, weights, calls
-        )
+        inputs |= conditioning.cond
+        calls = [inputs]
+        if conditioning.uncond is not None:
+            calls.append(inputs | dict(conditioning.uncond))
+        outputs = [model(weights, call) for call in calls]
         scale = _scale(conditioning, guidance) if len(outputs) > 1 else None
         return row.step(latents, history, apply_guidance(outputs, scale))
 
@@ -100,13 +99,6 @@ def _row(table: Table | None, at: Any) -> TableRow:
     return table.row(at)
 
 
-def _inputs(inputs: dict[str, Any], conditioning: Conditioning) -> list[dict[str, Any]]:
-    cond = inputs | dict(conditioning.cond)
-    if conditioning.uncond is None:
-        return [cond]
-    return [cond, cond | dict(conditioning.uncond)]
-
-
 def _scale(conditioning: Conditioning, guidance: float | None) -> Any:
     scale = guidance if conditioning.guidance is None else conditioning.guidance
     if scale is None:
@@ -115,39 +107,3 @@ def _scale(conditioning: Conditioning, guidance: float | None) -> Any:
             expected="a number such as 5.0, in Conditioning or in make_step",
         )
     return scale
-
-
-def _call_separately(model: Model, weights: Any, calls: list[dict[str, Any]]) -> list[jax.Array]:
-    return [model(weights, inputs) for inputs in calls]
-
-
-def _call_batched(model: Model, weights: Any, calls: list[dict[str, Any]]) -> list[jax.Array]:
-    """One call with cond and uncond concatenated along the batch."""
-    cond, uncond = calls
-    both = sorted(cond.keys() | uncond.keys())
-    batch = next(iter(cond.values())).shape[0]
-    joined = {name: _join(name, cond.get(name), uncond.get(name), batch) for name in both}
-    return list(jnp.split(model(weights, joined), 2))
-
-
-def _join(name: str, cond: Any, uncond: Any, batch: int) -> Any:
-    shared = cond is uncond
-
-    def join(one: Any, other: Any) -> Any:
-        if jnp.shape(one)[:1] == (batch,) and jnp.shape(one) == jnp.shape(other):
-            return jnp.concatenate([one, other])
-        if shared:
-            return one
-        raise _join_error(name, f"{list(jnp.shape(one))} and {list(jnp.shape(other))}", batch)
-
-    if jax.tree.structure(cond) != jax.tree.structure(uncond):
-        raise _join_error(name, "present in one of them only", batch)
-    return jax.tree.map(join, cond, uncond)
-
-
-def _join_error(name: str, found: str, batch: int) -> BadInput:
-    return BadInput(
-        f"cond and uncond cannot be one call: '{name}' is {found}",
-        expected=f"equal shapes with the batch of {batch} in front",
-        hint="make_step(..., batched=False), or leave out of uncond what is the same in both",
-    )

@@ -43,17 +43,14 @@ def name_parts(name: str) -> Names:
     """The names of a port called `name`; "ComfyUI-Flux-TPU" is "Flux". Raises BadInput."""
     model = name.removeprefix(_BEFORE).removesuffix(_AFTER)
     if not _GOOD.fullmatch(model) or len(model) > LONGEST:
+        short = name if len(name) <= LONGEST else f"{name[:LONGEST]}…"
         raise BadInput(
-            f"cannot name a port {_short(name)!r}",
+            f"cannot name a port {short!r}",
             expected=f"a letter, then letters, digits, - and _; at most {LONGEST} of them",
             hint=_suggest_name(model),
         )
     words = (word for word in re.split("[-_]+", model) if word)
     return Names(model, "".join(word[0].upper() + word[1:] for word in words))
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= LONGEST else f"{name[:LONGEST]}…"
 
 
 def _suggest_name(model: str) -> str:

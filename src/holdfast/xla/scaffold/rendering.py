@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.resources
 import re
+from dataclasses import asdict
 
 from holdfast.xla.port import PORTS
 from holdfast.xla.scaffold.classes import defaults_for, draws_videos
@@ -67,11 +68,5 @@ def _placeholders(names: Names, cls: str) -> dict[str, str]:
         "port": names.port,
         "project": names.folder.lower().replace("_", "-"),
         "cls": cls,
-        "model_id": first.model_id,
-        "height": str(first.height),
-        "width": str(first.width),
-        "steps": str(first.steps),
-        "guidance": str(first.guidance),
-        "num_frames": str(first.num_frames),
-        "fps": str(first.fps),
+        **{name: str(value) for name, value in asdict(first).items()},
     }

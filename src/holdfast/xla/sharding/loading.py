@@ -5,9 +5,8 @@ Missing weights are an error before anything is read. A shard reads no more of a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -22,26 +21,6 @@ from holdfast.xla.tiny import class_of
 
 Reader = Callable[[str, tuple[slice, ...]], torch.Tensor]  # of a part of a weight, by its name
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-class Files:
-    """The weights of one network, in one file or many."""
-
-    def __init__(self, files: tuple[Path, ...]) -> None:
-        headers = [read_header(file) for file in files]  # a broken file is an error of ours
-        self._opened = [safe_open(file, framework="pt") for file in files]
-        self._where = {
-            name: opened
-            for opened, header in zip(self._opened, headers, strict=True)
-            for name in header
-        }
-        self.shapes = {name: info.shape for header in headers for name, info in header.items()}
-
-    def read(self, name: str, index: tuple[slice, ...]) -> torch.Tensor:
-        """A part of one weight."""
-        if not index:
-            return self._where[name].get_tensor(name)
-        return self._where[name].get_slice(name)[index]
 
 
 def open_network(name: str, network: str, folder: Path, precision: str) -> tuple[nn.Module, Reader]:
@@ -61,13 +40,16 @@ def open_network(name: str, network: str, folder: Path, precision: str) -> tuple
             expected="the folder of one network, such as FLUX.1-dev/transformer",
         )
     dtype = PRECISIONS[precision]
-    opened = Files(files)
+    headers = [read_header(file) for file in files]  # a broken file is an error of ours
+    opened = [safe_open(file, framework="pt") for file in files]
+    where = {path: one for one, header in zip(opened, headers, strict=True) for path in header}
+    shapes = {path: info.shape for header in headers for path, info in header.items()}
     module = _cast(_build(name, network, folder, dtype), dtype)
-    _require_all(name, folder, module, opened)
+    _require_all(name, folder, module, shapes)
 
     def read(path: str, index: tuple[slice, ...]) -> torch.Tensor:
-        if path in opened.shapes:
-            return opened.read(path, index)
+        if path in where:
+            return where[path].get_slice(path)[index] if index else where[path].get_tensor(path)
         owner, _, last = path.rpartition(".")  # what the constructor computed
         return getattr(module.get_submodule(owner), last)[index]
 
@@ -103,15 +85,12 @@ def _cast(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     return shadow(module, tensor)
 
 
-def _require_all(name: str, folder: Path, module: nn.Module, files: Files) -> None:
-    on_meta: dict[str, Any] = {
-        path: one
-        for path, one in (*module.named_parameters(), *module.named_buffers())
-        if one.is_meta
-    }
-    for path, one in on_meta.items():
-        found = files.shapes.get(path)
-        if found != tuple(one.shape):
+def _require_all(
+    name: str, folder: Path, module: nn.Module, shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    for path, one in (*module.named_parameters(), *module.named_buffers()):
+        found = shapes.get(path)
+        if one.is_meta and found != tuple(one.shape):
             what = "is missing" if found is None else f"has shape {list(found)}"
             raise BadInput(
                 f"cannot load {name!r} from {str(folder)!r}: {path!r} {what}",

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,26 +46,19 @@ class Rule:
     reason: str
 
 
-@dataclass(frozen=True)
-class Rules(Mapping[str, Rule]):
-    """A rule for every parameter and buffer of a module, by its name in torch."""
+class Rules(dict[str, Rule]):
+    """A rule for every parameter and buffer of a module, by its name in torch.
 
-    axis: str
-    sizes: Mapping[str, int]  # devices along each axis of the mesh
-    weights: Mapping[str, Rule]
+    `sizes` are the devices along each axis of the mesh.
+    """
+
+    def __init__(self, axis: str, sizes: Mapping[str, int], weights: Mapping[str, Rule]) -> None:
+        super().__init__(weights)
+        self.axis, self.sizes = axis, sizes
 
     @property
     def specs(self) -> dict[str, PartitionSpec]:
-        return {name: rule.spec for name, rule in self.weights.items()}
-
-    def __getitem__(self, name: str) -> Rule:
-        return self.weights[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.weights)
-
-    def __len__(self) -> int:
-        return len(self.weights)
+        return {name: rule.spec for name, rule in self.items()}
 
 
 def rules_for(
@@ -134,15 +127,11 @@ def as_spec(given: Any) -> PartitionSpec:
     """A PartitionSpec of one, or of a tuple. Raises TypeError for anything else."""
     if isinstance(given, PartitionSpec):
         return given
-    if isinstance(given, tuple) and all(map(_is_entry, given)):
-        return PartitionSpec(*given)
+    if isinstance(given, tuple):  # of None, the name of an axis, or a tuple of names
+        entries = [one if isinstance(one, tuple) else (one,) for one in given if one is not None]
+        if all(isinstance(name, str) for names in entries for name in names):
+            return PartitionSpec(*given)
     raise TypeError(f"{given!r} is no PartitionSpec")
-
-
-def _is_entry(entry: Any) -> bool:
-    """None, the name of an axis, or a tuple of names."""
-    names = entry if isinstance(entry, tuple) else (entry,)
-    return entry is None or all(isinstance(name, str) for name in names)
 
 
 def match(
@@ -281,18 +270,20 @@ class _Pairs:
     """Which Linears follow each other: those of one attention, those of one feed-forward."""
 
     def __init__(self, module: nn.Module) -> None:
-        shapes = {n: _shape(one) for n, one in module.named_modules() if n and _is_linear(one)}
-        self._expands = {name: outputs > inputs for name, (outputs, inputs) in shapes.items()}
-        places = {name: _split_path(name) for name in shapes}
+        linears: dict[str, Any] = {
+            n: one.weight for n, one in module.named_modules() if n and _is_linear(one)
+        }
+        self._expands = {name: one.shape[0] > one.shape[1] for name, one in linears.items()}
+        places = {name: _split_path(name) for name in linears}
         alone = Counter(parent for parent, _ in places.values())
         self._scope = {
             name: _container(parent) if alone[parent] == 1 else parent
             for name, (parent, _) in places.items()
         }
         self._leaf = {name: leaf for name, (_, leaf) in places.items()}
-        self._attending = {self._scope[name] for name in shapes if self._is_into(name)}
-        self._first = {self._scope[name] for name in shapes if self._expands[name]}
-        self._second = {self._scope[name] for name in shapes if not self._expands[name]}
+        self._attending = {self._scope[name] for name in linears if self._is_into(name)}
+        self._first = {self._scope[name] for name in linears if self._expands[name]}
+        self._second = {self._scope[name] for name in linears if not self._expands[name]}
 
     def style(self, path: str) -> str | None:
         """Column or row; None for one that is in no pair."""
@@ -341,11 +332,6 @@ def _container(path: str) -> str:
     """The module that holds this one in a list; itself, if it is in none: `ff.net.0` is of `ff`."""
     parent, leaf = _split_path(path)
     return parent if path.rpartition(".")[2].isdigit() and leaf else path
-
-
-def _shape(module: Any) -> tuple[int, int]:
-    outputs, inputs = module.weight.shape[:2]
-    return outputs, inputs
 
 
 def _is_linear(module: Any) -> bool:

@@ -10,7 +10,7 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from holdfast.base.errors import BadInput
 from holdfast.base.units import format_bytes
 from holdfast.xla.arrays import dtype_of, to_numpy
 from holdfast.xla.cluster.mesh import Device
-from holdfast.xla.sharding.rules import Rule, Rules, axes_in, compile_rules, fit_spec, match
+from holdfast.xla.sharding.rules import Rules, axes_in, compile_rules, fit_spec, match
 
 Read = Callable[[tuple[slice, ...]], np.ndarray]
 _NAMED = 5  # replicated weights that a report names
@@ -45,7 +45,8 @@ def place(
     """
     spec = fit_spec(name, shape, spec, mesh.shape)
     sharding = NamedSharding(mesh, spec)
-    wanted = jax.dtypes.canonicalize_dtype(_numpy(dtype))
+    as_numpy = dtype_of(dtype) if isinstance(dtype, torch.dtype) else np.dtype(dtype)
+    wanted = jax.dtypes.canonicalize_dtype(as_numpy)
     expected = sharding.shard_shape(shape)
     parts: dict[tuple[tuple[Any, Any], ...], np.ndarray] = {}
 
@@ -67,10 +68,6 @@ def _part(name: str, found: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.
             f"a part of {name!r} was read with shape {array.shape}", expected=f"shape {shape}"
         )
     return array
-
-
-def _numpy(dtype: Any) -> np.dtype:
-    return dtype_of(dtype) if isinstance(dtype, torch.dtype) else np.dtype(dtype)
 
 
 def place_all(
@@ -106,13 +103,17 @@ def shard_weight_dict(params: Any, sharding_rules: Mapping[str, Any] | Rules, me
         array = _array(param)
         if array is None:
             return param
-        name = ".".join(map(_key, path))
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
         if exact is not None:
             spec = exact[name].spec if name in exact else PartitionSpec()
         else:
             spec = (match(wanted, name) or (None, PartitionSpec()))[1]
-        placed = _move(name, array, spec, mesh)
-        sizes[_is_split(placed.sharding)].append(placed.nbytes)
+        if isinstance(array, jax.Array):
+            spec = fit_spec(name, array.shape, spec, mesh.shape)
+            placed = jax.device_put(array, NamedSharding(mesh, spec))
+        else:
+            placed = place(name, array.__getitem__, array.shape, array.dtype, spec, mesh)
+        sizes[not placed.sharding.is_fully_replicated].append(placed.nbytes)
         return placed
 
     result = jax.tree_util.tree_map_with_path(shard, params)
@@ -132,26 +133,6 @@ def _array(param: Any) -> jax.Array | np.ndarray | None:
     return param if isinstance(param, jax.Array | np.ndarray) else None
 
 
-def _move(name: str, array: Any, spec: PartitionSpec, mesh: Mesh) -> jax.Array:
-    if isinstance(array, jax.Array):
-        return jax.device_put(
-            array, NamedSharding(mesh, fit_spec(name, array.shape, spec, mesh.shape))
-        )
-    return place(name, array.__getitem__, array.shape, array.dtype, spec, mesh)
-
-
-def _key(entry: Any) -> str:
-    """The name of one entry of a JAX key path: a key, an index or an attribute."""
-    for attribute in ("key", "idx", "name"):
-        if hasattr(entry, attribute):
-            return str(getattr(entry, attribute))
-    return str(entry)
-
-
-def _is_split(sharding: Any) -> bool:
-    return not sharding.is_fully_replicated
-
-
 def move_module_to_xla(env: Any, module: nn.Module) -> None:
     """Parameters and buffers become torchax tensors, in place, in the memory of the host.
 
@@ -168,16 +149,11 @@ def move_module_to_xla(env: Any, module: nn.Module) -> None:
         return moved[id(tensor)]
 
     with jax.default_device(jax.devices("cpu")[0]):
-        for table in _tables(module):
+        tables: Any = (t for one in module.modules() for t in (one._parameters, one._buffers))
+        for table in tables:
             for name, tensor in table.items():
                 if tensor is not None:
                     table[name] = move(tensor)
-
-
-def _tables(module: nn.Module) -> Iterator[dict[str, Any]]:
-    for one in module.modules():
-        yield one._parameters
-        yield one._buffers
 
 
 @dataclass(frozen=True)
@@ -245,8 +221,15 @@ def _row(word: str, count: int, whole: int, device: int) -> str:
 
 def report(rules: Rules, dtype: torch.dtype | None = None) -> ShardReport:
     """The report of rules alone, without weights; floating ones are counted as `dtype` if given."""
-    sizes = {name: _bytes(rule, dtype) for name, rule in rules.items()}
-    parts = {name: _parts(rule.spec, rules.sizes) for name, rule in rules.items()}
+    sizes: dict[str, int] = {}
+    for name, rule in rules.items():
+        used = rule.dtype if dtype is None or not rule.dtype.is_floating_point else dtype
+        stored = jax.dtypes.canonicalize_dtype(dtype_of(used))
+        sizes[name] = math.prod(rule.shape) * stored.itemsize
+    parts = {
+        name: math.prod(rules.sizes[axis] for entry in rule.spec for axis in axes_in(entry))
+        for name, rule in rules.items()
+    }
     whole = [
         Replicated(name, sizes[name], rule.reason.removeprefix("replicated: "))
         for name, rule in rules.items()
@@ -263,15 +246,6 @@ def report(rules: Rules, dtype: torch.dtype | None = None) -> ShardReport:
         device_bytes=sum(sizes[name] // parts[name] for name in rules),
         largest=tuple(sorted(whole, key=lambda one: -one.bytes)[:_NAMED]),
     )
-
-
-def _bytes(rule: Rule, dtype: torch.dtype | None) -> int:
-    used = rule.dtype if dtype is None or not rule.dtype.is_floating_point else dtype
-    return math.prod(rule.shape) * jax.dtypes.canonicalize_dtype(dtype_of(used)).itemsize
-
-
-def _parts(spec: PartitionSpec, sizes: Mapping[str, int]) -> int:
-    return math.prod(sizes[axis] for entry in spec for axis in axes_in(entry))
 
 
 def bytes_on(device: Device, weights: Any) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from holdfast.base.errors import BadInput, MissingDependency, NotFound
-from holdfast.xla.tiny.spec import Full, Generator, Integers, Normal, Tiny, Values, tiny_models
+from holdfast.xla.tiny.spec import TensorSpec, Tiny, tiny_models
 
 _SPREAD = 0.05  # standard deviation of what is added to constant weights
 
@@ -34,7 +34,8 @@ class Made:
 
         Sets `return_dict=False` where the method has that argument.
         """
-        with _seed_torch(self.seed):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
             made = {key: _make_tensors(value) for key, value in self.tiny.inputs.items()}
         if "return_dict" in inspect.signature(self._method).parameters:
             made["return_dict"] = False
@@ -58,7 +59,8 @@ def make(name: str, seed: int = 0) -> Made:
             hint="an entry in holdfast/xla/tiny: its configuration and what to call it with",
         )
     cls = class_of(name)
-    with _seed_torch(seed), _fill_unset_with_nan():
+    with torch.random.fork_rng(devices=[]), _fill_unset_with_nan():
+        torch.manual_seed(seed)
         config = getattr(cls, "config_class", None)
         module = cls(**tiny.config) if config is None else cls(config(**tiny.config))
         _fill(module)
@@ -100,30 +102,23 @@ def _fill(module: Any) -> None:
             data.add_(torch.randn(data.shape), alpha=_SPREAD)
 
 
+_MAKERS: dict[str, Callable[[TensorSpec], Any]] = {
+    "normal": lambda spec: torch.randn(spec.shape),
+    "integers": lambda spec: torch.randint(spec.value, spec.shape),
+    "full": lambda spec: torch.full(spec.shape, spec.value),
+    "values": lambda spec: torch.tensor(spec.value),
+    "generator": lambda spec: torch.Generator().manual_seed(spec.value),
+}
+
+
 def _make_tensors(value: Any) -> Any:
-    match value:
-        case Normal(shape):
-            return torch.randn(shape)
-        case Integers(shape, below):
-            return torch.randint(below, shape)
-        case Full(shape, constant):
-            return torch.full(shape, constant)
-        case Values(values):
-            return torch.tensor(values)
-        case Generator(seed):
-            return torch.Generator().manual_seed(seed)
-        case dict():
-            return {key: _make_tensors(one) for key, one in value.items()}
-        case list() | tuple():
-            return type(value)(_make_tensors(one) for one in value)
+    if isinstance(value, TensorSpec):
+        return _MAKERS[value.kind](value)
+    if isinstance(value, dict):
+        return {key: _make_tensors(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_make_tensors(one) for one in value)
     return value
-
-
-@contextmanager
-def _seed_torch(seed: int) -> Iterator[None]:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
 
 
 @contextmanager

@@ -13,46 +13,21 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 _KINDS = ["audio", "autoencoders", "encoders", "image_transformers", "unets", "video_transformers"]
 
 
-@dataclass(frozen=True)
-class Normal:
-    """Random normal elements."""
+class TensorSpec(NamedTuple):
+    """A tensor of `shape`, or a generator.
 
-    shape: tuple[int, ...]
+    `kind` is "normal" (random elements), "integers" (random, from 0 to `value` - 1), "full"
+    (`value` everywhere), "values" (`value`, nested lists) or "generator" (with the seed `value`).
+    """
 
-
-@dataclass(frozen=True)
-class Integers:
-    """Random integers from 0 to `below` - 1."""
-
-    shape: tuple[int, ...]
-    below: int
-
-
-@dataclass(frozen=True)
-class Full:
-    """The same value everywhere."""
-
-    shape: tuple[int, ...]
-    value: float
-
-
-@dataclass(frozen=True)
-class Values:
-    """Exactly these elements, in nested lists: time steps, masks with holes, positions."""
-
-    values: Any
-
-
-@dataclass(frozen=True)
-class Generator:
-    """A torch generator on the CPU, for models that draw noise themselves."""
-
-    seed: int
+    kind: str
+    shape: tuple[int, ...] = ()
+    value: Any = None
 
 
 class ForgetfulCache:
@@ -70,7 +45,7 @@ class Tiny:
     """A model that is made and run in a second or two: its configuration and one call."""
 
     config: Mapping[str, Any]
-    inputs: Mapping[str, Any]  # constants, the classes above, and lists, tuples, dicts of them
+    inputs: Mapping[str, Any]  # constants, tensors, and lists, tuples, dicts of them
     method: str = "forward"
     notes: Mapping[str, str] = field(default_factory=dict)  # what is unusual, by input
     static: tuple[str, ...] = ()  # inputs that shapes or branches depend on: constants on XLA
@@ -97,15 +72,15 @@ def _decode(found: dict[str, Any]) -> Any:
         case {"dict": items}:  # whose keys are not strings
             return dict(items)
         case {"normal": shape}:
-            return Normal(tuple(shape))
+            return TensorSpec("normal", tuple(shape))
         case {"integers": shape, "below": below}:
-            return Integers(tuple(shape), below)
+            return TensorSpec("integers", tuple(shape), below)
         case {"full": shape, "value": value}:
-            return Full(tuple(shape), value)
+            return TensorSpec("full", tuple(shape), value)
         case {"values": values}:
-            return Values(values)
+            return TensorSpec("values", value=values)
         case {"generator_seed": seed}:
-            return Generator(seed)
+            return TensorSpec("generator", value=seed)
         case {"forgetful_cache": _}:
             return ForgetfulCache()
         case {"runs": runs}:  # [item, count] pairs

@@ -3,12 +3,11 @@
 Gradient lines (in `ops`) call every public function of these modules by its name. A name may be
 defined once only.
 
-    attention       attention with a learned mask
     convolution     the gradient of convolution's gradient; max-pooling indices
     index           indexing, scatter, sorting
     linalg          decompositions, solvers, determinants
     loss            losses
-    matrix          matrix products and distances
+    matrix          matrix products and distances; attention with a learned mask
     normalize       the gradients of normalization gradients
     pointwise       elementwise ops
     reduce          sums, products, norms, cumulative ops
@@ -20,7 +19,6 @@ from __future__ import annotations
 
 from holdfast.base.errors import AlreadyRegistered
 from holdfast.compute.autograd.formulas import (
-    attention,
     convolution,
     index,
     linalg,
@@ -36,8 +34,7 @@ from holdfast.compute.autograd.gradient_formulas import FORMULAS
 
 FORMULAS.update(shared.BORROWED)
 for _module in (
-    *(attention, convolution, index, linalg, loss, matrix, normalize, pointwise, reduce, shared),
-    views,
+    *(convolution, index, linalg, loss, matrix, normalize, pointwise, reduce, shared, views),
 ):
     for _name, _value in vars(_module).items():
         if _name.startswith("_") or getattr(_value, "__module__", None) != _module.__name__:

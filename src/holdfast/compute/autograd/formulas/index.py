@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.compute import functional as F
-from holdfast.compute.ops.rules import normalize_dim
 
 
 def scatter_back(grad: Any, shape: Any, dim: int, indices: Any, keepdim: bool = True) -> Any:
@@ -25,27 +24,15 @@ def pad_to_shape(grad: Any, shape: Any) -> Any:
     return F.constant_pad_nd(grad, padding, 0)
 
 
-def expand_index(index: Any, shape: Any, dim: int) -> Any:
-    """Expand an index along `dim` to every element of `shape`."""
-    if not len(shape):
-        return F.reshape(index, [])
-    dim = normalize_dim(dim, len(shape))
-    sizes = [-1 if d == dim else 1 for d in range(len(shape))]
-    return F.expand(F.reshape(index, sizes), list(shape))
-
-
 def scatter_reduce_backward(
-    grad: Any,
-    self: Any,
-    dim: int,
-    index: Any,
-    src: Any,
-    reduce: str,
-    include_self: bool,
+    grad: Any, self: Any, dim: int, index: Any, src: Any, reduce: str, include_self: bool,
     result: Any,
-) -> tuple[Any, Any]:
+) -> tuple[Any, Any]:  # fmt: skip
     """Gradients of a reducing scatter, for the target and for the source."""
-    shape, src = src.shape, _beginning(src, index)
+    shape = src.shape
+    for axis, size in enumerate(index.shape):
+        if src.shape[axis] != size:
+            src = F.slice(src, axis, 0, size)
     if reduce in ("sum", "add"):
         found = grad, F.gather(grad, dim, index)
     elif reduce == "mean":
@@ -63,13 +50,6 @@ def scatter_reduce_backward(
 
 def _as(grad: Any, truth: Any) -> Any:
     return F._to_copy(truth, dtype=grad.dtype)
-
-
-def _beginning(src: Any, index: Any) -> Any:
-    for dim, size in enumerate(index.shape):
-        if src.shape[dim] != size:
-            src = F.slice(src, dim, 0, size)
-    return src
 
 
 def _extreme_backward(

@@ -32,14 +32,6 @@ def _diagonal(matrix: Any) -> Any:
     return F.diagonal(matrix, 0, -2, -1)
 
 
-def _embedded(values: Any) -> Any:
-    return F.diag_embed(values)
-
-
-def _identity(of: Any, size: int) -> Any:
-    return eye_like(of, (size, size))
-
-
 def _skew(matrix: Any) -> Any:
     return matrix - adjoint(matrix)
 
@@ -55,7 +47,7 @@ def _tail(matrix: Any, dim: int, start: int) -> Any:
 def _differences(values: Any) -> Any:
     """values[j] - values[i], with ones on the (unused) diagonal, to divide by."""
     found = F.unsqueeze(values, -2) - _column(values)
-    return found + _identity(values, values.shape[-1])
+    return found + eye_like(values, (values.shape[-1],) * 2)
 
 
 def _without_diagonal(matrix: Any) -> Any:
@@ -144,10 +136,9 @@ def det_gradient(grad: Any, a: Any, det: Any) -> Any:
         scale = grad * conjugate(det)
         return F.unsqueeze(_column(scale), -1) * adjoint(F.linalg_inv_ex(a)[0])
     u, s, vh = F._linalg_svd(a)
-    size = s.shape[-1]
-    others = F.unsqueeze(s, -2) * (1 - _identity(s, size)) + _identity(s, size)
-    scale = F._linalg_det(u)[0] * F._linalg_det(vh)[0]
-    scale = grad * conjugate(scale)
+    eye = eye_like(s, (s.shape[-1],) * 2)
+    others = F.unsqueeze(s, -2) * (1 - eye) + eye
+    scale = grad * conjugate(F._linalg_det(u)[0] * F._linalg_det(vh)[0])
     middle = F.prod(others, -1) * _column(scale)
     return F.matmul(u * F.unsqueeze(middle, -2), vh)
 
@@ -254,7 +245,7 @@ def eigh_gradient(
     """Of A = V diag(w) V^H."""
     if not computed:
         vectors = F._linalg_eigh(a, side)[1]
-    inner = _embedded(grads[0]).to(a.dtype)
+    inner = F.diag_embed(grads[0]).to(a.dtype)
     if computed and given[1]:
         turned = F.matmul(adjoint(vectors), grads[1])
         inner = inner + _without_diagonal(turned / _differences(values))
@@ -264,7 +255,7 @@ def eigh_gradient(
 
 def eig_gradient(grads: Any, given: Any, a: Any, values: Any, vectors: Any) -> Any:
     """Of A = V diag(w) V^-1, where the columns of V have length 1."""
-    inner = _embedded(grads[0])
+    inner = F.diag_embed(grads[0])
     back = adjoint(vectors)
     if given[1]:
         turned = F.matmul(back, grads[1])
@@ -288,13 +279,13 @@ def svd_gradient(grads: Any, given: Any, a: Any, u: Any, s: Any, vh: Any, comput
         return F.matmul(u * F.unsqueeze(grads[1], -2), vh)
     u, vh = _head(u, -1, count), _head(vh, -2, count)
     g_u, g_vh = _head(grads[0], -1, count), _head(grads[2], -2, count)
-    inner = _embedded(grads[1]).to(a.dtype)
+    inner = F.diag_embed(grads[1]).to(a.dtype)
     squares = _differences(s * s)
     if given[0]:
         turned = F.matmul(adjoint(u), g_u)
         inner = inner + _without_diagonal(_skew(turned) / squares) * F.unsqueeze(s, -2)
         if dtypes.is_complex(a.dtype):
-            inner = inner + _embedded(1j * F.imag(_diagonal(turned)) / s)
+            inner = inner + F.diag_embed(1j * F.imag(_diagonal(turned)) / s)
     if given[2]:
         turned = F.matmul(vh, adjoint(g_vh))
         inner = inner + _column(s) * _without_diagonal(_skew(turned) / squares)

@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast.compute import functional as F
 from holdfast.compute.ops.elementwise.complex_numbers import conjugate
+from holdfast.compute.ops.layers import attention as _attention
 
 
 def transposed(matrix: Any) -> Any:
@@ -78,12 +79,8 @@ def eye_like(grad: Any, shape: tuple[int, ...]) -> Any:
     return F.triu(F.tril(ones))
 
 
-def blocks_of(grad: Any, shapes: list[tuple[int, ...]]) -> list[Any]:
-    """The blocks of a matrix that `block_diag` joined."""
-    found, row, column = [], 0, 0
-    for shape in shapes:
-        rows, columns = (1, 1, *shape)[-2:]
-        part = F.narrow(F.narrow(grad, 0, row, rows), 1, column, columns)
-        found.append(F.reshape(part, shape))
-        row, column = row + rows, column + columns
-    return found
+def attention_mask_gradient(
+    grad: Any, query: Any, key: Any, value: Any, causal: bool, mask: Any, scale: float | None
+) -> Any:
+    """The mask's gradient is that of the scores, to which it is added."""
+    return _attention.slopes_of(grad, query, key, value, causal, mask, scale)[1]

@@ -18,9 +18,12 @@ def dropout_scale(p: float, train: Any) -> float:
 
 
 def _through(
-    function: Callable[..., Any], tensors: Any, grads: Any, given: Any, mask: Any
+    function: Callable[..., Any], tensors: Any, grads: Any, given: Any, asked: Any, mask: Any
 ) -> tuple[Any, ...]:
-    """Gradients of `function(*tensors)`, which consists of simple ops."""
+    """Gradients of `function(*tensors)`, which consists of simple ops.
+
+    `asked` tells which of its results were computed.
+    """
     leaves = [None if t is None else t.detach() for t in tensors]
     wanted = [leaf for leaf, want in zip(leaves, mask, strict=True) if want and leaf is not None]
     for leaf in wanted:
@@ -29,8 +32,8 @@ def _through(
         outs = function(*leaves)
     pairs = [
         (out, grad)
-        for out, grad, there in zip(outs, grads, given, strict=True)
-        if there and out is not None and out.requires_grad
+        for out, grad, there, wanted_out in zip(outs, grads, given, asked, strict=False)
+        if there and wanted_out and out.requires_grad
     ]
     if not pairs:
         return (None,) * len(leaves)
@@ -69,13 +72,10 @@ def layer_norm_double_backward(
     def backward(grad: Any, values: Any, factor: Any) -> tuple[Any, ...]:
         normal, scale = _normal(values, inner, rstd, centered)
         scaled = grad if factor is None else grad * factor
-        made = (
-            _to_input(scaled, normal, scale, inner, centered), over_rows(grad * normal),
-            over_rows(grad),
-        )  # fmt: skip
-        return tuple(m if want else None for m, want in zip(made, output_mask, strict=False))
+        to_input = _to_input(scaled, normal, scale, inner, centered)
+        return to_input, over_rows(grad * normal), over_rows(grad)
 
-    return _through(backward, (grad_out, input, weight), grads, given, mask)
+    return _through(backward, (grad_out, input, weight), grads, given, output_mask, mask)
 
 
 def rms_norm_double_backward(*args: Any) -> tuple[Any, ...]:
@@ -113,14 +113,11 @@ def group_norm_double_backward(
         normal, scale = _normal(F.reshape(values, split), [2, 3], rstd)
         grad = F.reshape(grad, split)
         scaled = grad if factor is None else grad * F.reshape(factor, [1, *split[1:3], 1])
-        made = (
-            F.reshape(_to_input(scaled, normal, scale, [2, 3]), list(input.shape)),
-            F.reshape(F.sum(grad * normal, [0, 3]), [channels]),
-            F.reshape(F.sum(grad, [0, 3]), [channels]),
-        )
-        return tuple(m if want else None for m, want in zip(made, output_mask, strict=True))
+        to_input = F.reshape(_to_input(scaled, normal, scale, [2, 3]), list(input.shape))
+        sums = (F.reshape(F.sum(g, [0, 3]), [channels]) for g in (grad * normal, grad))
+        return to_input, *sums
 
-    return _through(backward, (grad_out, input, weight), grads, given, mask)
+    return _through(backward, (grad_out, input, weight), grads, given, output_mask, mask)
 
 
 def batch_norm_double_backward(
@@ -142,7 +139,6 @@ def batch_norm_double_backward(
             scale = F.rsqrt(F.reshape(var, channel) + eps)
             normal = (values - F.reshape(mean, channel)) * scale
             found = scaled * scale
-        made = found, F.sum(grad * normal, dims), F.sum(grad, dims)
-        return tuple(m if want else None for m, want in zip(made, output_mask, strict=True))
+        return found, F.sum(grad * normal, dims), F.sum(grad, dims)
 
-    return _through(backward, (grad_out, input, weight), grads, given, mask)
+    return _through(backward, (grad_out, input, weight), grads, given, output_mask, mask)

@@ -24,12 +24,10 @@ def unclamped_mask(self: Any, low: Any, high: Any) -> Any:
 
 def power_grad(grad: Any, self: Any, exponent: Any) -> Any:
     """Of `self ** exponent` for `self`: zero where the exponent is zero, for any `self`."""
-    if not hasattr(exponent, "dtype"):
-        if exponent == 0:
-            return F.zeros_like(grad)
-        return grad * conjugate(exponent * F.pow(self, exponent - 1))
+    if not hasattr(exponent, "dtype") and exponent == 0:
+        return F.zeros_like(grad)
     slope = grad * conjugate(exponent * F.pow(self, exponent - 1))
-    return F.where(exponent == 0, 0, slope)
+    return F.where(exponent == 0, 0, slope) if hasattr(exponent, "dtype") else slope
 
 
 def exponent_grad(grad: Any, self: Any, exponent: Any, result: Any) -> Any:

@@ -11,7 +11,7 @@ elsewhere in the program are not affected.
     elementwise   arithmetic, comparisons, activations, special functions, quantization
     reduce        sums, norms, softmax, running sums, sorting, counting
     index         indexing, gather and scatter, embeddings
-    layout        factories, views, copies, cat and stack, padding, patches
+    layout        factories, copies, cat, reflection padding, patches
     matrix        matrix products, linear algebra, FFT, distances
     layers        convolution, attention, pooling, normalization, losses, recurrent layers
     native        C sources of the loops
@@ -46,43 +46,19 @@ from holdfast.compute.engines.numpy.index import embedding, indexing, scatter
 from holdfast.compute.engines.numpy.kernels import KERNELS
 from holdfast.compute.engines.numpy.layers import (
     attention,
-    batchnorm,
     convolution,
     ctc,
     dropout,
     grid_sample,
     loss,
-    loss_classes,
-    max_pooling,
     normalize,
     pooling,
     recurrent,
     resample,
 )
-from holdfast.compute.engines.numpy.layout import (
-    assemble,
-    factory,
-    padding,
-    patches,
-    view_copies,
-    views,
-)
-from holdfast.compute.engines.numpy.matrix import (
-    distance,
-    factor,
-    fft,
-    linalg,
-    products,
-    spectral,
-)
-from holdfast.compute.engines.numpy.reduce import (
-    counting,
-    cumulate,
-    norm,
-    reduce,
-    softmax,
-    sorting,
-)
+from holdfast.compute.engines.numpy.layout import assemble, factory, padding
+from holdfast.compute.engines.numpy.matrix import distance, factor, fft, linalg, products
+from holdfast.compute.engines.numpy.reduce import counting, cumulate, norm, reduce, softmax, sorting
 from holdfast.memory.core import stacks
 from holdfast.memory.hooks import numpy_handler
 from holdfast.memory.pools.manager import memory_manager

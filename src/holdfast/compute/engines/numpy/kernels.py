@@ -12,9 +12,14 @@ import numpy
 
 from holdfast.compute import dtype as dtypes
 from holdfast.compute.engines.kernel_registry import Kernels
+from holdfast.compute.engines.layout import assemble as assemble
+from holdfast.compute.engines.layout import views as views
+from holdfast.compute.engines.layout.arrays import SHARED
 
 KERNELS = Kernels("NumPy")
 kernel, register = KERNELS.kernel, KERNELS.register
+for _name, _function in SHARED.items():
+    register(_name, _function)
 
 
 def widen(array: Any) -> Any:

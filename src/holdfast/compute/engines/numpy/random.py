@@ -11,7 +11,7 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as dtypes
-from holdfast.compute.engines.numpy.kernels import kernel, widen
+from holdfast.compute.engines.numpy.kernels import kernel, register, widen
 from holdfast.compute.ops.layout import shapes
 from holdfast.compute.random import BLOCK, Generator, current
 
@@ -82,16 +82,6 @@ def _read_limits(given: Any, named: Any, defaults: dict[str, Any]) -> list[Any]:
     return [found[name] for name in defaults]
 
 
-@kernel("rand")
-def rand(size: Any, dtype: Any = None) -> Any:
-    return _draw_uniform(_empty(size, dtype), 0, 1)
-
-
-@kernel("rand_like")
-def rand_like(self: Any, dtype: Any = None) -> Any:
-    return _draw_uniform(_empty_like(self, dtype), 0, 1)
-
-
 # ---- normal
 
 
@@ -117,19 +107,15 @@ def normal(self: Any, mean: float = 0.0, std: float = 1.0) -> Any:
     return _draw_normal(self, mean, std)
 
 
-@kernel("randn")
-def randn(size: Any, dtype: Any = None) -> Any:
-    return _draw_normal(_empty(size, dtype), 0, 1)
-
-
-@kernel("randn_like")
-def randn_like(self: Any, dtype: Any = None) -> Any:
-    return _draw_normal(_empty_like(self, dtype), 0, 1)
-
-
-@kernel("normal.float_float")
-def normal_scalars(mean: float, std: float, size: Any, dtype: Any = None) -> Any:
-    return _draw_normal(_empty(size, dtype), mean, std)
+for _name, _draw in (("rand", _draw_uniform), ("randn", _draw_normal)):
+    register(_name, lambda size, dtype=None, draw=_draw: draw(_empty(size, dtype), 0, 1))
+    register(
+        f"{_name}_like", lambda self, dtype=None, draw=_draw: draw(_empty_like(self, dtype), 0, 1)
+    )
+register(
+    "normal.float_float",
+    lambda mean, std, size, dtype=None: _draw_normal(_empty(size, dtype), mean, std),
+)
 
 
 @kernel("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor")
@@ -192,7 +178,7 @@ def _largest_integer(kind: Any) -> int:
 
 @kernel("randint")
 def randint(high: int, size: Any, dtype: Any = "int64") -> Any:
-    return _draw_into(_empty(size, dtype, dtypes.INT64), 0, high)
+    return randint_low(0, high, size, dtype)
 
 
 @kernel("randint.low")
@@ -200,19 +186,14 @@ def randint_low(low: int, high: int, size: Any, dtype: Any = "int64") -> Any:
     return _draw_into(_empty(size, dtype, dtypes.INT64), low, high)
 
 
-@kernel("randint_like")
-def randint_like(self: Any, high: int, dtype: Any = None) -> Any:
-    return _draw_into(_empty_like(self, dtype), 0, high)
+@kernel("randint_like", "randint_like.Tensor")
+def randint_like(self: Any, high: Any, dtype: Any = None) -> Any:
+    return _draw_into(_empty_like(self, dtype), 0, int(high))
 
 
 @kernel("randint_like.low_dtype")
 def randint_like_low(self: Any, low: int, high: int, dtype: Any = None) -> Any:
     return _draw_into(_empty_like(self, dtype), low, high)
-
-
-@kernel("randint_like.Tensor")
-def randint_like_tensor(self: Any, high: Any, dtype: Any = None) -> Any:
-    return randint_like(self, int(high.item()), dtype)
 
 
 @kernel("random")
@@ -226,9 +207,7 @@ def random_all(self: Any) -> Any:
     return _fill_like(self, drawn.astype(self.dtype))
 
 
-@kernel("random.to")
-def random_to(self: Any, to: int) -> Any:
-    return _draw_into(self, 0, to)
+register("random.to", lambda self, to: _draw_into(self, 0, to))
 
 
 @kernel("random.from")
@@ -261,11 +240,6 @@ def bernoulli_p(self: Any, p: float = 0.5) -> Any:
     return _fill_like(self, (current().uniform64(self.size) < p).astype(self.dtype))
 
 
-@kernel("bernoulli")
-def bernoulli(self: Any) -> Any:
-    return bernoulli_tensor(self, self)
-
-
 @kernel("bernoulli.Tensor")
 def bernoulli_tensor(self: Any, p: Any) -> Any:
     chances = widen(p)
@@ -275,6 +249,9 @@ def bernoulli_tensor(self: Any, p: Any) -> Any:
     drawn = current().uniform64(count) if wide else current().uniform32(count)
     hits = drawn.reshape(self.shape) < numpy.broadcast_to(chances, self.shape)
     return hits.astype(self.dtype)
+
+
+register("bernoulli", lambda self: bernoulli_tensor(self, self))
 
 
 def draw_exponentials(generator: Generator, count: int) -> Any:

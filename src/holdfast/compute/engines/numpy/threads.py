@@ -39,7 +39,7 @@ def set_num_threads(count: int) -> None:
 def get_num_threads() -> int:
     """How many threads a kernel may use; the default is BLAS's own choice."""
     if _blas.count is None:
-        _blas.count = blas_threads() or len(_usable_cpus())
+        _blas.count = blas_threads() or _count_cpus()
     return _blas.count
 
 
@@ -230,10 +230,8 @@ def _openblas() -> tuple[Any, Any] | None:
     return None
 
 
-def _usable_cpus() -> set[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
+def _count_cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _after_fork() -> None:

@@ -31,8 +31,8 @@ from holdfast.compute.engines.opencl.elementwise import (
 )
 from holdfast.compute.engines.opencl.engine import OpenCLEngine, engine_at
 from holdfast.compute.engines.opencl.index import embedding, indexing, scatter
-from holdfast.compute.engines.opencl.layers import attention, batchnorm, loss, normalize
-from holdfast.compute.engines.opencl.layout import assemble, factory, padding, view_copies, views
+from holdfast.compute.engines.opencl.layers import attention, loss, normalize
+from holdfast.compute.engines.opencl.layout import assemble, factory, padding
 from holdfast.compute.engines.opencl.matrix import distance, products, quantize
 from holdfast.compute.engines.opencl.reduce import cumulate, moments, norm, reduce, softmax, sorting
 from holdfast.compute.engines.opencl.runtime.array import Array

@@ -18,7 +18,7 @@ from holdfast.base.errors import BadInput
 from holdfast.compute import dtype as dtypes
 from holdfast.compute.engine import each, is_strict, on_host
 from holdfast.compute.engines.opencl.elementwise import expressions, fused_chains
-from holdfast.compute.engines.opencl.layout import strided_copy
+from holdfast.compute.engines.opencl.layout import strided_copy, views
 from holdfast.compute.engines.opencl.runtime import launching
 from holdfast.compute.engines.opencl.runtime.array import Array, Memory, NotHere
 from holdfast.compute.engines.opencl.runtime.kernel_table import KERNELS, Kernel
@@ -46,6 +46,7 @@ class OpenCLEngine:
         self._complained: set[str] = set()
         self._kernels: dict[Any, Any] = {}
         self.plans: dict[Any, Any] = {}  # prepared launches, see `strided_kernels`
+        self.factories: dict[str, Any] = {}  # see `layout.factory`
         self.tuned: dict[str, dict[str, int]] = {}  # kernel parameters, see `tuned_parameters`
 
     def __repr__(self) -> str:
@@ -121,12 +122,9 @@ class OpenCLEngine:
         plain = numpy.array(array, kind, copy=True, order="C")
         made = self.alloc(plain.shape, kind)
         if plain.size:
-            self._send(made.memory, plain.reshape(-1).view(numpy.uint8))
+            # Without waiting: nobody changes the copy afterwards.
+            self.memories.send(made.memory, plain.reshape(-1).view(numpy.uint8))
         return made
-
-    def _send(self, memory: Memory, words: Any) -> None:
-        """Copy bytes to the device without waiting; the caller must not change them afterwards."""
-        self.memories.send(memory, words)
 
     def download(self, array: Array) -> Any:
         if not array.size:
@@ -170,6 +168,10 @@ class OpenCLEngine:
         size, wide = array.itemsize, dtype.itemsize
         return made.view(dtype, array.shape, tuple(s // size * wide for s in array.strides))
 
+    def fill(self, array: Array, value: Any) -> None:
+        """Write one value to all elements."""
+        views.fill(self, array, value)
+
     def write(self, array: Array, value: Any) -> None:
         if type(value) is not Array:
             if self._try_write_directly(array, value):
@@ -198,7 +200,7 @@ class OpenCLEngine:
             plain = numpy.array(value, array.dtype, copy=True, order="C")
         with self.place.lock:
             part = _memory_from(array.memory, array.offset)
-            self._send(part, plain.reshape(-1).view(numpy.uint8))
+            self.memories.send(part, plain.reshape(-1).view(numpy.uint8))
         return True
 
     def _write_on_host(self, array: Array, value: Array) -> None:
@@ -210,7 +212,7 @@ class OpenCLEngine:
         with self.place.lock:  # no other thread may write to this memory meanwhile
             words = self.download(whole)
             _host_view(words, array)[...] = source.astype(array.dtype)
-            self._send(array.memory, words)
+            self.memories.send(array.memory, words)
 
     def call(self, kernel: Any, args: Any, kwargs: Any) -> Any:
         if type(kernel) is not Kernel:

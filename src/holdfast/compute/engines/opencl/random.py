@@ -119,16 +119,23 @@ def _draw(
     return _draw_on_device(engine, engine.alloc(shape, dtype), kind, one, other)
 
 
-@kernel("rand")
-def rand(engine: CLEngine, size: Any, dtype: Any = None) -> Array:
-    made = shapes.sizes(size), dtypes.dtype_or(dtype, _F32)
-    return _draw(engine, "rand", (size, dtype), made, _UNIFORM, 0.0, 1.0)
+def _register_standard(name: str, what: int) -> None:
+    """Between 0 and 1, or with mean 0 and deviation 1: by size, and like another array."""
+
+    def by_size(engine: CLEngine, size: Any, dtype: Any = None) -> Array:
+        made = shapes.sizes(size), dtypes.dtype_or(dtype, _F32)
+        return _draw(engine, name, (size, dtype), made, what, 0.0, 1.0)
+
+    def like(engine: CLEngine, self: Array, dtype: Any = None) -> Array:
+        made = self.shape, dtypes.dtype_or(dtype, self.dtype)
+        return _draw(engine, f"{name}_like", (self, dtype), made, what, 0.0, 1.0)
+
+    register(name, by_size)
+    register(f"{name}_like", like)
 
 
-@kernel("rand_like")
-def rand_like(engine: CLEngine, self: Array, dtype: Any = None) -> Array:
-    made = self.shape, dtypes.dtype_or(dtype, self.dtype)
-    return _draw(engine, "rand_like", (self, dtype), made, _UNIFORM, 0.0, 1.0)
+_register_standard("rand", _UNIFORM)
+_register_standard("randn", _NORMAL)
 
 
 @kernel("uniform")
@@ -137,18 +144,6 @@ def uniform(engine: CLEngine, self: Array, *limits: float, **named: float) -> Ar
     low, high = {"from": 0.0, "to": 1.0, **placed, **named}.values()
     made = self.shape, self.dtype
     return _draw(engine, "uniform", (self, low, high), made, _UNIFORM, low, high)
-
-
-@kernel("randn")
-def randn(engine: CLEngine, size: Any, dtype: Any = None) -> Array:
-    made = shapes.sizes(size), dtypes.dtype_or(dtype, _F32)
-    return _draw(engine, "randn", (size, dtype), made, _NORMAL, 0.0, 1.0)
-
-
-@kernel("randn_like")
-def randn_like(engine: CLEngine, self: Array, dtype: Any = None) -> Array:
-    made = self.shape, dtypes.dtype_or(dtype, self.dtype)
-    return _draw(engine, "randn_like", (self, dtype), made, _NORMAL, 0.0, 1.0)
 
 
 @kernel("normal_functional")

@@ -9,15 +9,37 @@ from holdfast.compute.ops.elementwise.complex_numbers import conjugate
 from holdfast.compute.ops.rules import (
     POINTWISE,
     POINTWISE_FLOAT,
-    Meta,
-    Rule,
+    checked,
     like,
     normalize_dim,
     pointwise,
+    reshaped,
 )
-from holdfast.compute.ops.table import Op, composite, op
+from holdfast.compute.ops.table import composite, composites, op
 
 _BOTH = pointwise(among=("grad_output", "self"))
+
+
+def _check_slope(grad_output: Any, self: Any, negative_slope: Any, self_is_result: bool) -> None:
+    if self_is_result and negative_slope < 0:
+        raise ValueError("in place, a negative slope hides which elements were negative")
+
+
+def _check_shrink(self: Any, lambd: Any = 0.5) -> None:
+    if lambd < 0:
+        raise ValueError(f"lambd cannot be below 0, as {lambd} is")
+
+
+def _check_gelu(*_: Any, approximate: str = "none") -> None:
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"approximate {approximate!r} is neither 'none' nor 'tanh'")
+
+
+def _check_elu(
+    grad_output: Any, alpha: Any, scale: Any, input_scale: Any, is_result: bool, of: Any
+) -> None:
+    if is_result and alpha < 0:
+        raise ValueError("in place, a negative alpha hides which elements were negative")
 
 
 def _steps(grad: Any, condition: Any, scale: Any = 1) -> Any:
@@ -36,7 +58,7 @@ op("threshold_backward(Tensor grad_output, Tensor self, Scalar threshold) -> Ten
 op("leaky_relu(Tensor self, Scalar negative_slope=0.01) -> Tensor", POINTWISE,
    {"self": "leaky_relu_backward(grad, self, negative_slope, False)"})  # fmt: skip
 op("leaky_relu_backward(Tensor grad_output, Tensor self, Scalar negative_slope, "
-   "bool self_is_result) -> Tensor", _BOTH,
+   "bool self_is_result) -> Tensor", checked(_BOTH, _check_slope),
    decomposition=lambda grad_output, self, negative_slope, self_is_result:
    F.where(self > 0, grad_output, grad_output * negative_slope))  # fmt: skip
 op("hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor", POINTWISE,
@@ -54,7 +76,7 @@ op("hardshrink(Tensor self, Scalar lambd=0.5) -> Tensor", POINTWISE,
 op("hardshrink_backward(Tensor grad_out, Tensor self, Scalar lambd) -> Tensor", POINTWISE,
    decomposition=lambda grad_out, self, lambd:
    F.where((self >= -lambd) & (self <= lambd), 0, grad_out))  # fmt: skip
-op("softshrink(Tensor self, Scalar lambd=0.5) -> Tensor", POINTWISE,
+op("softshrink(Tensor self, Scalar lambd=0.5) -> Tensor", checked(POINTWISE, _check_shrink),
    {"self": "softshrink_backward(grad, self, lambd)"})  # fmt: skip
 op("softshrink_backward(Tensor grad_output, Tensor self, Scalar lambd) -> Tensor", _BOTH,
    decomposition=lambda grad_output, self, lambd:
@@ -125,19 +147,14 @@ def _gelu_backward(grad_output: Any, self: Any, approximate: str = "none") -> An
     return grad_output * (0.5 * (1 + curve) + 0.5 * self * (1 - curve * curve) * slope)
 
 
-op('gelu(Tensor self, *, str approximate="none") -> Tensor', POINTWISE,
+op('gelu(Tensor self, *, str approximate="none") -> Tensor', checked(POINTWISE, _check_gelu),
    {"self": "gelu_backward(grad, self, approximate=approximate)"})  # fmt: skip
-op('gelu_backward(Tensor grad_output, Tensor self, *, str approximate="none") -> Tensor', _BOTH,
-   decomposition=_gelu_backward)  # fmt: skip
+op('gelu_backward(Tensor grad_output, Tensor self, *, str approximate="none") -> Tensor',
+   checked(_BOTH, _check_gelu), decomposition=_gelu_backward)  # fmt: skip
 
 
 def _elu_backward(
-    grad_output: Any,
-    alpha: Any,
-    scale: Any,
-    input_scale: Any,
-    is_result: bool,
-    self_or_result: Any,
+    grad_output: Any, alpha: Any, scale: Any, input_scale: Any, is_result: bool, self_or_result: Any
 ) -> Any:
     of = self_or_result
     if is_result:
@@ -150,7 +167,7 @@ def _elu_backward(
 op("elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor", POINTWISE,
    {"self": "elu_backward(grad, alpha, scale, input_scale, False, self)"})  # fmt: skip
 op("elu_backward(Tensor grad_output, Scalar alpha, Scalar scale, Scalar input_scale, "
-   "bool is_result, Tensor self_or_result) -> Tensor", POINTWISE,
+   "bool is_result, Tensor self_or_result) -> Tensor", checked(POINTWISE, _check_elu),
    decomposition=_elu_backward)  # fmt: skip
 
 
@@ -171,12 +188,9 @@ op("log_sigmoid_backward(Tensor grad_output, Tensor self, Tensor buffer) -> Tens
 # ---- gates
 
 
-def _infer_glu(op: Op, bound: dict[str, Any]) -> Meta:
-    of = bound["self"]
-    shape = list(of.shape)
-    dim = normalize_dim(bound["dim"], len(shape))
-    shape[dim] //= 2
-    return Meta(tuple(shape), of.dtype)
+def _halve(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
+    place = normalize_dim(dim, len(shape))
+    return (*shape[:place], shape[place] // 2, *shape[place + 1 :])
 
 
 _HALVES = "a dimension of even size, which is split into values and gates"
@@ -189,7 +203,7 @@ def _glu_backward(grad_output: Any, self: Any, dim: int) -> Any:
     return F.cat([gated, gated * values * (1 - gates)], dim)
 
 
-op("glu(Tensor self, int dim=-1) -> Tensor", Rule(_infer_glu, expects=_HALVES),
+op("glu(Tensor self, int dim=-1) -> Tensor", reshaped(_halve, "dim", expects=_HALVES),
    {"self": "glu_backward(grad, self, dim)"})  # fmt: skip
 op("glu_backward(Tensor grad_output, Tensor self, int dim) -> Tensor",
    like("self", expects=_HALVES), decomposition=_glu_backward)  # fmt: skip
@@ -203,14 +217,9 @@ op("rrelu_with_noise(Tensor self, Tensor(b!) noise, Scalar lower=0.125, "
 
 
 def _rrelu_backward(
-    grad_output: Any,
-    self: Any,
-    noise: Any,
-    lower: Any,
-    upper: Any,
-    training: bool,
+    grad_output: Any, self: Any, noise: Any, lower: Any, upper: Any, training: bool,
     self_is_result: bool,
-) -> Any:
+) -> Any:  # fmt: skip
     if training and upper - lower > 1e-6:
         return grad_output * noise
     return F.leaky_relu_backward(grad_output, self, (lower + upper) / 2, self_is_result)
@@ -223,9 +232,18 @@ op("rrelu_with_noise_backward(Tensor grad_output, Tensor self, Tensor noise, Sca
 # ---- composites
 
 
-@composite("relu6(Tensor self) -> Tensor")
-def relu6(self: Any) -> Any:
-    return F.hardtanh(self, 0, 6)
+composites(
+    {
+        "relu6(Tensor self) -> Tensor": lambda self: F.hardtanh(self, 0, 6),
+        # The fixed point at which activations keep mean 0 and variance 1.
+        "selu(Tensor self) -> Tensor": (
+            lambda self: F.elu(self, 1.6732632423543772, 1.0507009873554805)
+        ),
+        "log_sigmoid(Tensor self) -> Tensor": lambda self: F.log_sigmoid_forward(self)[0],
+        "softsign(Tensor self) -> Tensor": lambda self: self / (F.abs(self) + 1),
+        "tanhshrink(Tensor self) -> Tensor": lambda self: self - F.tanh(self),
+    }
+)
 
 
 @composite("celu(Tensor self, Scalar alpha=1.0) -> Tensor")
@@ -233,27 +251,6 @@ def celu(self: Any, alpha: Any = 1.0) -> Any:
     if alpha == 0:
         raise ValueError("alpha cannot be 0")
     return F.elu(self, alpha, 1.0, 1.0 / alpha)
-
-
-@composite("selu(Tensor self) -> Tensor")
-def selu(self: Any) -> Any:
-    # The fixed point at which activations keep mean 0 and variance 1.
-    return F.elu(self, 1.6732632423543772, 1.0507009873554805)
-
-
-@composite("log_sigmoid(Tensor self) -> Tensor")
-def log_sigmoid(self: Any) -> Any:
-    return F.log_sigmoid_forward(self)[0]
-
-
-@composite("softsign(Tensor self) -> Tensor")
-def softsign(self: Any) -> Any:
-    return self / (F.abs(self) + 1)
-
-
-@composite("tanhshrink(Tensor self) -> Tensor")
-def tanhshrink(self: Any) -> Any:
-    return self - F.tanh(self)
 
 
 @composite("prelu(Tensor self, Tensor weight) -> Tensor")

@@ -8,7 +8,7 @@ import numpy
 
 from holdfast.compute import dtype as dtypes
 from holdfast.compute import functional as F
-from holdfast.compute.ops.rules import POINTWISE, Meta, Rule, pointwise
+from holdfast.compute.ops.rules import POINTWISE, Meta, pointwise, rule
 from holdfast.compute.ops.table import Op, composite, op
 
 
@@ -34,13 +34,10 @@ op("sgn(Tensor self) -> Tensor", POINTWISE, {"self": "sgn_grad(grad, self, resul
 
 
 def _infer_complex_part(op: Op, bound: dict[str, Any]) -> Meta:
-    of = bound["self"]
-    return Meta(tuple(of.shape), dtypes.real_of(of.dtype))
+    return Meta(tuple(bound["self"].shape), dtypes.real_of(bound["self"].dtype))
 
 
-op("real(Tensor(a) self) -> Tensor(a)", Rule(_infer_complex_part), {"self": "grad"})
-op("imag(Tensor(a) self) -> Tensor(a)", Rule(_infer_complex_part, expects="complex numbers"),
-   {"self": "grad * 1j"})  # fmt: skip
+op("real(Tensor(a) self) -> Tensor(a)", rule(_infer_complex_part), {"self": "grad"})
 
 
 def _infer_complex(op: Op, bound: dict[str, Any]) -> Meta:
@@ -49,7 +46,21 @@ def _infer_complex(op: Op, bound: dict[str, Any]) -> Meta:
     return Meta(shape, dtypes.complex_of(one.dtype))
 
 
-_PARTS = Rule(_infer_complex, expects="two tensors of one dtype, float32 or float64")
+def _check_imag(self: Any) -> None:
+    if self.dtype.kind != "c":
+        raise TypeError("real numbers have no imaginary part")
+
+
+def _check_parts(one: Any, other: Any) -> None:
+    if one.dtype != other.dtype:
+        raise TypeError(f"{one.dtype} and {other.dtype} are different dtypes")
+    if one.dtype not in (dtypes.FLOAT16, dtypes.FLOAT32, dtypes.FLOAT64):
+        raise TypeError(f"there are no complex numbers whose parts are {one.dtype}")
+
+
+op("imag(Tensor(a) self) -> Tensor(a)",
+   rule(_infer_complex_part, "complex numbers", _check_imag), {"self": "grad * 1j"})  # fmt: skip
+_PARTS = rule(_infer_complex, "two tensors of one dtype, float32 or float64", _check_parts)
 op("complex(Tensor real, Tensor imag) -> Tensor", _PARTS,
    {"real": "complex_part(grad, False)", "imag": "complex_part(grad, True)"})  # fmt: skip
 op("polar(Tensor abs, Tensor angle) -> Tensor", _PARTS,

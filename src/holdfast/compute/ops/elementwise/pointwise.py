@@ -14,10 +14,12 @@ from holdfast.compute.ops.rules import (
     POINTWISE_REAL,
     Meta,
     Rule,
+    checked,
     find_promotion,
     like,
     meta_of,
     pointwise,
+    rule,
 )
 from holdfast.compute.ops.table import Op, composite, op
 
@@ -52,10 +54,16 @@ def _infer_div(op: Op, bound: dict[str, Any]) -> Meta:
     return Meta(numpy.broadcast_shapes(*shapes), kind)
 
 
+def _check_mode(self: Any, other: Any, rounding_mode: str | None) -> None:
+    if rounding_mode not in (None, "trunc", "floor"):
+        raise ValueError(f"rounding_mode {rounding_mode!r} is none of None, 'trunc', 'floor'")
+
+
 _DIVIDE = Rule(
     _infer_div,
     among=("self", "other"),
     expects='rounding_mode None, "trunc" or "floor", and shapes that broadcast',
+    check=_check_mode,
 )
 _SELF_DIVIDED = "grad / conj(other) if rounding_mode is None else zeros_like(grad)"
 op("div.Tensor_mode(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor", _DIVIDE,
@@ -78,7 +86,15 @@ op("fmod.Scalar(Tensor self, Scalar other) -> Tensor", POINTWISE, {"self": "grad
 op("addcmul(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor", POINTWISE,
    {"self": "grad", "tensor1": "scale_grad(grad, value) * conj(tensor2)",
     "tensor2": "scale_grad(grad, value) * conj(tensor1)"})  # fmt: skip
-op("addcdiv(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor", POINTWISE,
+
+
+def _check_addcdiv(self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> None:
+    if dtypes.result_type(self, tensor1, tensor2).kind in "biu":
+        raise TypeError("integers cannot be divided here; use add(self, div(…)) with rounding")
+
+
+op("addcdiv(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor",
+   checked(POINTWISE, _check_addcdiv),
    {"self": "grad", "tensor1": "scale_grad(grad, value) / conj(tensor2)",
     "tensor2": "-scale_grad(grad, value) * conj((tensor1 / tensor2) / tensor2)"})  # fmt: skip
 op("lerp.Scalar(Tensor self, Tensor end, Scalar weight) -> Tensor", POINTWISE,
@@ -151,7 +167,15 @@ op("round.decimals(Tensor self, *, int decimals) -> Tensor", POINTWISE,
    {"self": "zeros_like(grad)"})  # fmt: skip
 op("frac(Tensor self) -> Tensor", POINTWISE, {"self": "grad"})
 op("neg(Tensor self) -> Tensor", POINTWISE, {"self": "-grad"})
-op("positive(Tensor(a) self) -> Tensor(a)", like("self"), {"self": "grad"})
+
+
+def _check_positive(self: Any) -> None:
+    if self.dtype.kind == "b":
+        raise TypeError("booleans have no sign")
+
+
+op("positive(Tensor(a) self) -> Tensor(a)", checked(like("self"), _check_positive),
+   {"self": "grad"})  # fmt: skip
 op("square(Tensor self) -> Tensor", POINTWISE, {"self": "2 * grad * conj(self)"})
 op("abs(Tensor self) -> Tensor", POINTWISE_REAL, {"self": "grad * sgn(self)"})
 op("copysign.Tensor(Tensor self, Tensor other) -> Tensor", POINTWISE_FLOAT,
@@ -170,8 +194,13 @@ def _infer_frexp(op: Op, bound: dict[str, Any]) -> tuple[Meta, Meta]:
     return meta_of(of), Meta(tuple(of.shape), dtypes.DTYPES["int32"])
 
 
+def _check_frexp(self: Any) -> None:
+    if self.dtype.kind in "biuc":
+        raise TypeError(f"frexp needs a floating-point dtype, not {self.dtype}")
+
+
 op("frexp.Tensor(Tensor self) -> (Tensor mantissa, Tensor exponent)",
-   Rule(_infer_frexp, expects="floating-point numbers"),
+   rule(_infer_frexp, "floating-point numbers", _check_frexp),
    {"self": "grad / exp2(result1)"})  # fmt: skip
 op("nan_to_num(Tensor self, float? nan=None, float? posinf=None, float? neginf=None) -> Tensor",
    like("self"), {"self": "where(isfinite(self), grad, 0)"})  # fmt: skip

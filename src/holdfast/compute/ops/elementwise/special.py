@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from holdfast.compute import functional as F
-from holdfast.compute.ops.rules import POINTWISE_FLOAT, pointwise
+from holdfast.compute.ops.rules import POINTWISE_FLOAT, checked, pointwise
 from holdfast.compute.ops.table import composite, op
 
 for _name, _line in {
@@ -36,7 +36,14 @@ op("logit(Tensor self, float? eps=None) -> Tensor", POINTWISE_FLOAT,
 op("logit_backward(Tensor grad_output, Tensor self, float? eps=None) -> Tensor", POINTWISE_FLOAT,
    {"grad_output": "logit_backward(grad, self, eps)",
     "self": "logit_double_backward(grad, grad_output, self, eps)"})  # fmt: skip
-op("polygamma(int n, Tensor self) -> Tensor", POINTWISE_FLOAT,
+
+
+def _check_polygamma(n: int, self: Any) -> None:
+    if n < 0:
+        raise ValueError(f"the order of polygamma must be 0 or more, not {n}")
+
+
+op("polygamma(int n, Tensor self) -> Tensor", checked(POINTWISE_FLOAT, _check_polygamma),
    {"self": "grad * polygamma(n + 1, self)"})  # fmt: skip
 
 # ---- binary

@@ -9,7 +9,13 @@ import numpy
 
 from holdfast.compute import dtype as dtypes
 from holdfast.compute import functional as F
-from holdfast.compute.ops.rules import LIKE_SELF, Meta, normalize_dim, rule, sized
+from holdfast.compute.ops.index.resolve import (
+    check_flat,
+    check_gather,
+    check_rows,
+    indexed_shape,
+)
+from holdfast.compute.ops.rules import LIKE_SELF, Meta, checked, normalize_dim, rule, sized
 from holdfast.compute.ops.table import Op, composite, op
 
 # ---- lists of indices
@@ -24,10 +30,8 @@ def _infer_index(_: Op, bound: dict[str, Any]) -> Meta | None:
     if not given:
         return Meta(tuple(of.shape), of.dtype)
     dims = [d for d, i in enumerate(indices) if i is not None]
-    rest = [size for d, size in enumerate(of.shape) if d not in dims]
-    at = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
     chosen = numpy.broadcast_shapes(*(i.shape for i in given))
-    return Meta((*rest[:at], *chosen, *rest[at:]), of.dtype)
+    return Meta(indexed_shape(of.shape, dims, chosen)[0], of.dtype)
 
 
 _INDEX = rule(_infer_index, "an index that is in range for each dimension, or a mask of its shape")
@@ -38,11 +42,8 @@ op("_unsafe_index.Tensor(Tensor self, Tensor?[] indices) -> Tensor", _INDEX, _BA
 
 @composite(
     "_unsafe_masked_index(Tensor self, Tensor mask, Tensor?[] indices, Scalar fill) -> Tensor",
-    {
-        "self": "_unsafe_masked_index_put_accumulate("
-        "new_zeros(grad, self.shape), mask, indices, grad)"
-    },
-)
+    {"self": "_unsafe_masked_index_put_accumulate("
+             "new_zeros(grad, self.shape), mask, indices, grad)"})  # fmt: skip
 def _unsafe_masked_index(self: Any, mask: Any, indices: Any, fill: Any) -> Any:
     if not math.prod(self.shape):
         shape = numpy.broadcast_shapes(mask.shape, *(i.shape for i in indices if i is not None))
@@ -86,22 +87,25 @@ def _infer_like_index(_: Op, bound: dict[str, Any]) -> Meta:
 
 
 op("index_select(Tensor self, int dim, Tensor index) -> Tensor",
-   rule(_infer_index_select, "an index of one dimension, from 0 to the size of `dim` less 1"),
+   rule(_infer_index_select, "an index of one dimension, from 0 to the size of `dim` less 1",
+        check_flat),
    {"self": "index_add(new_zeros(grad, self.shape), dim, index, grad)"})  # fmt: skip
 op("gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor",
    rule(_infer_like_index, "an index as long as the tensor or shorter in every dimension but "
-                           "`dim`, from 0 to the size of `dim` less 1"),
+                           "`dim`, from 0 to the size of `dim` less 1", check_gather),
    {"self": "scatter_add(new_zeros(grad, self.shape), dim, index, grad)"})  # fmt: skip
 op("take(Tensor self, Tensor index) -> Tensor", rule(_infer_like_index),
    {"self": "put(new_zeros(grad, self.shape), index, grad, True)"})  # fmt: skip
 op("index_fill.int_Scalar(Tensor self, int dim, Tensor index, Scalar value) -> Tensor",
-   LIKE_SELF, {"self": "index_fill(grad, dim, index, 0)"})  # fmt: skip
+   checked(LIKE_SELF, check_flat), {"self": "index_fill(grad, dim, index, 0)"})  # fmt: skip
 op("index_fill.int_Tensor(Tensor self, int dim, Tensor index, Tensor value) -> Tensor",
-   LIKE_SELF, {"self": "index_fill(grad, dim, index, 0)",
-               "value": "sum(grad - index_fill(grad, dim, index, 0))"})  # fmt: skip
+   checked(LIKE_SELF, check_flat),
+   {"self": "index_fill(grad, dim, index, 0)",
+    "value": "sum(grad - index_fill(grad, dim, index, 0))"})  # fmt: skip
 op("index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor",
-   LIKE_SELF, {"self": "index_fill(grad, dim, index, 0)",
-               "source": "index_select(grad, dim, index)"})  # fmt: skip
+   checked(LIKE_SELF, check_rows),
+   {"self": "index_fill(grad, dim, index, 0)",
+    "source": "index_select(grad, dim, index)"})  # fmt: skip
 
 
 @composite("take_along_dim(Tensor self, Tensor indices, int? dim=None) -> Tensor")
@@ -127,12 +131,21 @@ def _infer_masked_fill(_: Op, bound: dict[str, Any]) -> Meta:
     return Meta(numpy.broadcast_shapes(of.shape, bound["mask"].shape), of.dtype)
 
 
+def _check_masked_fill(self: Any, mask: Any, value: Any) -> None:
+    if getattr(value, "ndim", 0):
+        raise ValueError(f"the value has {value.ndim} dimensions, none is expected")
+    if mask.dtype != dtypes.BOOL:
+        raise TypeError(f"the mask has the dtype {mask.dtype}, bool is expected")
+
+
 _MASK = "a boolean mask whose shape broadcasts with the tensor's"
 op("masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor",
-   rule(_infer_masked_fill, _MASK), {"self": "masked_fill(grad, mask, 0)"})  # fmt: skip
+   rule(_infer_masked_fill, _MASK, _check_masked_fill),
+   {"self": "masked_fill(grad, mask, 0)"})  # fmt: skip
 op("masked_fill.Tensor(Tensor self, Tensor mask, Tensor value) -> Tensor",
-   rule(_infer_masked_fill, _MASK), {"self": "masked_fill(grad, mask, 0)",
-                          "value": "masked_fill(grad, logical_not(mask), 0)"})  # fmt: skip
+   rule(_infer_masked_fill, _MASK, _check_masked_fill),
+   {"self": "masked_fill(grad, mask, 0)",
+    "value": "masked_fill(grad, logical_not(mask), 0)"})  # fmt: skip
 op("masked_select(Tensor self, Tensor mask) -> Tensor", rule(None, _MASK),
    {"self": "masked_scatter(new_zeros(grad, broadcast_shape(self.shape, mask.shape)), "
             "mask, grad)"})  # fmt: skip
@@ -140,17 +153,32 @@ op("masked_scatter(Tensor self, Tensor mask, Tensor source) -> Tensor",
    rule(_infer_masked_fill, _MASK),
    {"self": "masked_fill(grad, mask, 0)",
     "source": "masked_scatter_backward(grad, mask, source.shape)"})  # fmt: skip
+
+
+def _masked_scatter_backward(grad_output: Any, mask: Any, sizes: Any) -> Any:
+    chosen = F.masked_select(grad_output, mask)
+    rest = F.new_zeros(grad_output, [math.prod(sizes) - chosen.shape[0]])
+    return F.reshape(F.cat([chosen, rest]), list(sizes))
+
+
 op("masked_scatter_backward(Tensor grad_output, Tensor mask, int[] sizes) -> Tensor",
    sized("sizes", "grad_output"),
-   {"grad_output": "masked_scatter(new_zeros(grad, grad_output.shape), mask, grad)"})  # fmt: skip
+   {"grad_output": "masked_scatter(new_zeros(grad, grad_output.shape), mask, grad)"},
+   _masked_scatter_backward)  # fmt: skip
 
 
 # ---- where something is
 
 op("nonzero(Tensor self) -> Tensor")
-op("nonzero_static(Tensor self, *, int size, int fill_value=-1) -> Tensor",
-   rule(lambda op, bound: Meta((bound["size"], bound["self"].ndim), dtypes.INT64)))  # fmt: skip
 op("repeat_interleave.Tensor(Tensor repeats, *, int? output_size=None) -> Tensor")
+
+
+@composite("nonzero_static(Tensor self, *, int size, int fill_value=-1) -> Tensor")
+def _nonzero_static(self: Any, size: int, fill_value: int = -1) -> Any:
+    found = F.nonzero(self)
+    count = min(size, found.shape[0])
+    rest = F.new_full(found, [size - count, self.ndim], fill_value)
+    return F.cat([F.narrow(found, 0, 0, count), rest])
 
 
 @composite("nonzero_numpy(Tensor self) -> Tensor[]")
@@ -164,10 +192,8 @@ def _where(condition: Any) -> Any:
     return _nonzero_numpy(condition)
 
 
-@composite(
-    "repeat_interleave.self_Tensor(Tensor self, Tensor repeats, int? dim=None, *, "
-    "int? output_size=None) -> Tensor"
-)
+@composite("repeat_interleave.self_Tensor(Tensor self, Tensor repeats, int? dim=None, *, "
+           "int? output_size=None) -> Tensor")  # fmt: skip
 def _repeat_by_tensor(
     self: Any, repeats: Any, dim: int | None = None, *, output_size: int | None = None
 ) -> Any:
@@ -181,10 +207,8 @@ def _repeat_by_tensor(
     return F.index_select(of, along, F.repeat_interleave(counts, output_size=output_size))
 
 
-@composite(
-    "repeat_interleave.self_int(Tensor self, int repeats, int? dim=None, *, "
-    "int? output_size=None) -> Tensor"
-)
+@composite("repeat_interleave.self_int(Tensor self, int repeats, int? dim=None, *, "
+           "int? output_size=None) -> Tensor")  # fmt: skip
 def _repeat_by_number(
     self: Any, repeats: int, dim: int | None = None, *, output_size: int | None = None
 ) -> Any:

@@ -26,6 +26,21 @@ def _infer_attention(op: Op, bound: dict[str, Any]) -> tuple[Meta, ...]:
     return whole, Meta(tuple(query.shape[:-1]), dtypes.working(query.dtype))
 
 
+def plan_attention(
+    query: Any, key: Any, value: Any, dropout: float, scale: float | None
+) -> tuple[float, int]:
+    """The factor of the scores, and how many query heads share a key head. Raises ValueError."""
+    if dropout > 0:
+        raise ValueError("this op has no dropout")
+    if not query.ndim == key.ndim == value.ndim == 4:
+        raise ValueError("query, key and value have four dimensions")
+    if key.shape[:3] != value.shape[:3] or query.shape[3] != key.shape[3]:
+        raise ValueError("query, key and value do not fit each other")
+    if query.shape[0] != key.shape[0] or query.shape[1] % max(key.shape[1], 1):
+        raise ValueError("the batch or the heads of query and key do not fit each other")
+    return _factor(query, scale), query.shape[1] // max(key.shape[1], 1)
+
+
 def slopes_of(
     grad: Any, query: Any, key: Any, value: Any, causal: bool, mask: Any, scale: float | None
 ) -> tuple[Any, Any]:
@@ -51,27 +66,18 @@ def _backward(
     )
 
 
-op(
-    "_scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor value, "
-    "float dropout_p=0., bool is_causal=False, *, Tensor? attn_mask=None, float? scale=None) "
-    "-> (Tensor output, Tensor logsumexp)",
-    rule(_infer_attention, _EXPECTS),
-    {
-        "query, key, value": "_scaled_dot_product_flash_attention_for_cpu_backward(grad, query, "
-        "key, value, result0, result1, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)",
-        "attn_mask": "attention_mask_gradient(grad, query, key, value, is_causal, attn_mask, "
-        "scale)",
-    },
-)
-op(
-    "_scaled_dot_product_flash_attention_for_cpu_backward(Tensor grad_out, Tensor query, "
-    "Tensor key, Tensor value, Tensor out, Tensor logsumexp, float dropout_p, bool is_causal, *, "
-    "Tensor? attn_mask=None, float? scale=None) "
-    "-> (Tensor grad_query, Tensor grad_key, Tensor grad_value)",
-    like("query", "key", "value", expects=_EXPECTS),
-    None,
-    _backward,
-)
+op("_scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor value, "
+   "float dropout_p=0., bool is_causal=False, *, Tensor? attn_mask=None, float? scale=None) "
+   "-> (Tensor output, Tensor logsumexp)", rule(_infer_attention, _EXPECTS),
+   {"query, key, value": "_scaled_dot_product_flash_attention_for_cpu_backward(grad, query, key, "
+    "value, result0, result1, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)",
+    "attn_mask": "attention_mask_gradient(grad, query, key, value, is_causal, attn_mask, scale)"
+    })  # fmt: skip
+op("_scaled_dot_product_flash_attention_for_cpu_backward(Tensor grad_out, Tensor query, "
+   "Tensor key, Tensor value, Tensor out, Tensor logsumexp, float dropout_p, bool is_causal, *, "
+   "Tensor? attn_mask=None, float? scale=None) -> (Tensor grad_query, Tensor grad_key, "
+   "Tensor grad_value)", like("query", "key", "value", expects=_EXPECTS), None,
+   _backward)  # fmt: skip
 
 
 # ---- composite
@@ -105,9 +111,7 @@ def _attention(
 def _fusable(query: Any, key: Any, value: Any, mask: Any, dropout: float, grouped: bool) -> bool:
     if dropout > 0 or not dtypes.is_floating(query.dtype):
         return False
-    if mask is not None and mask.ndim not in (2, query.ndim):
-        return False
-    if mask is not None and query.ndim not in (2, 4) and mask.ndim != 2:
+    if mask is not None and mask.ndim != 2 and (mask.ndim != query.ndim or query.ndim != 4):
         return False
     leading = [tuple(t.shape[:-2]) for t in (query, key, value)]
     if not 2 <= query.ndim <= 4 or leading[1] != leading[2]:
@@ -120,8 +124,7 @@ def _fusable(query: Any, key: Any, value: Any, mask: Any, dropout: float, groupe
 
 def _four(tensor: Any) -> Any:
     """Add leading dimensions of size 1 to get 4 dimensions."""
-    missing = 4 - tensor.ndim
-    return tensor if not missing else tensor.reshape((1,) * missing + tuple(tensor.shape))
+    return tensor if tensor.ndim == 4 else tensor.reshape((1, 1, *tensor.shape)[-4:])
 
 
 def _additive(mask: Any, query: Any) -> Any:
@@ -143,16 +146,12 @@ def _weights(query: Any, key: Any, mask: Any, causal: bool, factor: float) -> An
 
 
 def _factor(query: Any, scale: float | None) -> float:
-    return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    return 1 / math.sqrt(query.shape[-1] or 1) if scale is None else float(scale)
 
 
 def _repeated(tensor: Any, times: int) -> Any:
     """Repeat each head `times` times, for queries that share it."""
-    if times == 1:
-        return tensor
-    *front, heads, length, width = tensor.shape
-    wide = tensor.unsqueeze(-3).expand((*front, heads, times, length, width))
-    return wide.reshape((*front, heads * times, length, width))
+    return tensor if times == 1 else F.repeat_interleave(tensor, times, -3)
 
 
 def _gathered(gradient: Any, times: int) -> Any:

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 from holdfast.compute import dtype as dtypes
 from holdfast.compute import functional as F
 from holdfast.compute.ops.rules import Meta, meta_of, rule
-from holdfast.compute.ops.table import Op, composite, op
+from holdfast.compute.ops.table import composite, op
 
-
-def _infer_dropout(op: Op, bound: dict[str, Any]) -> tuple[Meta, Meta]:
-    of = bound["input"]
-    return meta_of(of), Meta(tuple(of.shape), dtypes.BOOL)
-
-
-def _infer_dropout_backward(op: Op, bound: dict[str, Any]) -> Meta:
-    of = bound["grad_output"]
-    return Meta(tuple(of.shape), dtypes.with_fractions(of.dtype))
-
-
-op("native_dropout(Tensor input, float p, bool? train) -> (Tensor, Tensor)", rule(_infer_dropout),
+op("native_dropout(Tensor input, float p, bool? train) -> (Tensor, Tensor)",
+   rule(lambda _, bound: (meta_of(bound["input"]), Meta(tuple(bound["input"].shape), dtypes.BOOL))),
    {"input": "native_dropout_backward(grad, result1, dropout_scale(p, train))"},
    effect=True)  # fmt: skip
 op("native_dropout_backward(Tensor grad_output, Tensor mask, float scale) -> Tensor",
-   rule(_infer_dropout_backward),
+   rule(lambda _, bound: Meta(tuple(bound["grad_output"].shape),
+                              dtypes.with_fractions(bound["grad_output"].dtype))),
    {"grad_output": "native_dropout_backward(grad, mask, scale)"})  # fmt: skip
 
 
@@ -74,11 +66,7 @@ def _alpha(input: Any, p: float, train: bool, per_feature: bool) -> Any:
     return input * (kept * scale) + shift
 
 
-@composite("alpha_dropout(Tensor input, float p, bool train) -> Tensor")
-def alpha_dropout(input: Any, p: float, train: bool) -> Any:
-    return _alpha(input, p, train, False)
-
-
-@composite("feature_alpha_dropout(Tensor input, float p, bool train) -> Tensor")
-def feature_alpha_dropout(input: Any, p: float, train: bool) -> Any:
-    return _alpha(input, p, train, True)
+for _name, _per_feature in (("alpha_dropout", False), ("feature_alpha_dropout", True)):
+    composite(f"{_name}(Tensor input, float p, bool train) -> Tensor")(
+        functools.partial(_alpha, per_feature=_per_feature)
+    )

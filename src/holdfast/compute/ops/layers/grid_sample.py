@@ -8,12 +8,19 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.compute import functional as F
-from holdfast.compute.ops.rules import Infer, Meta, gradients, rule
+from holdfast.compute.ops.rules import Meta, gradients, rule
 from holdfast.compute.ops.table import Op, composite, op
 
+LINEAR, NEAREST, CUBIC = range(3)  # interpolation
+ZEROS, BORDER, REFLECTION = range(3)  # padding
 
-def check_grid(input: Any, grid: Any, count: int) -> tuple[int, ...]:
-    """The shape of the result. Raises ValueError if input and grid do not fit."""
+
+def check_grid(count: int, input: Any, grid: Any, mode: int, padding: int) -> tuple[int, ...]:
+    """The shape of the result. Raises ValueError for arguments that do not fit."""
+    if mode not in (LINEAR, NEAREST, *((CUBIC,) if count == 2 else ())):
+        raise ValueError(f"interpolation_mode {mode} is unknown for {count} dimensions")
+    if padding not in (ZEROS, BORDER, REFLECTION):
+        raise ValueError(f"padding_mode is {padding}, it can be 0, 1 or 2")
     if len(input.shape) != count + 2 or len(grid.shape) != count + 2:
         raise ValueError(
             f"input and grid have {len(input.shape)} and {len(grid.shape)} dimensions, they take "
@@ -29,17 +36,15 @@ def check_grid(input: Any, grid: Any, count: int) -> tuple[int, ...]:
     return (*input.shape[:2], *grid.shape[1:-1])
 
 
-def _infer_grid_sample(count: int) -> Infer:
-    def infer(op: Op, bound: dict[str, Any]) -> Meta:
-        return Meta(check_grid(bound["input"], bound["grid"], count), bound["input"].dtype)
-
-    return infer
+def _infer_grid_sample(op: Op, bound: dict[str, Any]) -> Meta:
+    count = len(bound["input"].shape) - 2
+    return Meta(check_grid(count, *list(bound.values())[:4]), bound["input"].dtype)
 
 
 _HOW = "int interpolation_mode, int padding_mode, bool align_corners"
 for _n in (2, 3):
     _name = f"grid_sampler_{_n}d"
-    op(f"{_name}(Tensor input, Tensor grid, {_HOW}) -> Tensor", rule(_infer_grid_sample(_n)),
+    op(f"{_name}(Tensor input, Tensor grid, {_HOW}) -> Tensor", rule(_infer_grid_sample),
        {"input, grid": f"{_name}_backward(grad, input, grid, interpolation_mode, padding_mode,"
                        " align_corners, mask)"})  # fmt: skip
     op(f"{_name}_backward(Tensor grad_output, Tensor input, Tensor grid, {_HOW},"
@@ -65,17 +70,10 @@ def affine_shape(size: Any) -> tuple[int, ...]:
     return (size[0], *size[2:], len(size) - 2)
 
 
-def _infer_grid(op: Op, bound: dict[str, Any]) -> Meta:
-    return Meta(affine_shape(bound["size"]), bound["theta"].dtype)
-
-
-def _infer_theta(op: Op, bound: dict[str, Any]) -> Meta:
-    count = len(bound["size"]) - 2
-    return Meta((bound["size"][0], count, count + 1), bound["grad"].dtype)
-
-
 op("affine_grid_generator(Tensor theta, int[] size, bool align_corners) -> Tensor",
-   rule(_infer_grid),
+   rule(lambda _, bound: Meta(affine_shape(bound["size"]), bound["theta"].dtype)),
    {"theta": "affine_grid_generator_backward(grad, size, align_corners)"})  # fmt: skip
 op("affine_grid_generator_backward(Tensor grad, int[] size, bool align_corners) -> Tensor",
-   rule(_infer_theta), {"grad": "affine_grid_generator(grad, size, align_corners)"})  # fmt: skip
+   rule(lambda _, bound: Meta((bound["size"][0], len(bound["size"]) - 2, len(bound["size"]) - 1),
+                              bound["grad"].dtype)),
+   {"grad": "affine_grid_generator(grad, size, align_corners)"})  # fmt: skip

@@ -11,7 +11,7 @@ from holdfast.base.errors import BadInput
 from holdfast.compute import dtype as dtypes
 from holdfast.compute import functional as F
 from holdfast.compute.ops.layers import windows
-from holdfast.compute.ops.rules import Infer, Meta, like, rule
+from holdfast.compute.ops.rules import Infer, Meta, checked, like, rule
 from holdfast.compute.ops.table import Op, composite, op
 
 
@@ -41,7 +41,16 @@ def _metas(of: Any, sizes: tuple[int, ...], indices: bool) -> Any:
     return (made, Meta(shape, dtypes.INT64)) if indices else made
 
 
+def _check_gradient(grad_output: Any, self: Any, *rest: Any, **named: Any) -> None:
+    indices = named["indices"] if "indices" in named else rest[-1]
+    if grad_output.shape != indices.shape:
+        raise ValueError(
+            f"the gradient {list(grad_output.shape)} and the indices {list(indices.shape)} differ"
+        )
+
+
 _SELF = like("self")
+_FROM_INDICES = checked(_SELF, _check_gradient)
 _SIZES = "shape_only(grad, self.shape)"  # only the input's shape is needed
 
 
@@ -56,7 +65,7 @@ def _regular(count: int) -> None:
        {"self": f"{largest}_backward(grad, {_SIZES}, kernel_size, stride, padding, dilation,"
                 " ceil_mode, result1)"})  # fmt: skip
     op(f"{largest}_backward(Tensor grad_output, Tensor self, {back}, {sizes} dilation,"
-       " bool ceil_mode, Tensor indices) -> Tensor", _SELF,
+       " bool ceil_mode, Tensor indices) -> Tensor", _FROM_INDICES,
        {"grad_output": f"take_flat(grad, indices, {count})",
         "self": "zeros_like(self)"})  # fmt: skip
     rest = "kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override"
@@ -79,8 +88,8 @@ def _adaptive(count: int) -> None:
     op(f"{largest}(Tensor self, int[{count}] output_size) -> (Tensor, Tensor)",
        rule(_infer_adaptive_pool(count, True)),
        {"self": f"{largest}_backward(grad, {_SIZES}, result1)"})  # fmt: skip
-    op(f"{largest}_backward(Tensor grad_output, Tensor self, Tensor indices) -> Tensor", _SELF,
-       {"grad_output": f"take_flat(grad, indices, {count})"})  # fmt: skip
+    op(f"{largest}_backward(Tensor grad_output, Tensor self, Tensor indices) -> Tensor",
+       _FROM_INDICES, {"grad_output": f"take_flat(grad, indices, {count})"})  # fmt: skip
 
 
 for _count in (2, 3):
@@ -91,71 +100,75 @@ for _count in (2, 3):
 # ---- fractional pooling, max_unpool
 
 
-def _infer_fractional(op: Op, bound: dict[str, Any]) -> Any:
+def _check_unpool(self: Any, indices: Any, *_: Any) -> None:
+    if self.shape != indices.shape:
+        raise ValueError(f"the indices are {list(indices.shape)}, the input {list(self.shape)}")
+
+
+def _infer_output(op: Op, bound: dict[str, Any]) -> Any:
     count = int(op.schema.base.removesuffix("d")[-1])
     sizes = windows.per_dim(bound["output_size"], count, "output_size")
-    return _metas(bound["self"], sizes, True)
-
-
-def _infer_unpool(op: Op, bound: dict[str, Any]) -> Meta:
-    of = bound["self"]
-    return Meta((*of.shape[: -len(bound["output_size"])], *bound["output_size"]), of.dtype)
+    return _metas(bound["self"], sizes, op.schema.returns == 2)
 
 
 for _count in (2, 3):
     _name = f"fractional_max_pool{_count}d"
     _sizes = f"int[{_count}] kernel_size, int[{_count}] output_size"
     op(f"{_name}(Tensor self, {_sizes}, Tensor random_samples) -> (Tensor, Tensor)",
-       rule(_infer_fractional),
+       rule(_infer_output),
        {"self": f"{_name}_backward(grad, {_SIZES}, kernel_size, output_size,"
                 " result1)"})  # fmt: skip
     op(f"{_name}_backward(Tensor grad_output, Tensor self, {_sizes}, Tensor indices) -> Tensor",
-       _SELF, {"grad_output": f"take_flat(grad, indices, {_count})"})  # fmt: skip
-
-op("max_unpool2d(Tensor self, Tensor indices, int[2] output_size) -> Tensor", rule(_infer_unpool),
-   {"self": "take_flat(grad, indices, 2)"})  # fmt: skip
-op("max_unpool3d(Tensor self, Tensor indices, int[3] output_size, int[3] stride, int[3] padding)"
-   " -> Tensor", rule(_infer_unpool), {"self": "take_flat(grad, indices, 3)"})  # fmt: skip
+       _FROM_INDICES, {"grad_output": f"take_flat(grad, indices, {_count})"})  # fmt: skip
+    _rest = ", int[3] stride, int[3] padding" if _count == 3 else ""
+    op(f"max_unpool{_count}d(Tensor self, Tensor indices, int[{_count}] output_size{_rest})"
+       " -> Tensor", rule(_infer_output, check=_check_unpool),
+       {"self": f"take_flat(grad, indices, {_count})"})  # fmt: skip
 
 
 # ---- composites
 
 
-def _flat(value: Any, none: int) -> list[int]:
-    """A 1-d size as a 2-d size, with `none` for the first dimension."""
-    listed = windows.per_dim(value, 1, "a size of one dimension")
-    return [none, *listed]
+# What a window along the added dimension has.
+_ALONE = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1, "output_size": 1}
 
 
-def _row(self: Any) -> Any:
-    if self.ndim not in (2, 3):
-        raise BadInput(
-            f"cannot pool {self.dtype}{list(self.shape)} over one dimension",
-            expected="2 dimensions, channels and space, or a batch of those",
+def _pool_rows(text: str, name: str) -> None:
+    """An op over one dimension, as a row, by the op `name` over two."""
+
+    def pool(*args: Any, **named: Any) -> Any:
+        bound = made.schema.bind(args, named)
+        of = bound.pop("self")
+        if of.ndim not in (2, 3):
+            raise BadInput(
+                f"cannot pool {of.dtype}{list(of.shape)} over one dimension",
+                expected="2 dimensions, channels and space, or a batch of those",
+            )
+        if "stride" in bound and windows.missing(bound["stride"]):
+            bound["stride"] = bound["kernel_size"]
+        sizes = (
+            [_ALONE[key], *windows.per_dim(value, 1, "a size of one dimension")]
+            if key in _ALONE
+            else value
+            for key, value in bound.items()
         )
-    return F.unsqueeze(self, -2)
+        found = F.packet(name)(F.unsqueeze(of, -2), *sizes)
+        if isinstance(found, tuple):
+            return tuple(F.squeeze(one, -2) for one in found)
+        return F.squeeze(found, -2)
+
+    made = op(text, decomposition=pool)
 
 
-@composite(
-    "max_pool1d_with_indices(Tensor self, int[1] kernel_size, int[1] stride=[],"
-    " int[1] padding=[0], int[1] dilation=[1], bool ceil_mode=False) -> (Tensor, Tensor)"
-)
-def _max_pool1d_with_indices(
-    self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
-    ceil_mode: bool = False,
-) -> Any:  # fmt: skip
-    step = kernel_size if windows.missing(stride) else stride
-    window = _flat(kernel_size, 1), _flat(step, 1), _flat(padding, 0), _flat(dilation, 1)
-    found = F.max_pool2d_with_indices(_row(self), *window, ceil_mode)
-    return tuple(F.squeeze(one, -2) for one in found)
-
-
-@composite(
-    "max_pool1d(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=[0],"
-    " int[1] dilation=[1], bool ceil_mode=False) -> Tensor"
-)
-def _max_pool1d(self: Any, *args: Any, **named: Any) -> Any:
-    return _max_pool1d_with_indices(self, *args, **named)[0]
+_WINDOW = "Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=[0]"
+_pool_rows(f"max_pool1d_with_indices({_WINDOW}, int[1] dilation=[1], bool ceil_mode=False)"
+           " -> (Tensor, Tensor)", "max_pool2d_with_indices")  # fmt: skip
+_pool_rows(f"avg_pool1d({_WINDOW}, bool ceil_mode=False, bool count_include_pad=True) -> Tensor",
+           "avg_pool2d")  # fmt: skip
+_pool_rows("adaptive_avg_pool1d(Tensor self, int[1] output_size) -> Tensor",
+           "_adaptive_avg_pool2d")  # fmt: skip
+_pool_rows("adaptive_max_pool1d(Tensor self, int[1] output_size) -> (Tensor, Tensor)",
+           "adaptive_max_pool2d")  # fmt: skip
 
 
 def _values_only(count: int) -> Any:
@@ -165,32 +178,9 @@ def _values_only(count: int) -> Any:
     return pool
 
 
-for _count in (2, 3):
+for _count, _zero, _one in ((1, "[0]", "[1]"), (2, "0", "1"), (3, "0", "1")):
     composite(
         f"max_pool{_count}d(Tensor self, int[{_count}] kernel_size, int[{_count}] stride=[],"
-        f" int[{_count}] padding=0, int[{_count}] dilation=1, bool ceil_mode=False) -> Tensor"
+        f" int[{_count}] padding={_zero}, int[{_count}] dilation={_one}, bool ceil_mode=False)"
+        " -> Tensor"
     )(_values_only(_count))
-
-
-@composite(
-    "avg_pool1d(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=[0],"
-    " bool ceil_mode=False, bool count_include_pad=True) -> Tensor"
-)
-def _avg_pool1d(
-    self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True,
-) -> Any:  # fmt: skip
-    step = kernel_size if windows.missing(stride) else stride
-    window = _flat(kernel_size, 1), _flat(step, 1), _flat(padding, 0)
-    return F.squeeze(F.avg_pool2d(_row(self), *window, ceil_mode, count_include_pad), -2)
-
-
-@composite("adaptive_avg_pool1d(Tensor self, int[1] output_size) -> Tensor")
-def _adaptive_avg_pool1d(self: Any, output_size: Any) -> Any:
-    return F.squeeze(F._adaptive_avg_pool2d(_row(self), _flat(output_size, 1)), -2)
-
-
-@composite("adaptive_max_pool1d(Tensor self, int[1] output_size) -> (Tensor, Tensor)")
-def _adaptive_max_pool1d(self: Any, output_size: Any) -> Any:
-    found = F.adaptive_max_pool2d(_row(self), _flat(output_size, 1))
-    return tuple(F.squeeze(one, -2) for one in found)

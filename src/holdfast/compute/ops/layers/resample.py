@@ -5,7 +5,7 @@ Sizes come from `output_size`; scales, if given, only set the distance between p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from holdfast.base.errors import BadInput
@@ -43,6 +43,50 @@ def sizes_of(shape: Sequence[int], count: int, output_size: Any) -> tuple[int, .
     return (*shape[:2], *wanted)
 
 
+def modes() -> Iterator[tuple[str, tuple[str, str], int, bool]]:
+    """(op, stencils forward and backward, spatial dimensions, whether corners can be aligned)."""
+    for name, (count, aligned) in KINDS.items():
+        mode = name.removeprefix("_").removeprefix("upsample_").replace(f"{count}d", "")
+        # Only here torch ignores a scale like 2.1 if the size doubles.
+        there = "nearest_kept" if (mode, count) == ("nearest", 2) else mode
+        yield name, (there, "nearest_kept" if mode == "nearest" else mode), count, aligned
+
+
+def register_modes(register: Any, resample: Any, resample_backward: Any, lead: int = 0) -> None:
+    """Register kernels of all modes; `lead`: how many arguments precede those of the op."""
+
+    def read(rest: Any, named: Any, count: int, aligned: bool) -> tuple[bool, list[Any]]:
+        order = SCALES[count]
+        values = dict(zip(("align_corners", *order)[not aligned :], rest, strict=False)) | named
+        return bool(values.get("align_corners", False)), [values.get(name) for name in order]
+
+    def add(name: str, stencils: tuple[str, str], count: int, aligned: bool) -> None:
+        def forward(first: Any, of: Any, size: Any, *rest: Any, **named: Any) -> Any:
+            shape = sizes_of(of.shape, count, size)
+            how = read(rest, named, count, aligned)
+            return resample(*first, stencils[0], of, shape, *how)
+
+        def backward(first: Any, grad: Any, size: Any, sizes: Any, *rest: Any, **named: Any) -> Any:
+            shape = sizes_of(sizes, count, size)
+            if grad.shape != shape:
+                raise ValueError(
+                    f"the gradient is {list(grad.shape)}, the result was {list(shape)}"
+                )
+            how = read(rest, named, count, aligned)
+            return resample_backward(*first, stencils[1], grad, tuple(sizes[2:]), *how)
+
+        def split(function: Any) -> Any:
+            return lambda *args, **named: function(args[:lead], *args[lead:], **named)
+
+        register(name, split(forward))
+        register(f"{name}_backward", split(backward))
+        if not lead:
+            register(f"{name}.vec", _by_factors(split(forward), aligned))
+
+    for mode in modes():
+        add(*mode)
+
+
 def _infer_resample(count: int) -> Infer:
     def infer(op: Op, bound: dict[str, Any]) -> Meta:
         of = bound["self"]
@@ -63,16 +107,16 @@ def _declare(name: str, count: int, aligned: bool) -> None:
        {"grad_output": f"{name}(grad, output_size, {rest})"})  # fmt: skip
     composite(
         f"{name}.vec(Tensor input, int[]? output_size, {corners}float[]? scale_factors) -> Tensor"
-    )(_by_factors(name, aligned))
+    )(_by_factors(lambda *args: F.packet(name)(*args), aligned))
 
 
-def _by_factors(name: str, aligned: bool) -> Callable[..., Any]:
+def _by_factors(call: Callable[..., Any], aligned: bool) -> Callable[..., Any]:
     def resample(input: Any, output_size: Any, *rest: Any, **named: Any) -> Any:
         corners = [rest[0] if rest else named["align_corners"]] if aligned else []
         factors = named["scale_factors"] if "scale_factors" in named else rest[-1]
         sizes = factored(input.shape, output_size, factors)
         scales = factors or [None] * len(sizes)
-        return F.packet(name)(input, sizes, *corners, *scales)
+        return call(input, sizes, *corners, *scales)
 
     return resample
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy
+
 
 class Window(NamedTuple):
     """A sliding window along one dimension of `size`, with `outputs` positions."""
@@ -38,14 +40,9 @@ def spatial(shape: Sequence[int], count: int) -> tuple[int, ...]:
 
 
 def windows(
-    shape: Sequence[int],
-    count: int,
-    kernel_size: Any,
-    stride: Any = (),
-    padding: Any = 0,
-    dilation: Any = 1,
-    ceil_mode: bool = False,
-) -> tuple[Window, ...]:
+    shape: Sequence[int], count: int, kernel_size: Any, stride: Any = (), padding: Any = 0,
+    dilation: Any = 1, ceil_mode: bool = False,
+) -> tuple[Window, ...]:  # fmt: skip
     """The windows of a pooling op over the last `count` dimensions."""
     sizes = spatial(shape, count)
     kernel = per_dim(kernel_size, count, "kernel_size")
@@ -108,6 +105,41 @@ def adaptive(shape: Sequence[int], count: int, output_size: Any) -> tuple[int, .
     if min(wanted) < 0:
         raise ValueError(f"output_size is {list(wanted)}, it cannot be negative")
     return wanted
+
+
+Bounds = tuple[Any, Any]  # (first, end) of the inputs of each window along a dimension
+
+
+def adaptive_bounds(sizes: Sequence[int], outputs: Sequence[int]) -> list[Bounds]:
+    """The input range [first, end) of each output of an adaptive pooling op, by dimension."""
+    pairs = [(size, n, numpy.arange(n)) for size, n in zip(sizes, outputs, strict=True)]
+    return [(i * size // n, -(-(i + 1) * size // n)) for size, n, i in pairs]
+
+
+def inner_bounds(window: Window) -> Bounds:
+    """The first input of each window that is inside, and the end; for a window with inputs."""
+    start = numpy.arange(window.outputs) * window.stride - window.padding
+    outside = numpy.maximum(0, -(start // window.dilation))
+    first = numpy.minimum(start + outside * window.dilation, window.size - 1)
+    end = numpy.minimum(start + (window.kernel - 1) * window.dilation + 1, window.size)
+    return first, end
+
+
+def divisors(along: Sequence[Window], padded: bool, override: int | None) -> list[Any]:
+    """How many inputs each window has, with or without padding: a factor for each dimension."""
+    if override is not None:
+        if override == 0:
+            raise ValueError("divisor_override is 0, it must not be zero")
+        ones = [numpy.ones(window.outputs, int) for window in along]
+        return [ones[0] * override, *ones[1:]]
+    counts = []
+    for window in along:
+        first = numpy.arange(window.outputs) * window.stride - window.padding
+        end = numpy.minimum(first + window.kernel, window.size + window.padding)
+        if not padded:
+            first, end = numpy.maximum(first, 0), numpy.minimum(end, window.size)
+        counts.append(end - first)
+    return counts
 
 
 def places(window: Window) -> Iterator[tuple[int, slice, slice]]:

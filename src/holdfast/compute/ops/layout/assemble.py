@@ -5,8 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.compute import dtype as dtypes
+from holdfast.compute import functional as F
 from holdfast.compute.ops.layout import shapes
-from holdfast.compute.ops.rules import LIKE_SELF, Meta, rule
+from holdfast.compute.ops.rules import (
+    COMPUTED,
+    LIKE_SELF,
+    Meta,
+    Rule,
+    normalize_dim,
+    reshaped,
+    rule,
+)
 from holdfast.compute.ops.table import Op, op
 
 
@@ -18,49 +27,48 @@ def joined_dtype(tensors: Any) -> Any:
     return dtypes.result_type(*tensors)
 
 
-def _infer_cat(op: Op, bound: dict[str, Any]) -> Meta:
-    found = [tuple(t.shape) for t in bound["tensors"]]
-    shape = shapes.cat(found, bound["dim"])
-    return Meta(shape, joined_dtype(bound["tensors"]))
+def _joined(shape_of: Any) -> Rule:
+    def infer(op: Op, bound: dict[str, Any]) -> Meta:
+        tensors = bound["tensors"]
+        shape = shape_of([tuple(t.shape) for t in tensors], bound["dim"])
+        return Meta(shape, joined_dtype(tensors))
+
+    return rule(infer)
 
 
-def _infer_stack(op: Op, bound: dict[str, Any]) -> Meta:
-    tensors = bound["tensors"]
-    shape = shapes.stack([tuple(t.shape) for t in tensors], bound["dim"])
-    return Meta(shape, joined_dtype(tensors))
+def _rotate(shape: tuple[int, ...], k: int, dims: Any) -> tuple[int, ...]:
+    return shapes.transpose(shape, *dims) if k % 2 else shape
 
 
-def _infer_repeat(op: Op, bound: dict[str, Any]) -> Meta:
-    of = bound["self"]
-    return Meta(shapes.repeat(tuple(of.shape), bound["repeats"]), of.dtype)
-
-
-def _infer_rot90(op: Op, bound: dict[str, Any]) -> Meta:
-    of, dims = bound["self"], bound["dims"]
-    shape = tuple(of.shape)
-    return Meta(shapes.transpose(shape, *dims) if bound["k"] % 2 else shape, of.dtype)
-
-
-def _infer_diag_embed(op: Op, bound: dict[str, Any]) -> Meta:
-    of = bound["self"]
-    shape = shapes.diag_embed(tuple(of.shape), bound["offset"], bound["dim1"], bound["dim2"])
-    return Meta(shape, of.dtype)
-
-
-op("cat(Tensor[] tensors, int dim=0) -> Tensor", rule(_infer_cat),
+op("cat(Tensor[] tensors, int dim=0) -> Tensor", _joined(shapes.cat),
    {"tensors": "cat_backward(grad, [t.shape for t in tensors], dim)"})  # fmt: skip
-op("stack(Tensor[] tensors, int dim=0) -> Tensor", rule(_infer_stack),
+op("stack(Tensor[] tensors, int dim=0) -> Tensor", _joined(shapes.stack),
    {"tensors": "unbind(grad, dim)"})  # fmt: skip
-op("_chunk_cat(Tensor[] tensors, int dim, int num_chunks) -> Tensor", rule(),
-   {"tensors": "chunk_cat_backward(grad, [t.shape for t in tensors], dim, "
-               "num_chunks)"})  # fmt: skip
-op("repeat(Tensor self, int[] repeats) -> Tensor", rule(_infer_repeat),
+
+
+def _chunk_cat(tensors: Any, dim: int, num_chunks: int) -> Any:
+    """Split each tensor into `num_chunks` flat chunks, padded with zeros; concatenate them."""
+    if num_chunks < 1 or not tensors or not all(one.numel() for one in tensors):
+        raise ValueError("non-empty tensors and at least one chunk are needed")
+    parts = []
+    for one in tensors:
+        axis = normalize_dim(dim, one.ndim)
+        more = -one.shape[axis] % num_chunks
+        whole = F.constant_pad_nd(one, [0, 0] * (one.ndim - axis - 1) + [0, more])
+        parts.append(F.reshape(whole, [*one.shape[:axis], num_chunks, -1]))
+    return F.cat(parts, -1)
+
+
+op("_chunk_cat(Tensor[] tensors, int dim, int num_chunks) -> Tensor", COMPUTED,
+   {"tensors": "chunk_cat_backward(grad, [t.shape for t in tensors], dim, num_chunks)"},
+   _chunk_cat)  # fmt: skip
+op("repeat(Tensor self, int[] repeats) -> Tensor", reshaped(shapes.repeat, "repeats"),
    {"self": "repeat_backward(grad, self.shape, repeats)"})  # fmt: skip
 op("flip(Tensor self, int[] dims) -> Tensor", LIKE_SELF, {"self": "flip(grad, dims)"})
 op("roll(Tensor self, int[1] shifts, int[1] dims=[]) -> Tensor", LIKE_SELF,
    {"self": "roll(grad, negate(shifts), dims)"})  # fmt: skip
-op("rot90(Tensor self, int k=1, int[] dims=[0, 1]) -> Tensor", rule(_infer_rot90),
+op("rot90(Tensor self, int k=1, int[] dims=[0, 1]) -> Tensor", reshaped(_rotate, "k", "dims"),
    {"self": "rot90(grad, -k, dims)"})  # fmt: skip
 op("diag_embed(Tensor self, int offset=0, int dim1=-2, int dim2=-1) -> Tensor",
-   rule(_infer_diag_embed),
+   reshaped(shapes.diag_embed, "offset", "dim1", "dim2"),
    {"self": "diagonal(grad, offset, dim1, dim2)"})  # fmt: skip

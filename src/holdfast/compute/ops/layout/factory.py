@@ -8,17 +8,8 @@ import math
 from typing import Any
 
 from holdfast.compute import dtype as dtypes
-from holdfast.compute.ops.rules import LIKE_SELF, Meta, rule
+from holdfast.compute.ops.rules import LIKE_SELF, Meta, checked, rule
 from holdfast.compute.ops.table import Op, op
-
-
-def _infer_factory(op: Op, bound: dict[str, Any]) -> Meta:
-    return Meta(tuple(bound["size"]), dtypes.dtype_or(bound["dtype"], dtypes.FLOAT32))
-
-
-def _infer_full(op: Op, bound: dict[str, Any]) -> Meta:
-    kind = dtypes.dtype_or(bound["dtype"], dtypes.of_scalar(bound["fill_value"]))
-    return Meta(tuple(bound["size"]), kind)
 
 
 def _infer_like(op: Op, bound: dict[str, Any]) -> Meta:
@@ -26,7 +17,13 @@ def _infer_like(op: Op, bound: dict[str, Any]) -> Meta:
     return Meta(tuple(bound.get("size", of.shape)), dtypes.dtype_or(bound["dtype"], of.dtype))
 
 
-SIZED, LIKE, _FULL = rule(_infer_factory), rule(_infer_like), rule(_infer_full)
+SIZED = rule(lambda _, b: Meta(tuple(b["size"]), dtypes.dtype_or(b["dtype"], dtypes.FLOAT32)))
+LIKE = rule(_infer_like)
+_FULL = rule(
+    lambda _, b: Meta(
+        tuple(b["size"]), dtypes.dtype_or(b["dtype"], dtypes.of_scalar(b["fill_value"]))
+    )
+)
 
 # ---- constant
 
@@ -43,13 +40,17 @@ op(
 )
 
 
-def _infer_scalar(op: Op, bound: dict[str, Any]) -> Meta:
-    return Meta((), dtypes.dtype_or(bound["dtype"], dtypes.FLOAT32))
+op("scalar_tensor(Scalar s, *, ScalarType? dtype=None) -> Tensor",
+   rule(lambda _, b: Meta((), dtypes.dtype_or(b["dtype"], dtypes.FLOAT32))))  # fmt: skip
 
 
-op("scalar_tensor(Scalar s, *, ScalarType? dtype=None) -> Tensor", rule(_infer_scalar))
+def _check_fill(self: Any, value: Any) -> None:
+    if value.ndim:
+        raise ValueError(f"fill takes a number or a tensor without dimensions, not {value.ndim}")
+
+
 op("fill.Scalar(Tensor self, Scalar value) -> Tensor", LIKE_SELF, {"self": "zeros_like(grad)"})
-op("fill.Tensor(Tensor self, Tensor value) -> Tensor", LIKE_SELF,
+op("fill.Tensor(Tensor self, Tensor value) -> Tensor", checked(LIKE_SELF, _check_fill),
    {"self": "zeros_like(grad)", "value": "grad"})  # fmt: skip
 op("zero(Tensor self) -> Tensor", LIKE_SELF, {"self": "zeros_like(grad)"})
 
@@ -103,13 +104,12 @@ def _infer_range(op: Op, bound: dict[str, Any]) -> Meta:
     return Meta((range_length(start, end, step, kind),), kind)
 
 
-op("arange(Scalar end, *, ScalarType? dtype=None) -> Tensor", rule(_infer_range))
-op(
-    "arange.start(Scalar start, Scalar end, *, ScalarType? dtype=None) -> Tensor",
-    rule(_infer_range),
-)
-op("arange.start_step(Scalar start, Scalar end, Scalar step=1, *, ScalarType? dtype=None)"
-   " -> Tensor", rule(_infer_range))  # fmt: skip
+for _given in (
+    "arange(Scalar end",
+    "arange.start(Scalar start, Scalar end",
+    "arange.start_step(Scalar start, Scalar end, Scalar step=1",
+):
+    op(f"{_given}, *, ScalarType? dtype=None) -> Tensor", rule(_infer_range))
 
 
 def spaced_dtype(start: Any, end: Any) -> Any:
@@ -143,5 +143,12 @@ def _infer_eye(op: Op, bound: dict[str, Any]) -> Meta:
     return Meta((bound["n"], columns), dtypes.dtype_or(bound["dtype"], dtypes.FLOAT32))
 
 
-op("eye(int n, *, ScalarType? dtype=None) -> Tensor", rule(_infer_eye))
-op("eye.m(int n, int m, *, ScalarType? dtype=None) -> Tensor", rule(_infer_eye))
+def _check_eye(n: int, m: int | None = None, dtype: Any = None) -> None:
+    m = n if m is None else m
+    if n < 0 or m < 0:
+        raise ValueError(f"a matrix of {n} by {m} cannot be made")
+
+
+_EYE = rule(_infer_eye, check=_check_eye)
+op("eye(int n, *, ScalarType? dtype=None) -> Tensor", _EYE)
+op("eye.m(int n, int m, *, ScalarType? dtype=None) -> Tensor", _EYE)

@@ -10,8 +10,8 @@ from typing import Any
 
 from holdfast.base.errors import BadInput
 from holdfast.compute import functional as F
-from holdfast.compute.ops.rules import Meta, like, rule
-from holdfast.compute.ops.table import Op, composite, op
+from holdfast.compute.ops.rules import checked, like, reshaped
+from holdfast.compute.ops.table import composite, op
 
 
 def sides(pad: Sequence[int], ndim: int) -> list[tuple[int, int]]:
@@ -33,24 +33,27 @@ def padded_shape(shape: Sequence[int], pad: Sequence[int]) -> tuple[int, ...]:
     return sizes
 
 
-def _infer_constant_pad(op: Op, bound: dict[str, Any]) -> Meta:
-    return Meta(padded_shape(bound["self"].shape, bound["pad"]), bound["self"].dtype)
+def _check_backward(grad_output: Any, self: Any, padding: Sequence[int]) -> None:
+    wanted = padded_shape(self.shape, padding)
+    if grad_output.shape != wanted:
+        raise ValueError(
+            f"the gradient {list(grad_output.shape)} is not of the padded shape {list(wanted)}"
+        )
 
 
-def _infer_mirror_pad(op: Op, bound: dict[str, Any]) -> Meta:
-    return Meta(padded_shape(bound["self"].shape, bound["padding"]), bound["self"].dtype)
-
-
-op("constant_pad_nd(Tensor self, int[] pad, Scalar value=0) -> Tensor", rule(_infer_constant_pad),
+op("constant_pad_nd(Tensor self, int[] pad, Scalar value=0) -> Tensor",
+   reshaped(padded_shape, "pad"),
    {"self": "constant_pad_nd(grad, [-p for p in pad], 0)"})  # fmt: skip
 
 for _kind in ("reflection", "replication"):
     for _dims in (1, 2, 3):
         _name, _many = f"{_kind}_pad{_dims}d", 2 * _dims
-        op(f"{_name}(Tensor self, int[{_many}] padding) -> Tensor", rule(_infer_mirror_pad),
+        op(f"{_name}(Tensor self, int[{_many}] padding) -> Tensor",
+           reshaped(padded_shape, "padding"),
            {"self": f"{_name}_backward(grad, shape_only(grad, self.shape), padding)"})  # fmt: skip
         op(f"{_name}_backward(Tensor grad_output, Tensor self, int[{_many}] padding) -> Tensor",
-           like("self"), {"grad_output": f"{_name}(grad, padding)"})  # fmt: skip
+           checked(like("self"), _check_backward),
+           {"grad_output": f"{_name}(grad, padding)"})  # fmt: skip
 
 
 # ---- composites

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.compute.ops.layers import windows
-from holdfast.compute.ops.rules import LIKE_SELF, Meta, rule
-from holdfast.compute.ops.table import Op, op
+from holdfast.compute.ops.rules import LIKE_SELF, reshaped
+from holdfast.compute.ops.table import op
 
 
 def patches(
@@ -58,22 +58,11 @@ def image_shape(
 _GIVEN = ("kernel_size", "dilation", "padding", "stride")
 
 
-def _infer_columns(op: Op, bound: dict[str, Any]) -> Meta:
-    shape = columns_shape(bound["self"].shape, *(bound[name] for name in _GIVEN))
-    return Meta(shape, bound["self"].dtype)
-
-
-def _infer_image(op: Op, bound: dict[str, Any]) -> Meta:
-    shape = image_shape(
-        bound["self"].shape, bound["output_size"], *(bound[name] for name in _GIVEN)
-    )
-    return Meta(shape, bound["self"].dtype)
-
-
 _PATCH = "int[2] kernel_size, int[2] dilation, int[2] padding, int[2] stride"
-op(f"im2col(Tensor self, {_PATCH}) -> Tensor", rule(_infer_columns),
+op(f"im2col(Tensor self, {_PATCH}) -> Tensor", reshaped(columns_shape, *_GIVEN),
    {"self": "col2im(grad, self.shape[-2:], kernel_size, dilation, padding, stride)"})  # fmt: skip
-op(f"col2im(Tensor self, int[2] output_size, {_PATCH}) -> Tensor", rule(_infer_image),
+op(f"col2im(Tensor self, int[2] output_size, {_PATCH}) -> Tensor",
+   reshaped(image_shape, "output_size", *_GIVEN),
    {"self": "im2col(grad, kernel_size, dilation, padding, stride)"})  # fmt: skip
 
 
@@ -103,21 +92,12 @@ def _check(shape: Sequence[int], factor: int, name: str) -> None:
         raise ValueError(f"{name} is {factor}, it must be greater than zero")
 
 
-def _infer_shuffle(op: Op, bound: dict[str, Any]) -> Meta:
-    of = bound["self"]
-    return Meta(shuffled_shape(of.shape, bound["upscale_factor"]), of.dtype)
-
-
-def _infer_unshuffle(op: Op, bound: dict[str, Any]) -> Meta:
-    of = bound["self"]
-    return Meta(unshuffled_shape(of.shape, bound["downscale_factor"]), of.dtype)
-
-
-op("pixel_shuffle(Tensor self, int upscale_factor) -> Tensor", rule(_infer_shuffle),
+op("pixel_shuffle(Tensor self, int upscale_factor) -> Tensor",
+   reshaped(shuffled_shape, "upscale_factor"),
    {"self": "pixel_unshuffle(grad, upscale_factor)"})  # fmt: skip
-op("pixel_unshuffle(Tensor self, int downscale_factor) -> Tensor", rule(_infer_unshuffle),
+op("pixel_unshuffle(Tensor self, int downscale_factor) -> Tensor",
+   reshaped(unshuffled_shape, "downscale_factor"),
    {"self": "pixel_shuffle(grad, downscale_factor)"})  # fmt: skip
-op("channel_shuffle(Tensor self, int groups) -> Tensor", LIKE_SELF,
-   {"self": "channel_shuffle(grad, grad.shape[1] // groups)"})  # fmt: skip
-op("native_channel_shuffle(Tensor self, int groups) -> Tensor", LIKE_SELF,
-   {"self": "channel_shuffle(grad, grad.shape[1] // groups)"})  # fmt: skip
+for _name in ("channel_shuffle", "native_channel_shuffle"):
+    op(f"{_name}(Tensor self, int groups) -> Tensor", LIKE_SELF,
+       {"self": "channel_shuffle(grad, grad.shape[1] // groups)"})  # fmt: skip

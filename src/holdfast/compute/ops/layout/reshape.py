@@ -13,9 +13,8 @@ import numpy
 from holdfast.compute import functional as F
 from holdfast.compute.ops.elementwise.complex_numbers import conjugate
 from holdfast.compute.ops.layout import shapes
-from holdfast.compute.ops.layout.views import reshaped
-from holdfast.compute.ops.rules import LIKE_SELF, normalize_dim
-from holdfast.compute.ops.table import composite, op
+from holdfast.compute.ops.rules import LIKE_SELF, normalize_dim, reshaped
+from holdfast.compute.ops.table import composite, composites, op
 
 op("reshape(Tensor(a) self, int[] shape) -> Tensor(a)", reshaped(shapes.view, "shape"),
    {"self": "reshape(grad, self.shape)"})  # fmt: skip
@@ -25,19 +24,43 @@ op("contiguous(Tensor(a) self) -> Tensor(a)", LIKE_SELF, {"self": "grad"})
 # ---- reshape
 
 
-@composite("reshape_as(Tensor(a) self, Tensor other) -> Tensor(a)")
-def reshape_as(self: Any, other: Any) -> Any:
-    return F.reshape(self, other.shape)
-
-
-@composite("view_as(Tensor(a) self, Tensor other) -> Tensor(a)")
-def view_as(self: Any, other: Any) -> Any:
-    return F.view(self, other.shape)
-
-
-@composite("ravel(Tensor(a) self) -> Tensor(a)")
-def ravel(self: Any) -> Any:
-    return F.reshape(self, [-1])
+composites(
+    {
+        "reshape_as(Tensor(a) self, Tensor other) -> Tensor(a)": (
+            lambda self, other: F.reshape(self, other.shape)
+        ),
+        "view_as(Tensor(a) self, Tensor other) -> Tensor(a)": (
+            lambda self, other: F.view(self, other.shape)
+        ),
+        "ravel(Tensor(a) self) -> Tensor(a)": lambda self: F.reshape(self, [-1]),
+        "broadcast_to(Tensor(a) self, int[] size) -> Tensor(a)": (
+            lambda self, size: F.expand(self, size)
+        ),
+        "expand_as(Tensor(a) self, Tensor other) -> Tensor(a)": (
+            lambda self, other: F.expand(self, other.shape)
+        ),
+        "swapaxes(Tensor(a) self, int axis0, int axis1) -> Tensor(a)": (
+            lambda self, axis0, axis1: F.transpose(self, axis0, axis1)
+        ),
+        "swapdims(Tensor(a) self, int dim0, int dim1) -> Tensor(a)": (
+            lambda self, dim0, dim1: F.transpose(self, dim0, dim1)
+        ),
+        "numpy_T(Tensor(a) self) -> Tensor(a)": (
+            lambda self: F.permute(self, list(range(self.ndim))[::-1])
+        ),
+        "diagflat(Tensor self, int offset=0) -> Tensor": (
+            lambda self, offset=0: F.diag_embed(F.reshape(self, [-1]), offset)
+        ),
+        "linalg_diagonal(Tensor(a) A, *, int offset=0, int dim1=-2, int dim2=-1) -> Tensor(a)": (
+            lambda A, *, offset=0, dim1=-2, dim2=-1: F.diagonal(A, offset, dim1, dim2)
+        ),
+        "type_as(Tensor self, Tensor other) -> Tensor": (
+            lambda self, other: (
+                self if self.dtype == other.dtype else F._to_copy(self, dtype=other.dtype)
+            )
+        ),
+    }
+)
 
 
 @composite("flatten.using_ints(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)")
@@ -74,16 +97,6 @@ def atleast_3d(self: Any) -> Any:
 # ---- repeat
 
 
-@composite("broadcast_to(Tensor(a) self, int[] size) -> Tensor(a)")
-def broadcast_to(self: Any, size: Any) -> Any:
-    return F.expand(self, size)
-
-
-@composite("expand_as(Tensor(a) self, Tensor other) -> Tensor(a)")
-def expand_as(self: Any, other: Any) -> Any:
-    return F.expand(self, other.shape)
-
-
 @composite("broadcast_tensors(Tensor[] tensors) -> Tensor[]")
 def broadcast_tensors(tensors: Any) -> Any:
     shape = numpy.broadcast_shapes(*(one.shape for one in tensors))
@@ -106,29 +119,22 @@ def tile(self: Any, dims: Any) -> Any:
     return F.repeat(self, [1] * (self.ndim - len(times)) + times)
 
 
-@composite("meshgrid(Tensor[] tensors) -> Tensor[]")
-def meshgrid(tensors: Any) -> Any:
-    return meshgrid_indexing(tensors, indexing="ij")
-
-
 @composite("meshgrid.indexing(Tensor[] tensors, *, str indexing) -> Tensor[]")
-def meshgrid_indexing(tensors: Any, *, indexing: str) -> Any:
+@composite("meshgrid(Tensor[] tensors) -> Tensor[]")
+def meshgrid(tensors: Any, *, indexing: str = "ij") -> Any:
     if indexing not in ("ij", "xy"):
         raise ValueError(f"indexing is 'ij' or 'xy', not {indexing!r}")
     lines = list(tensors)
     if any(one.ndim > 1 for one in lines):
         raise ValueError("meshgrid takes vectors and scalars")
-    turned = indexing == "xy" and len(lines) > 1
-    if turned:
-        lines[:2] = lines[1::-1]
+    swap = slice(1, None, -1) if indexing == "xy" and len(lines) > 1 else slice(0, 2)
+    lines[:2] = lines[swap]
     shape = [one.numel() for one in lines]
-    grids = []
-    for place, one in enumerate(lines):
-        here = [-1 if d == place else 1 for d in range(len(lines))]
-        grids.append(F.expand(F.view(one, here), shape))
-    if not turned:
-        return grids
-    grids[:2] = grids[1::-1]
+    grids = [
+        F.expand(F.view(one, [-1 if d == place else 1 for d in range(len(lines))]), shape)
+        for place, one in enumerate(lines)
+    ]
+    grids[:2] = grids[swap]
     return grids
 
 
@@ -153,21 +159,6 @@ for _name in ("movedim", "moveaxis"):
     composite(_many)(_moved)
 
 
-@composite("swapaxes(Tensor(a) self, int axis0, int axis1) -> Tensor(a)")
-def swapaxes(self: Any, axis0: int, axis1: int) -> Any:
-    return F.transpose(self, axis0, axis1)
-
-
-@composite("swapdims(Tensor(a) self, int dim0, int dim1) -> Tensor(a)")
-def swapdims(self: Any, dim0: int, dim1: int) -> Any:
-    return F.transpose(self, dim0, dim1)
-
-
-@composite("numpy_T(Tensor(a) self) -> Tensor(a)")
-def numpy_t(self: Any) -> Any:
-    return F.permute(self, list(range(self.ndim))[::-1])
-
-
 @composite("mT(Tensor(a) self) -> Tensor(a)")
 def matrix_t(self: Any) -> Any:
     if self.ndim < 2:
@@ -176,12 +167,8 @@ def matrix_t(self: Any) -> Any:
 
 
 @composite("mH(Tensor(a) self) -> Tensor(a)")
-def matrix_h(self: Any) -> Any:
-    return conjugate(matrix_t(self))
-
-
 @composite("adjoint(Tensor(a) self) -> Tensor(a)")
-def adjoint(self: Any) -> Any:
+def matrix_h(self: Any) -> Any:
     return conjugate(matrix_t(self))
 
 
@@ -216,21 +203,3 @@ def diag(self: Any, diagonal: int = 0) -> Any:
     if self.ndim == 2:
         return F.diagonal_copy(self, diagonal)
     raise ValueError(f"diag takes a vector or a matrix, not {self.ndim} dimensions")
-
-
-@composite("diagflat(Tensor self, int offset=0) -> Tensor")
-def diagflat(self: Any, offset: int = 0) -> Any:
-    return F.diag_embed(F.reshape(self, [-1]), offset)
-
-
-@composite("linalg_diagonal(Tensor(a) A, *, int offset=0, int dim1=-2, int dim2=-1) -> Tensor(a)")
-def linalg_diagonal(A: Any, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
-    return F.diagonal(A, offset, dim1, dim2)
-
-
-# ---- dtypes
-
-
-@composite("type_as(Tensor self, Tensor other) -> Tensor")
-def type_as(self: Any, other: Any) -> Any:
-    return self if self.dtype == other.dtype else F._to_copy(self, dtype=other.dtype)

@@ -48,16 +48,11 @@ def view(shape: Shape, size: Any) -> Shape:
     return tuple(wanted)
 
 
-def squeeze(shape: Shape, dim: int | None = None) -> Shape:
-    """Drop all dimensions of size 1, or only `dim`."""
+def squeeze(shape: Shape, dim: Any = None) -> Shape:
+    """Drop the dimensions of size 1: all, or those in `dim`."""
     if dim is None:
         return tuple(s for s in shape if s != 1)
-    return squeeze_dims(shape, [dim])
-
-
-def squeeze_dims(shape: Shape, dims: Any) -> Shape:
-    """Drop the dimensions among `dims` whose size is 1."""
-    away = {normalize_dim(d, len(shape)) for d in as_list(dims)}
+    away = {normalize_dim(d, len(shape)) for d in as_list(dim)}
     return tuple(s for d, s in enumerate(shape) if s != 1 or d not in away)
 
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from holdfast.compute import functional as F
 from holdfast.compute.ops.layout import shapes
 from holdfast.compute.ops.layout.reshape import atleast_1d, atleast_2d, atleast_3d
-from holdfast.compute.ops.table import composite
+from holdfast.compute.ops.table import composite, composites
 
 # ---- split
 
@@ -28,31 +29,21 @@ def narrow_tensor(self: Any, dim: int, start: Any, length: int) -> Any:
     return narrow(self, dim, int(start), length)
 
 
-@composite("split.sizes(Tensor(a -> *) self, int[] split_size, int dim=0) -> Tensor(a)[]")
-def split_sizes(self: Any, split_size: Any, dim: int = 0) -> Any:
-    return F.split_with_sizes(self, split_size, dim)
-
-
-def _chunk_size(self: Any, chunks: int, dim: int) -> int:
+def _chunk(unsafe: str, self: Any, chunks: int, dim: int = 0) -> Any:
     if chunks <= 0:
         raise ValueError(f"a tensor cannot be taken apart into {chunks} chunks")
-    return -(-self.shape[shapes.existing_dim(tuple(self.shape), dim)] // chunks)
-
-
-@composite("chunk(Tensor(a -> *) self, int chunks, int dim=0) -> Tensor(a)[]")
-def chunk(self: Any, chunks: int, dim: int = 0) -> Any:
-    size = _chunk_size(self, chunks, dim)
+    size = -(-self.shape[shapes.existing_dim(tuple(self.shape), dim)] // chunks)
     if not size:  # an empty dimension splits into empty parts
-        return F.split_with_sizes(self, [0] * chunks, dim)
-    return F.split(self, size, dim)
+        return F.packet(f"{unsafe}split_with_sizes")(self, [0] * chunks, dim)
+    return F.packet(f"{unsafe}split")(self, size, dim)
 
 
-@composite("unsafe_chunk(Tensor self, int chunks, int dim=0) -> Tensor[]")
-def unsafe_chunk(self: Any, chunks: int, dim: int = 0) -> Any:
-    size = _chunk_size(self, chunks, dim)
-    if not size:
-        return F.unsafe_split_with_sizes(self, [0] * chunks, dim)
-    return F.unsafe_split(self, size, dim)
+composites(
+    {
+        "chunk(Tensor(a -> *) self, int chunks, int dim=0) -> Tensor(a)[]": partial(_chunk, ""),
+        "unsafe_chunk(Tensor self, int chunks, int dim=0) -> Tensor[]": partial(_chunk, "unsafe_"),
+    }
+)
 
 
 @composite("tensor_split.sections(Tensor(a -> *) self, int sections, int dim=0) -> Tensor(a)[]")
@@ -116,14 +107,16 @@ def hstack(tensors: Any) -> Any:
     return F.cat(lifted, 0 if lifted and lifted[0].ndim == 1 else 1)
 
 
-@composite("vstack(Tensor[] tensors) -> Tensor")
-def vstack(tensors: Any) -> Any:
-    return F.cat([atleast_2d(one) for one in tensors], 0)
-
-
-@composite("dstack(Tensor[] tensors) -> Tensor")
-def dstack(tensors: Any) -> Any:
-    return F.cat([atleast_3d(one) for one in tensors], 2)
+composites(
+    {
+        "vstack(Tensor[] tensors) -> Tensor": (
+            lambda tensors: F.cat([atleast_2d(one) for one in tensors], 0)
+        ),
+        "dstack(Tensor[] tensors) -> Tensor": (
+            lambda tensors: F.cat([atleast_3d(one) for one in tensors], 2)
+        ),
+    }
+)
 
 
 @composite("column_stack(Tensor[] tensors) -> Tensor")

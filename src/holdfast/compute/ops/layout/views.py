@@ -10,22 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.compute import dtype as dtypes
+from holdfast.compute import functional as F
 from holdfast.compute.ops.layout import shapes
-from holdfast.compute.ops.rules import LIKE_SELF, Meta, Rule, rule, sized
+from holdfast.compute.ops.rules import LIKE_SELF, Meta, Rule, reshaped, rule, sized
 from holdfast.compute.ops.table import Op, op
 
 _END = "9223372036854775807"
 _BACK = {"self": "reshape(grad, self.shape)"}
-
-
-def reshaped(function: Callable[..., tuple[int, ...]], *names: str) -> Rule:
-    """A rule: the dtype of `self`, and the shape from `function(shape, *arguments)`."""
-
-    def infer(op: Op, bound: dict[str, Any]) -> Meta:
-        of = bound["self"]
-        return Meta(function(tuple(of.shape), *(bound[n] for n in names)), of.dtype)
-
-    return rule(infer)
 
 
 def _many(function: Callable[..., list[tuple[int, ...]]], *names: str) -> Rule:
@@ -64,18 +55,10 @@ op("_reshape_alias(Tensor(a) self, int[] size, int[] stride) -> Tensor(a)",
    reshaped(shapes.view, "size"), _BACK)  # fmt: skip
 op("_reshape_copy(Tensor self, int[] size) -> Tensor", reshaped(shapes.view, "size"), _BACK)
 _view("squeeze(Tensor(a) self) -> Tensor(a)", reshaped(shapes.squeeze), _BACK)
-_view(
-    "squeeze.dim(Tensor(a) self, int dim) -> Tensor(a)",
-    reshaped(shapes.squeeze, "dim"),
-    _BACK,
-)
-_view("squeeze.dims(Tensor(a) self, int[] dim) -> Tensor(a)", reshaped(shapes.squeeze_dims, "dim"),
+_view("squeeze.dim(Tensor(a) self, int dim) -> Tensor(a)", reshaped(shapes.squeeze, "dim"), _BACK)
+_view("squeeze.dims(Tensor(a) self, int[] dim) -> Tensor(a)", reshaped(shapes.squeeze, "dim"),
       _BACK)  # fmt: skip
-_view(
-    "unsqueeze(Tensor(a) self, int dim) -> Tensor(a)",
-    reshaped(shapes.unsqueeze, "dim"),
-    _BACK,
-)
+_view("unsqueeze(Tensor(a) self, int dim) -> Tensor(a)", reshaped(shapes.unsqueeze, "dim"), _BACK)
 _view("expand(Tensor(a) self, int[] size, *, bool implicit=False) -> Tensor(a)",
       reshaped(shapes.expand, "size"), {"self": "grad"})  # fmt: skip
 
@@ -116,6 +99,9 @@ _view("as_strided(Tensor(a) self, int[] size, int[] stride, int? storage_offset=
 
 _view("split.Tensor(Tensor(a -> *) self, int split_size, int dim=0) -> Tensor(a)[]",
       _many(shapes.split, "split_size", "dim"), {"self": "cat(grads, dim)"})  # fmt: skip
+op("split.sizes(Tensor(a -> *) self, int[] split_size, int dim=0) -> Tensor(a)[]",
+   decomposition=lambda self, split_size, dim=0:
+   F.split_with_sizes(self, split_size, dim))  # fmt: skip
 _view("split_with_sizes(Tensor(a -> *) self, int[] split_sizes, int dim=0) -> Tensor(a)[]",
       _many(shapes.split_with_sizes, "split_sizes", "dim"),
       {"self": "cat(grads, dim)"})  # fmt: skip
@@ -129,24 +115,16 @@ _view("unbind.int(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]", _many(shapes.
 # ---- complex parts, reinterpreted bytes
 
 
-def _infer_as_real(op: Op, bound: dict[str, Any]) -> Meta:
-    of = bound["self"]
-    return Meta((*of.shape, 2), dtypes.real_of(of.dtype))
-
-
-def _infer_as_complex(op: Op, bound: dict[str, Any]) -> Meta:
-    of = bound["self"]
-    return Meta(tuple(of.shape[:-1]), dtypes.complex_of(of.dtype))
-
-
 def _infer_as_bytes(op: Op, bound: dict[str, Any]) -> Meta:
     of, kind = bound["self"], dtypes.dtype(bound["dtype"])
     return Meta(shapes.reinterpret(tuple(of.shape), of.dtype.itemsize, kind.itemsize), kind)
 
 
-_view("view_as_real(Tensor(a) self) -> Tensor(a)", rule(_infer_as_real),
+_view("view_as_real(Tensor(a) self) -> Tensor(a)",
+      rule(lambda _, b: Meta((*b["self"].shape, 2), dtypes.real_of(b["self"].dtype))),
       {"self": "view_as_complex(contiguous(grad))"})  # fmt: skip
-_view("view_as_complex(Tensor(a) self) -> Tensor(a)", rule(_infer_as_complex),
+_view("view_as_complex(Tensor(a) self) -> Tensor(a)",
+      rule(lambda _, b: Meta(tuple(b["self"].shape[:-1]), dtypes.complex_of(b["self"].dtype))),
       {"self": "view_as_real(grad)"})  # fmt: skip
 _view("view.dtype(Tensor(a) self, ScalarType dtype) -> Tensor(a)", rule(_infer_as_bytes), {})
 

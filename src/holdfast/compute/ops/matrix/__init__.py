@@ -2,11 +2,9 @@
 
 Modules:
 
-    contract        outer, inner, tensordot, kron, chains of products
+    contract        outer, inner, tensordot, kron, chains of products, einsum
     distance        distances of pairs and between all rows
-    einsum          einsum
     fft             Fourier transforms
-    householder     products of Householder reflections
     linalg          factorizations, solvers, determinants: ATen's ops
     products        matrix products, addmm, linear, traces
     solve           inverses, solvers, ranks: functions made of `linalg`'s ops

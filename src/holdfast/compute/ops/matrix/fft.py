@@ -40,16 +40,11 @@ op("_fft_c2r(Tensor self, int[] dim, int normalization, int last_dim_size) -> Te
    {"self": "fft_c2r_gradient(grad, dim, normalization)"})  # fmt: skip
 
 
-def _infer_frequencies(op: Op, bound: dict[str, Any]) -> Meta:
-    count = bound["n"] // 2 + 1 if op.name == "fft_rfftfreq" else bound["n"]
-    return Meta((count,), dtypes.dtype_or(bound["dtype"], dtypes.FLOAT32))
-
-
 for _name in ("fft_fftfreq", "fft_rfftfreq"):
-    op(
-        f"{_name}(int n, float d=1.0, *, ScalarType? dtype=None) -> Tensor",
-        rule(_infer_frequencies),
-    )
+    op(f"{_name}(int n, float d=1.0, *, ScalarType? dtype=None) -> Tensor",
+       rule(lambda op, bound: Meta(
+           (bound["n"] // 2 + 1 if op.name == "fft_rfftfreq" else bound["n"],),
+           dtypes.dtype_or(bound["dtype"], dtypes.FLOAT32))))  # fmt: skip
 
 
 # ---- torch.fft
@@ -81,17 +76,13 @@ def _fit(of: Any, dims: Any, sizes: Any) -> Any:
 
 
 def _as_complex(of: Any) -> Any:
-    return of if dtypes.is_complex(of.dtype) else of.to(dtypes.complex_of(_float(of)))
+    return of if dtypes.is_complex(of.dtype) else of.to(dtypes.complex_of(_as_real(of).dtype))
 
 
 def _as_real(of: Any) -> Any:
     if dtypes.is_complex(of.dtype):
         raise TypeError(f"{of.dtype} is not real")
     return of if dtypes.is_floating(of.dtype) else of.to(dtypes.FLOAT32)
-
-
-def _float(of: Any) -> Any:
-    return of.dtype if dtypes.is_floating(of.dtype) else dtypes.FLOAT32
 
 
 def _dims(of: Any, sizes: Any, dims: Any) -> tuple[list[int], list[Any]]:
@@ -146,7 +137,6 @@ def _to_mirror(of: Any, sizes: Any, dims: Any, norm: str | None) -> Any:
 
 
 def _family(name: str, transform: Any) -> None:
-    """The transforms along one, two and many dimensions."""
     one = f"fft_{name}(Tensor self, int? n=None, int dim=-1, str? norm=None) -> Tensor"
     two = f"fft_{name}2(Tensor self, int[1]? s=None, int[1] dim=[-2,-1], str? norm=None) -> Tensor"
     many = f"fft_{name}n(Tensor self, int[1]? s=None, int[1]? dim=None, str? norm=None) -> Tensor"

@@ -8,7 +8,8 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as dtypes
-from holdfast.compute.ops.matrix import householder
+from holdfast.compute import functional as F
+from holdfast.compute.ops.elementwise.complex_numbers import conjugate
 from holdfast.compute.ops.rules import LIKE_SELF, Meta, Rule, like, meta_of, rule
 from holdfast.compute.ops.table import Op, op
 
@@ -21,6 +22,20 @@ _EQUATION = (
 )
 
 
+_LAPACK_DTYPES = (dtypes.FLOAT32, dtypes.FLOAT64, dtypes.COMPLEX64, dtypes.COMPLEX128)
+
+
+def check_matrices(array: Any, *, square: bool = False) -> Any:
+    """Return `array`; raise ValueError or TypeError unless it is matrices that LAPACK takes."""
+    if array.ndim < 2:
+        raise ValueError(f"{array.ndim} dimensions are fewer than 2")
+    if square and array.shape[-1] != array.shape[-2]:
+        raise ValueError(f"{array.shape[-2]} x {array.shape[-1]} is not square")
+    if array.dtype not in _LAPACK_DTYPES:
+        raise TypeError(f"matrices of {array.dtype} are not factored")
+    return array
+
+
 def _by(shape: Callable[[Any, dict[str, Any]], Any], expects: str = _SQUARE) -> Rule:
     """A rule from a function of the first argument and all arguments."""
 
@@ -30,29 +45,18 @@ def _by(shape: Callable[[Any, dict[str, Any]], Any], expects: str = _SQUARE) -> 
     return rule(infer, expects)
 
 
-def _info(a: Any) -> Meta:
-    return Meta(tuple(a.shape[:-2]), _INT32)
+def _sized(a: Any, *last: int, kind: Any = None) -> Meta:
+    """The batch of `a` with other last dimensions."""
+    return Meta((*a.shape[:-2], *last), kind or a.dtype)
 
 
-def _det(a: Any) -> Meta:
-    return Meta(tuple(a.shape[:-2]), a.dtype)
-
-
-def _values(a: Any) -> Meta:
+def _values(a: Any, kind: Any = None) -> Meta:
     """One element for each row or column, whichever are fewer."""
-    return Meta((*a.shape[:-2], min(a.shape[-2:])), a.dtype)
-
-
-def _pivots(a: Any) -> Meta:
-    return Meta(_values(a).shape, _INT32)
+    return _sized(a, min(a.shape[-2:]), kind=kind)
 
 
 def _none(a: Any) -> Meta:
     return Meta((0,), a.dtype)
-
-
-def _sized(a: Any, rows: int, columns: int) -> Meta:
-    return Meta((*a.shape[:-2], rows, columns), a.dtype)
 
 
 def _real(meta: Meta) -> Meta:
@@ -110,7 +114,7 @@ def _parts_of_svd(a: Any, full: bool, vectors: bool) -> tuple[Meta, ...]:
 op("_linalg_check_errors(Tensor info, str api_name, *, bool is_matrix) -> ()")
 op("linalg_lu_factor_ex(Tensor A, *, bool pivot=True, bool check_errors=False) -> "
    "(Tensor LU, Tensor pivots, Tensor info)",
-   _by(lambda a, _: (meta_of(a), _pivots(a), _info(a)), _ANY),
+   _by(lambda a, _: (meta_of(a), _values(a, _INT32), _sized(a, kind=_INT32)), _ANY),
    {"A": "lu_factor_gradient(grad, result0, result1)"})  # fmt: skip
 op("lu_unpack(Tensor LU_data, Tensor LU_pivots, bool unpack_data=True, bool unpack_pivots=True) "
    "-> (Tensor P, Tensor L, Tensor U)",
@@ -126,16 +130,17 @@ op("linalg_lu_solve(Tensor LU, Tensor pivots, Tensor B, *, bool left=True, bool 
     "B": "linalg_lu_solve(LU, pivots, grad, left=left, adjoint=not adjoint)"})  # fmt: skip
 op("_linalg_solve_ex(Tensor A, Tensor B, *, bool left=True, bool check_errors=False) -> "
    "(Tensor result, Tensor LU, Tensor pivots, Tensor info)",
-   _by(lambda a, b: (_solution(a, b["B"]), meta_of(a), _pivots(a), _info(a)), _EQUATION),
+   _by(lambda a, b: (_solution(a, b["B"]), meta_of(a), _values(a, _INT32),
+                     _sized(a, kind=_INT32)), _EQUATION),
    {"A, B": "solve_gradient(grad, A, B, result0, left)"})  # fmt: skip
 op("linalg_inv_ex(Tensor A, *, bool check_errors=False) -> (Tensor inverse, Tensor info)",
-   _by(lambda a, _: (meta_of(a), _info(a))),
+   _by(lambda a, _: (meta_of(a), _sized(a, kind=_INT32))),
    {"A": "-matmul(adjoint(result0), matmul(grad, adjoint(result0)))"})  # fmt: skip
 op("_linalg_det(Tensor A) -> (Tensor result, Tensor LU, Tensor pivots)",
-   _by(lambda a, _: (_det(a), meta_of(a), _pivots(a))),
+   _by(lambda a, _: (_sized(a), meta_of(a), _values(a, _INT32))),
    {"A": "det_gradient(grad, A, result0)"})  # fmt: skip
 op("_linalg_slogdet(Tensor A) -> (Tensor sign, Tensor logabsdet, Tensor LU, Tensor pivots)",
-   _by(lambda a, _: (_det(a), _real(_det(a)), meta_of(a), _pivots(a))),
+   _by(lambda a, _: (_sized(a), _real(_sized(a)), meta_of(a), _values(a, _INT32))),
    {"A": "slogdet_gradient(grads[0], grads[1], A, result0)"})  # fmt: skip
 op("linalg_solve_triangular(Tensor self, Tensor B, *, bool upper, bool left=True, "
    "bool unitriangular=False) -> Tensor", _by(lambda a, b: _together(a, b["B"]), _EQUATION),
@@ -152,7 +157,7 @@ op("triangular_solve(Tensor self, Tensor A, bool upper=True, bool transpose=Fals
 op("cholesky(Tensor self, bool upper=False) -> Tensor", LIKE_SELF,
    {"self": "cholesky_gradient(grad, result, upper)"})  # fmt: skip
 op("linalg_cholesky_ex(Tensor self, *, bool upper=False, bool check_errors=False) -> "
-   "(Tensor L, Tensor info)", _by(lambda a, _: (meta_of(a), _info(a))),
+   "(Tensor L, Tensor info)", _by(lambda a, _: (meta_of(a), _sized(a, kind=_INT32))),
    {"self": "cholesky_gradient(grad, result0, upper)"})  # fmt: skip
 op("cholesky_inverse(Tensor self, bool upper=False) -> Tensor", LIKE_SELF,
    {"self": "cholesky_inverse_gradient(grad, self, result, upper)"})  # fmt: skip
@@ -162,20 +167,67 @@ op("cholesky_solve(Tensor self, Tensor input2, bool upper=False) -> Tensor",
     "input2": "cholesky_solve_gradient(grad, input2, result, upper)"})  # fmt: skip
 op("linalg_ldl_factor_ex(Tensor self, *, bool hermitian=False, bool check_errors=False) -> "
    "(Tensor LD, Tensor pivots, Tensor info)",
-   _by(lambda a, _: (meta_of(a), _pivots(a), _info(a))))  # fmt: skip
+   _by(lambda a, _: (meta_of(a), _values(a, _INT32), _sized(a, kind=_INT32))))  # fmt: skip
 op("linalg_ldl_solve(Tensor LD, Tensor pivots, Tensor B, *, bool hermitian=False) -> Tensor",
    _by(lambda a, b: _together(a, b["B"]), _EQUATION))  # fmt: skip
 
 # ---- QR
+
+
+def _adjoint(matrix: Any) -> Any:
+    return conjugate(F.transpose(matrix, -2, -1))
+
+
+def _reflected(out: Any, vectors: Any, tau: Any, order: Any) -> Any:
+    """(1 - tau v v^H) from the left, for every column v in that order."""
+    for place in order:
+        v = F.narrow(vectors, -1, place, 1)
+        scale = F.unsqueeze(F.narrow(tau, -1, place, 1), -1)
+        out = out - F.matmul(scale * v, F.matmul(_adjoint(v), out))
+    return out
+
+
+def _vectors(of: Any) -> Any:
+    """The vectors below LAPACK's diagonal, with the implicit ones on it."""
+    return F.tril(of, -1) + _identity(of)
+
+
+def _identity(of: Any) -> Any:
+    return F.tril(F.triu(F.ones_like(of)))
+
+
+def _householder_product(input: Any, tau: Any) -> Any:
+    rows, columns = check_matrices(input).shape[-2:]
+    if columns > rows or tau.shape[-1] > columns:
+        raise ValueError(
+            f"{tau.shape[-1]} reflections, {columns} columns, {rows} rows: none may exceed the next"
+        )
+    start = _identity(input)
+    if not tau.shape[-1]:
+        return start + input * 0  # a result of its arguments, though it is the same for all
+    return _reflected(start, _vectors(input), tau, reversed(range(tau.shape[-1])))
+
+
+def _ormqr(self: Any, input2: Any, input3: Any, left: bool = True, transpose: bool = False) -> Any:
+    check_matrices(self)
+    # From the right, C Q is the adjoint of Q^H C^H.
+    side = input3 if left else _adjoint(input3)
+    back = transpose == left
+    count = input2.shape[-1]
+    order = range(count) if back else reversed(range(count))
+    start = side if count else F.clone(side)  # a result is never an argument itself
+    found = _reflected(start, _vectors(self), conjugate(input2) if back else input2, order)
+    return found if left else _adjoint(found)
+
 
 op("geqrf(Tensor self) -> (Tensor a, Tensor tau)", _by(lambda a, _: (meta_of(a), _values(a)), _ANY))
 op("linalg_qr(Tensor A, str mode='reduced') -> (Tensor Q, Tensor R)",
    _by(lambda a, b: _parts_of_qr(a, b["mode"]), _ANY),
    {"A": "qr_gradient(grads, given, result0, result1, mode)"})  # fmt: skip
 op("linalg_householder_product(Tensor input, Tensor tau) -> Tensor", like("input", expects=_ANY),
-   decomposition=householder.householder_product)  # fmt: skip
+   decomposition=_householder_product)  # fmt: skip
 op("ormqr(Tensor self, Tensor input2, Tensor input3, bool left=True, bool transpose=False) -> "
-   "Tensor", like("input3", expects=_ANY), decomposition=householder.ormqr)  # fmt: skip
+   "Tensor", like("input3", expects=_ANY), decomposition=_ormqr)  # fmt: skip
 
 # ---- eigenvalues and singular values
 

@@ -7,17 +7,14 @@ from typing import Any
 from holdfast.compute import dtype as dtypes
 from holdfast.compute import functional as F
 from holdfast.compute.ops.elementwise.complex_numbers import conjugate
-from holdfast.compute.ops.rules import Meta, meta_of, rule, sized
+from holdfast.compute.ops.rules import Meta, checked, meta_of, rule, sized
 from holdfast.compute.ops.table import Op, composite, op
 
 # ---- histograms
 
 
-def _infer_bins(_: Op, bound: dict[str, Any]) -> Meta:
-    return Meta((bound["bins"],), bound["self"].dtype)
-
-
-op("histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Tensor", rule(_infer_bins))
+op("histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Tensor",
+   rule(lambda _, b: Meta((b["bins"],), b["self"].dtype)))  # fmt: skip
 
 
 def _infer_by_edges(_: Op, bound: dict[str, Any]) -> tuple[Meta, Meta]:
@@ -72,12 +69,9 @@ op("unique_consecutive(Tensor self, bool return_inverse=False, bool return_count
     "bool return_counts=False, int? dim=None) -> Tensor[]"
 )
 def _unique(
-    self: Any,
-    sorted: bool = True,
-    return_inverse: bool = False,
-    return_counts: bool = False,
+    self: Any, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False,
     dim: int | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """As `torch.unique`: the elements alone, or a tuple with what was requested."""
     if dim is None:
         found = F._unique2(self, sorted, return_inverse, return_counts)
@@ -110,14 +104,37 @@ def _infer_searchsorted(_: Op, bound: dict[str, Any]) -> Meta:
     return Meta(tuple(getattr(bound["self"], "shape", ())), kind)
 
 
+def _check_bucketize(self: Any, boundaries: Any, *_: Any, **__: Any) -> None:
+    if boundaries.ndim != 1:
+        raise ValueError(f"the boundaries have {boundaries.ndim} dimensions, one is expected")
+
+
+def _check_search(
+    sorted_sequence: Any, self: Any, out_int32: bool = False, right: bool = False,
+    side: str | None = None, sorter: Any = None,
+) -> None:  # fmt: skip
+    if side not in (None, "left", "right"):
+        raise ValueError(f"there is no side {side!r}; left and right are")
+    if side == "left" and right:
+        raise ValueError("side='left' and right=True contradict each other")
+    order, shape = sorted_sequence.shape, getattr(self, "shape", ())
+    if len(order) != 1 and (not shape or order[:-1] != shape[:-1]):
+        raise ValueError(
+            f"the order of shape {list(order)} and the values of shape {list(shape)} differ "
+            "before the last dimension"
+        )
+
+
 _SEARCH = rule(
     _infer_searchsorted,
     "numbers in ascending order along the last dimension, of the same leading dimensions as what "
     "is looked for, or of one dimension",
+    _check_search,
 )
+_BUCKETS = checked(_SEARCH, _check_bucketize)
 _HOW = "bool out_int32=False, bool right=False"
-op(f"bucketize.Tensor(Tensor self, Tensor boundaries, *, {_HOW}) -> Tensor", _SEARCH)
-op(f"bucketize.Scalar(Scalar self, Tensor boundaries, *, {_HOW}) -> Tensor", _SEARCH)
+op(f"bucketize.Tensor(Tensor self, Tensor boundaries, *, {_HOW}) -> Tensor", _BUCKETS)
+op(f"bucketize.Scalar(Scalar self, Tensor boundaries, *, {_HOW}) -> Tensor", _BUCKETS)
 op(f"searchsorted.Tensor(Tensor sorted_sequence, Tensor self, *, {_HOW}, str? side=None, "
    "Tensor? sorter=None) -> Tensor", _SEARCH)  # fmt: skip
 op(f"searchsorted.Scalar(Tensor sorted_sequence, Scalar self, *, {_HOW}, str? side=None, "
@@ -133,32 +150,22 @@ op(f"searchsorted.Scalar(Tensor sorted_sequence, Scalar self, *, {_HOW}, str? si
 def _cov(self: Any, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
     """Rows are variables, columns are observations."""
     rows = self if self.ndim == 2 else F.reshape(self, [1, -1])
-    weights = fweights if aweights is None else aweights
-    if fweights is not None and aweights is not None:
-        weights = F.mul(fweights, aweights)
-    count = rows.shape[1]
-    if weights is None:
-        free = float(max(count - correction, 0))
-        centred, weighted = _centred(rows, None, count), None
-    else:
+    given = [one for one in (fweights, aweights) if one is not None]
+    if given:
+        weights = given[0] if len(given) == 1 else F.mul(*given)
         total = F.sum(weights)
-        free = F.clamp(F.sub(total, _lost(weights, total, aweights, correction)), 0)
-        centred, weighted = _centred(rows, weights, total), weights
-    other = centred if weighted is None else F.mul(centred, weighted)
+        lost: Any = correction  # from the number of observations
+        if aweights is not None:
+            lost = F.mul(F.div(F.sum(F.mul(weights, aweights)), total), correction)
+        free = F.clamp(F.sub(total, lost), 0)
+    else:
+        weights, total = None, rows.shape[1]
+        free = float(max(total - correction, 0))
+    weighted = rows if weights is None else F.mul(rows, weights)
+    centred = F.sub(rows, F.div(F.sum(weighted, [1], True), total))
+    other = centred if weights is None else F.mul(centred, weights)
     found = F.div(F.matmul(other, F.transpose(conjugate(centred), 0, 1)), free)
     return found if self.ndim == 2 else F.reshape(found, [])
-
-
-def _centred(rows: Any, weights: Any, total: Any) -> Any:
-    weighted = rows if weights is None else F.mul(rows, weights)
-    return F.sub(rows, F.div(F.sum(weighted, [1], True), total))
-
-
-def _lost(weights: Any, total: Any, aweights: Any, correction: int) -> Any:
-    """What the correction subtracts from the number of observations."""
-    if aweights is None:
-        return correction
-    return F.mul(F.div(F.sum(F.mul(weights, aweights)), total), correction)
 
 
 @composite("corrcoef(Tensor self) -> Tensor")

@@ -6,7 +6,16 @@ from typing import Any
 
 from holdfast.compute import dtype as dtypes
 from holdfast.compute import functional as F
-from holdfast.compute.ops.rules import LIKE_SELF, Meta, like, normalize_dim, rule, with_indices
+from holdfast.compute.ops.reduce.reduce import check_order
+from holdfast.compute.ops.rules import (
+    LIKE_SELF,
+    Meta,
+    checked,
+    like,
+    normalize_dim,
+    rule,
+    with_indices,
+)
 from holdfast.compute.ops.table import Op, composite, op
 
 
@@ -20,7 +29,8 @@ op("cumsum(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor", rule(_in
 op("cumprod(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor", rule(_infer_cumulative),
    {"self": "cumprod_gradient(grad, self, result, dim)"})  # fmt: skip
 for _name in ("cummax", "cummin"):
-    op(f"{_name}(Tensor self, int dim) -> (Tensor values, Tensor indices)", with_indices(LIKE_SELF),
+    op(f"{_name}(Tensor self, int dim) -> (Tensor values, Tensor indices)",
+       checked(with_indices(LIKE_SELF), check_order),
        {"self": "scatter_sum(grad, self.shape, dim, result1)"})  # fmt: skip
 op("logcumsumexp(Tensor self, int dim) -> Tensor", LIKE_SELF,
    {"self": "logcumsumexp_gradient(grad, self, result, dim)"})  # fmt: skip
@@ -67,21 +77,16 @@ def _widths(y: Any, x: Any, dim: int) -> Any:
     return F.narrow(x, axis, 1, size) - F.narrow(x, axis, 0, size)
 
 
-@composite("trapezoid.x(Tensor y, Tensor x, *, int dim=-1) -> Tensor")
-def trapezoid_x(y: Any, x: Any, *, dim: int = -1) -> Any:
-    return F.sum(_strips(y, _widths(y, x, dim), dim), [dim])
+for _name, _join in (
+    ("trapezoid", lambda strips, dim: F.sum(strips, [dim])),
+    ("cumulative_trapezoid", lambda strips, dim: F.cumsum(strips, dim)),  # not yet in the table
+):
 
+    def _by_x(y: Any, x: Any, *, dim: int = -1, join: Any = _join) -> Any:
+        return join(_strips(y, _widths(y, x, dim), dim), dim)
 
-@composite("trapezoid.dx(Tensor y, *, Scalar dx=1, int dim=-1) -> Tensor")
-def trapezoid_dx(y: Any, *, dx: Any = 1, dim: int = -1) -> Any:
-    return F.sum(_strips(y, dx, dim), [dim])
+    def _by_dx(y: Any, *, dx: Any = 1, dim: int = -1, join: Any = _join) -> Any:
+        return join(_strips(y, dx, dim), dim)
 
-
-@composite("cumulative_trapezoid.x(Tensor y, Tensor x, *, int dim=-1) -> Tensor")
-def cumulative_trapezoid_x(y: Any, x: Any, *, dim: int = -1) -> Any:
-    return F.cumsum(_strips(y, _widths(y, x, dim), dim), dim)
-
-
-@composite("cumulative_trapezoid.dx(Tensor y, *, Scalar dx=1, int dim=-1) -> Tensor")
-def cumulative_trapezoid_dx(y: Any, *, dx: Any = 1, dim: int = -1) -> Any:
-    return F.cumsum(_strips(y, dx, dim), dim)
+    composite(f"{_name}.x(Tensor y, Tensor x, *, int dim=-1) -> Tensor")(_by_x)
+    composite(f"{_name}.dx(Tensor y, *, Scalar dx=1, int dim=-1) -> Tensor")(_by_dx)

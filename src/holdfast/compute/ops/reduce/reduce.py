@@ -10,11 +10,53 @@ from typing import Any
 
 from holdfast.compute import dtype as dtypes
 from holdfast.compute import functional as F
-from holdfast.compute.ops.rules import Meta, reduction, rule, sized, with_indices
-from holdfast.compute.ops.table import Op, composite, op
+from holdfast.compute.ops.rules import (
+    Meta,
+    checked,
+    normalize_dims,
+    reduction,
+    rule,
+    sized,
+    with_indices,
+)
+from holdfast.compute.ops.table import Op, composite, composites, op
 
 SUM, SAME = reduction("sum"), reduction()
 REAL, INDEX = reduction("real"), reduction("index")
+_infer_same: Any = SAME.infer
+_infer_real: Any = REAL.infer
+
+
+def check_order(self: Any, *_: Any, **__: Any) -> None:
+    """Raise TypeError for complex elements."""
+    if self.dtype.kind == "c":
+        raise TypeError("complex numbers have no order")
+
+
+def _check_extreme(self: Any, dim: Any = None, keepdim: bool = False) -> None:
+    check_order(self)
+    if 0 in self.shape and not all(self.shape[d] for d in normalize_dims(dim, self.ndim)):
+        raise IndexError("an extreme over a dimension of size 0 does not exist")
+
+
+def _check_nansum(self: Any, *_: Any, **__: Any) -> None:
+    if self.dtype.kind == "c":
+        raise TypeError("nansum does not take complex numbers")
+
+
+def _check_mean(self: Any, *_: Any, dtype: Any = None, **__: Any) -> None:
+    kind = dtypes.dtype_or(dtype, self.dtype)
+    if dtypes.category(kind) < dtypes.FLOATING:
+        raise TypeError(f"the mean of {kind} is not an integer; name a dtype, or cast first")
+
+
+def _check_moments(self: Any, *_: Any, **__: Any) -> None:
+    if dtypes.category(self.dtype) < dtypes.FLOATING:
+        raise TypeError(f"a variance of {self.dtype} needs floating-point or complex numbers")
+
+
+_EXTREME, _MEAN = checked(SAME, _check_extreme), checked(SAME, _check_mean)
+_ARG = checked(INDEX, _check_extreme)
 
 # ---- sums, products, means
 
@@ -23,12 +65,12 @@ op("sum(Tensor self, *, ScalarType? dtype=None) -> Tensor", SUM,
 op("sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None)"
    " -> Tensor", SUM, {"self": "spread(grad, self.shape, dim, keepdim)"})  # fmt: skip
 op("nansum(Tensor self, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None)"
-   " -> Tensor", SUM,
+   " -> Tensor", checked(SUM, _check_nansum),
    {"self": "spread(grad, self.shape, dim, keepdim) * logical_not(isnan(self))"})  # fmt: skip
-op("mean(Tensor self, *, ScalarType? dtype=None) -> Tensor", SAME,
+op("mean(Tensor self, *, ScalarType? dtype=None) -> Tensor", _MEAN,
    {"self": "expand(grad, self.shape) / prod_of(self.shape)"})  # fmt: skip
 op("mean.dim(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
-   SAME,
+   _MEAN,
    {"self": "spread(grad, self.shape, dim, keepdim) / size_over(self.shape, dim)"})  # fmt: skip
 op("prod(Tensor self, *, ScalarType? dtype=None) -> Tensor", SUM,
    {"self": "prod_gradient(grad, self, result, None, False)"})  # fmt: skip
@@ -50,47 +92,42 @@ def nanmean(self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = N
 _BACK = "value_selecting_reduction_backward(grad, dim, result1, self.shape, keepdim)"
 
 
-def _like(of: Any, op: Op, bound: dict[str, Any]) -> Any:
-    """What another rule foretells."""
-    return of.infer(op, bound)
-
-
 for _name in ("amax", "amin"):
-    op(f"{_name}(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor", SAME,
+    op(f"{_name}(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor", _EXTREME,
        {"self": "split_among_equals(grad, self, result, dim, keepdim)"})  # fmt: skip
 for _name in ("max", "min"):
-    op(f"{_name}(Tensor self) -> Tensor", SAME,
+    op(f"{_name}(Tensor self) -> Tensor", _EXTREME,
        {"self": "split_among_equals(grad, self, result, None, False)"})  # fmt: skip
     op(f"{_name}.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)",
-       with_indices(SAME), {"self": _BACK})  # fmt: skip
+       checked(with_indices(SAME), _check_extreme), {"self": _BACK})  # fmt: skip
 
 
-@composite("max.other(Tensor self, Tensor other) -> Tensor")
-def max_other(self: Any, other: Any) -> Any:
-    return F.maximum(self, other)
-
-
-@composite("min.other(Tensor self, Tensor other) -> Tensor")
-def min_other(self: Any, other: Any) -> Any:
-    return F.minimum(self, other)
-
-
+composites(
+    {
+        "max.other(Tensor self, Tensor other) -> Tensor": lambda self, other: F.maximum(
+            self, other
+        ),
+        "min.other(Tensor self, Tensor other) -> Tensor": lambda self, other: F.minimum(
+            self, other
+        ),
+    }
+)
 op("value_selecting_reduction_backward(Tensor grad, int dim, Tensor indices, int[] sizes,"
    " bool keepdim) -> Tensor", sized("sizes", "grad"),
    {"grad": "gather_chosen(grad, dim, indices, keepdim)"})  # fmt: skip
 
 
 def _infer_pair(op: Op, bound: dict[str, Any]) -> tuple[Meta, Meta]:
-    values = _like(SAME, op, bound)
+    values = _infer_same(op, bound)
     return values, values
 
 
 op("aminmax(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor max)",
-   rule(_infer_pair),
+   rule(_infer_pair, check=_check_extreme),
    {"self": "split_among_equals(grads[0], self, result0, dim, keepdim)"
             " + split_among_equals(grads[1], self, result1, dim, keepdim)"})  # fmt: skip
-op("argmax(Tensor self, int? dim=None, bool keepdim=False) -> Tensor", INDEX)
-op("argmin(Tensor self, int? dim=None, bool keepdim=False) -> Tensor", INDEX)
+op("argmax(Tensor self, int? dim=None, bool keepdim=False) -> Tensor", _ARG)
+op("argmin(Tensor self, int? dim=None, bool keepdim=False) -> Tensor", _ARG)
 
 # ---- any, all, counts
 
@@ -100,7 +137,7 @@ def _infer_bool_reduction(op: Op, bound: dict[str, Any]) -> Meta:
     kind = of.dtype if of.dtype == dtypes.DTYPES["uint8"] else dtypes.BOOL
     if op.schema.overload == "dims" and bound["dim"] is not None and not len(bound["dim"]):
         return Meta(tuple(of.shape), kind)
-    found = _like(SAME, op, bound)
+    found = _infer_same(op, bound)
     return Meta(found.shape, kind)
 
 
@@ -117,7 +154,7 @@ op("allclose(Tensor self, Tensor other, float rtol=1e-05, float atol=1e-08, bool
 
 
 def _infer_hash(op: Op, bound: dict[str, Any]) -> Meta:
-    found = _like(SAME, op, bound)
+    found = _infer_same(op, bound)
     return Meta(found.shape, dtypes.DTYPES["uint64"])
 
 
@@ -128,14 +165,14 @@ op("hash_tensor(Tensor self, int[1] dim=[], *, bool keepdim=False, int mode=0) -
 
 
 def _infer_with_mean(op: Op, bound: dict[str, Any]) -> tuple[Meta, Meta]:
-    spread = _like(REAL, op, bound)
+    spread = _infer_real(op, bound)
     return spread, Meta(spread.shape, bound["self"].dtype)
 
 
 _MOMENT = "(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False)"
 _VAR = "var_gradient({grad}, self, dim, correction, keepdim)"
 _STD = "var_gradient(sqrt_grad({grad}, {result}), self, dim, correction, keepdim)"
-_MEAN = " + spread(grads[1], self.shape, dim, keepdim) / size_over(self.shape, dim)"
+_ADD_MEAN = " + spread(grads[1], self.shape, dim, keepdim) / size_over(self.shape, dim)"
 
 # The overloads with `unbiased` come first: a call with a bare tensor means them.
 for _name in ("var", "std", "var_mean", "std_mean"):
@@ -150,19 +187,21 @@ for _name in ("var", "std", "var_mean", "std_mean"):
         return getattr(F, name)(self, dim, correction=int(unbiased), keepdim=keepdim)
 
     composite(f"{_name}(Tensor self, bool unbiased=True) -> {_out}")(_unbiased)
-    composite(f"{_name}.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False)"
-              f" -> {_out}")(_by_dim)  # fmt: skip
+    op(f"{_name}.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False)"
+       f" -> {_out}", rule(check=_check_moments), decomposition=_by_dim)  # fmt: skip
 
-op(f"var.correction{_MOMENT} -> Tensor", REAL, {"self": _VAR.format(grad="grad")})
-op(f"std.correction{_MOMENT} -> Tensor", REAL, {"self": _STD.format(grad="grad", result="result")})
-op(f"var_mean.correction{_MOMENT} -> (Tensor, Tensor)", rule(_infer_with_mean),
-   {"self": _VAR.format(grad="grads[0]") + _MEAN})  # fmt: skip
-op(f"std_mean.correction{_MOMENT} -> (Tensor, Tensor)", rule(_infer_with_mean),
-   {"self": _STD.format(grad="grads[0]", result="result0") + _MEAN})  # fmt: skip
+_MOMENTS = rule(_infer_with_mean, check=_check_moments)
+_REAL = checked(REAL, _check_moments)
+op(f"var.correction{_MOMENT} -> Tensor", _REAL, {"self": _VAR.format(grad="grad")})
+op(f"std.correction{_MOMENT} -> Tensor", _REAL, {"self": _STD.format(grad="grad", result="result")})
+op(f"var_mean.correction{_MOMENT} -> (Tensor, Tensor)", _MOMENTS,
+   {"self": _VAR.format(grad="grads[0]") + _ADD_MEAN})  # fmt: skip
+op(f"std_mean.correction{_MOMENT} -> (Tensor, Tensor)", _MOMENTS,
+   {"self": _STD.format(grad="grads[0]", result="result0") + _ADD_MEAN})  # fmt: skip
 
 
 def _infer_logsumexp(op: Op, bound: dict[str, Any]) -> Meta:
-    found = _like(SAME, op, bound)
+    found = _infer_same(op, bound)
     return Meta(found.shape, dtypes.with_fractions(found.dtype))
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from holdfast.compute import dtype as dtypes
 from holdfast.compute import functional as F
+from holdfast.compute.ops.reduce.reduce import check_order
 from holdfast.compute.ops.rules import (
     LIKE_SELF,
     Meta,
+    checked,
     normalize_dim,
     reduction,
     rule,
     with_indices,
 )
-from holdfast.compute.ops.table import Op, composite, op
+from holdfast.compute.ops.table import Op, composites, op
 
 
 def _infer_sorted_values(_: Op, bound: dict[str, Any]) -> Meta:
@@ -23,12 +26,30 @@ def _infer_sorted_values(_: Op, bound: dict[str, Any]) -> Meta:
     return Meta(tuple(bound["k"] if d == dim else n for d, n in enumerate(of.shape)), of.dtype)
 
 
+def _size_along(self: Any, dim: int) -> tuple[int, int]:
+    """A dimension counted from 0, and its size; a scalar has one of size 1."""
+    place = normalize_dim(dim, self.ndim)
+    return place, self.shape[place] if self.ndim else 1
+
+
+def _check_k(least: int, self: Any, k: int, dim: int = -1, *_: Any, **__: Any) -> None:
+    place, size = _size_along(self, dim)
+    if not least <= k <= size:
+        raise ValueError(f"k is {k}, dimension {place} has the size {size}")
+
+
+def _check_rows(name: str, self: Any, dim: int = -1, keepdim: bool = False) -> None:
+    place, size = _size_along(self, dim)
+    if not size:
+        raise IndexError(f"dimension {place} has the size 0: there is no {name}")
+
+
 _REDUCED = reduction()
-_SORTED, _TOP, _ONE = (
-    with_indices(LIKE_SELF),
-    with_indices(rule(_infer_sorted_values)),
-    with_indices(_REDUCED),
-)
+_SORTED = checked(with_indices(LIKE_SELF), check_order)
+_ONE = with_indices(_REDUCED)
+_TOP = checked(with_indices(rule(_infer_sorted_values)), partial(_check_k, 0))
+_KTH = checked(_ONE, partial(_check_k, 1))
+_MEDIAN, _MODE = (checked(_ONE, partial(_check_rows, name)) for name in ("median", "mode"))
 _BACK_ALL = {"self": "split_among_equals(grad, self, result, None, False)"}
 _BACK = {"self": "scatter_back(grad, self.shape, dim, result1)"}
 _BACK_ONE = {"self": "scatter_back(grad, self.shape, dim, result1, keepdim)"}
@@ -40,71 +61,36 @@ op("sort.stable(Tensor self, *, bool? stable, int dim=-1, bool descending=False)
 op("topk(Tensor self, int k, int dim=-1, bool largest=True, bool sorted=True) -> "
    "(Tensor values, Tensor indices)", _TOP, _BACK)  # fmt: skip
 op("kthvalue(Tensor self, int k, int dim=-1, bool keepdim=False) -> "
-   "(Tensor values, Tensor indices)", _ONE, _BACK_ONE)  # fmt: skip
-op("median(Tensor self) -> Tensor", _REDUCED, _BACK_ALL)
-op("median.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)",
-   _ONE, _BACK_ONE)  # fmt: skip
-op("nanmedian(Tensor self) -> Tensor", _REDUCED, _BACK_ALL)
-op("nanmedian.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)",
-   _ONE, _BACK_ONE)  # fmt: skip
+   "(Tensor values, Tensor indices)", _KTH, _BACK_ONE)  # fmt: skip
+for _name in ("median", "nanmedian"):
+    op(f"{_name}(Tensor self) -> Tensor", _REDUCED, _BACK_ALL)
+    op(f"{_name}.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)",
+       _MEDIAN, _BACK_ONE)  # fmt: skip
 op("mode(Tensor self, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)",
-   _ONE, _BACK_ONE)  # fmt: skip
+   _MODE, _BACK_ONE)  # fmt: skip
 
 
-@composite("msort(Tensor self) -> Tensor")
-def _msort(self: Any) -> Any:
-    return F.sort(self, 0)[0]
-
-
-@composite("argsort(Tensor self, int dim=-1, bool descending=False) -> Tensor")
-def _argsort(self: Any, dim: int = -1, descending: bool = False) -> Any:
-    return F.sort(self, dim, descending)[1]
-
-
-@composite(
-    "argsort.stable(Tensor self, *, bool stable, int dim=-1, bool descending=False) -> Tensor"
-)
-def _argsort_stable(self: Any, *, stable: bool, dim: int = -1, descending: bool = False) -> Any:
-    return F.sort(self, dim, descending)[1]
+composites(
+    {
+        "msort(Tensor self) -> Tensor": lambda self: F.sort(self, 0)[0],
+        "argsort(Tensor self, int dim=-1, bool descending=False) -> Tensor": (
+            lambda self, dim=-1, descending=False: F.sort(self, dim, descending)[1]
+        ),
+        "argsort.stable(Tensor self, *, bool stable, int dim=-1, bool descending=False) -> Tensor":
+        lambda self, *, stable, dim=-1, descending=False: F.sort(self, dim, descending)[1],
+    }
+)  # fmt: skip
 
 
 # ---- quantiles
 
-_HOW = "int? dim=None, bool keepdim=False, *, str interpolation='linear'"
-
-
-@composite(f"quantile(Tensor self, Tensor q, {_HOW}) -> Tensor")
-def _quantile(
-    self: Any, q: Any, dim: Any = None, keepdim: bool = False, *, interpolation: str = "linear"
-) -> Any:
-    return _quantiles(self, q, dim, keepdim, interpolation, skip=False)
-
-
-@composite(f"quantile.scalar(Tensor self, float q, {_HOW}) -> Tensor")
-def _quantile_scalar(
-    self: Any, q: float, dim: Any = None, keepdim: bool = False, *, interpolation: str = "linear"
-) -> Any:
-    return _quantiles(self, self._new(q), dim, keepdim, interpolation, skip=False)
-
-
-@composite(f"nanquantile(Tensor self, Tensor q, {_HOW}) -> Tensor")
-def _nanquantile(
-    self: Any, q: Any, dim: Any = None, keepdim: bool = False, *, interpolation: str = "linear"
-) -> Any:
-    return _quantiles(self, q, dim, keepdim, interpolation, skip=True)
-
-
-@composite(f"nanquantile.scalar(Tensor self, float q, {_HOW}) -> Tensor")
-def _nanquantile_scalar(
-    self: Any, q: float, dim: Any = None, keepdim: bool = False, *, interpolation: str = "linear"
-) -> Any:
-    return _quantiles(self, self._new(q), dim, keepdim, interpolation, skip=True)
-
 
 def _quantiles(
-    self: Any, q: Any, dim: int | None, keepdim: bool, interpolation: str, skip: bool
-) -> Any:
+    skip: bool, self: Any, q: Any, dim: int | None = None, keepdim: bool = False, *,
+    interpolation: str = "linear",
+) -> Any:  # fmt: skip
     """The elements at these quantiles; several quantiles add a leading dimension."""
+    q = q if hasattr(q, "ndim") else self._new(q)
     if interpolation not in ("linear", "lower", "higher", "midpoint", "nearest"):
         raise ValueError(f"there is no interpolation {interpolation!r}")
     if q.ndim > 1:
@@ -145,3 +131,13 @@ def _between(ordered: Any, ranks: Any, interpolation: str) -> Any:
         return above
     share = F.sub(ranks, low) if interpolation == "linear" else F.full_like(ranks, 0.5)
     return F.lerp(below, above, share)
+
+
+_HOW = "int? dim=None, bool keepdim=False, *, str interpolation='linear'"
+for _name, _skip in (("quantile", False), ("nanquantile", True)):
+    composites(
+        {
+            f"{_name}(Tensor self, Tensor q, {_HOW}) -> Tensor": partial(_quantiles, _skip),
+            f"{_name}.scalar(Tensor self, float q, {_HOW}) -> Tensor": partial(_quantiles, _skip),
+        }
+    )

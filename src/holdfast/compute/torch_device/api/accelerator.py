@@ -19,6 +19,7 @@ _names: dict[str, Any] = {}  # torch's own functions, while ours are in their pl
 def install() -> None:
     """Route `torch.accelerator` to the device's module."""
     from holdfast.compute.torch_device.api import module
+    from holdfast.compute.torch_device.storage.dlpack import TO_NUMPY
 
     ours = {
         "_accelerator_setDeviceIndex": module.set_device,
@@ -33,7 +34,7 @@ def install() -> None:
         "_accelerator_resetPeakStats": lambda device: module.reset_peak_memory_stats(device),
         "_accelerator_resetAccumulatedStats": lambda device: None,
         "_accelerator_getMemoryInfo": lambda device: module.mem_get_info(device),
-        "_accelerator_getDeviceCapability": lambda device: _capability(),
+        "_accelerator_getDeviceCapability": lambda device: {"supported_dtypes": set(TO_NUMPY)},
     }
     for name, function in ours.items():
         setattr(_C, name, function)
@@ -51,9 +52,3 @@ def show() -> None:
     while _names:
         setattr(_C, *_names.popitem())
         torch.get_device_module.cache_clear()  # it caches the answer
-
-
-def _capability() -> dict[str, Any]:
-    from holdfast.compute.torch_device.storage.tensor_bridge import TO_NUMPY
-
-    return {"supported_dtypes": set(TO_NUMPY)}

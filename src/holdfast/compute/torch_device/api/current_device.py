@@ -82,8 +82,7 @@ def _exchange_device(device: int) -> int:
     return before
 
 
-def _maybe_exchange_device(device: int) -> int:
-    return _exchange_device(device)
+_maybe_exchange_device = _exchange_device
 
 
 class device:

@@ -21,8 +21,6 @@ ABLE = (HOST, "opencl")
 
 
 class _Choice:
-    """The choice of this process."""
-
     name = HOST
     elsewhere = False  # whether there may be arrays other than NumPy's
     is_shim_armed = False  # the C++ kernels are registered: from the first tensor on, for good
@@ -41,25 +39,15 @@ def use(name: str) -> None:
 
     Raises Unsupported, or what the engine raises where it finds no device.
     """
-    _check(name)
-    if name != HOST:
-        _check_devices(name)
-    _choose(name)
+    _choose(name, needs_devices=name != HOST)
 
 
 def use_setting() -> None:
     """Use the engine that HOLDFAST_ENGINE names. Raises Unsupported."""
-    name = Config.load().engine
-    _check(name)
-    _choose(name)
+    _choose(Config.load().engine, needs_devices=False)
 
 
-def _choose(name: str) -> None:
-    choice.name = name
-    choice.elsewhere = choice.elsewhere or name != HOST
-
-
-def _check(name: str) -> None:
+def _choose(name: str, needs_devices: bool) -> None:
     if name not in ABLE:
         raise Unsupported(
             f"the device cannot compute with the engine {name!r}",
@@ -73,18 +61,18 @@ def _check(name: str) -> None:
             expected="an engine that is chosen before the first tensor is made",
             hint=f"HOLDFAST_ENGINE={name}, or HOLDFAST_TORCH_SHIM=off",
         )
+    if needs_devices:
+        from holdfast.compute.engine import ENGINES
 
-
-def _check_devices(name: str) -> None:
-    from holdfast.compute.engine import ENGINES
-
-    found: Any = ENGINES[name]
-    if not found.count():
-        raise Unsupported(
-            f"the engine {name!r} has no device here",
-            expected="one device or more",
-            hint=f"holdfast.torch.use({HOST!r})",
-        )
+        found: Any = ENGINES[name]
+        if not found.count():
+            raise Unsupported(
+                f"the engine {name!r} has no device here",
+                expected="one device or more",
+                hint=f"holdfast.torch.use({HOST!r})",
+            )
+    choice.name = name
+    choice.elsewhere = choice.elsewhere or name != HOST
 
 
 def engine_on(index: int = 0) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -39,24 +40,18 @@ def _counters(device: Any = None) -> dict[str, int]:
     return pool(device).pool.core.counters()
 
 
-def memory_allocated(device: Any = None) -> int:
-    """Bytes of live tensors."""
-    return _counters(device)["allocated"]
+def _figure(counter: str, meaning: str) -> Callable[..., int]:
+    def figure(device: Any = None) -> int:
+        return _counters(device)[counter]
+
+    figure.__doc__ = meaning
+    return figure
 
 
-def max_memory_allocated(device: Any = None) -> int:
-    """Peak bytes of live tensors since the last reset."""
-    return _counters(device)["peak_allocated"]
-
-
-def memory_reserved(device: Any = None) -> int:
-    """Bytes taken from the system: live tensors and cached blocks."""
-    return _counters(device)["reserved"]
-
-
-def max_memory_reserved(device: Any = None) -> int:
-    """Peak bytes taken from the system since the last reset."""
-    return _counters(device)["peak_reserved"]
+memory_allocated = _figure("allocated", "Bytes of live tensors.")
+max_memory_allocated = _figure("peak_allocated", "Peak bytes of live tensors since the last reset.")
+memory_reserved = _figure("reserved", "Bytes taken from the system: live tensors, cached blocks.")
+max_memory_reserved = _figure("peak_reserved", "Peak bytes from the system since the last reset.")
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
@@ -130,8 +125,7 @@ def _total_bytes(device: Any = None) -> int:
     remote = _remote_device(device)
     if remote is not None and remote.kind != "cpu":
         return remote.total_bytes
-    total = psutil.virtual_memory().total
-    limit = control_groups.memory_limit()
+    total, limit = psutil.virtual_memory().total, control_groups.memory_limit()
     return total if limit is None else min(total, limit)
 
 
@@ -140,8 +134,7 @@ def _free_bytes(device: Any, active: int) -> int:
     remote = _remote_device(device)
     if remote is not None and remote.kind != "cpu":
         return max(0, remote.total_bytes - active)
-    left = control_groups.memory_left()
-    free = psutil.virtual_memory().available
+    free, left = psutil.virtual_memory().available, control_groups.memory_left()
     free = free if left is None else min(free, left)
     return free + _counters(device)["reserved"] - active
 
@@ -191,13 +184,12 @@ def get_device_properties(device: Any = None) -> DeviceProperties:
     name, total = get_device_name(device), _total_bytes(device)
     remote = _remote_device(device)
     if remote is not None:
-        return DeviceProperties(
-            name, engine_choice.engine(), total, remote.device.max_compute_units
-        )
-    able = (
-        os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    )
-    return DeviceProperties(name, engine_choice.HOST, total, len(able))
+        units = remote.device.max_compute_units
+    elif hasattr(os, "sched_getaffinity"):
+        units = len(os.sched_getaffinity(0))
+    else:
+        units = os.cpu_count() or 1
+    return DeviceProperties(name, engine_choice.engine(), total, units)
 
 
 def get_device_name(device: Any = None) -> str:

@@ -3,158 +3,38 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from holdfast.compute.torch_device.api.current_device import (
-        _exchange_device,
-        _maybe_exchange_device,
-        current_device,
-        device,
-        device_count,
-        device_of,
-        set_device,
-    )
-    from holdfast.compute.torch_device.api.memory_figures import (
-        DeviceProperties,
-        empty_cache,
-        get_device_name,
-        get_device_properties,
-        get_per_process_memory_fraction,
-        max_memory_allocated,
-        max_memory_reserved,
-        mem_get_info,
-        memory_allocated,
-        memory_reserved,
-        memory_stats,
-        memory_stats_as_nested_dict,
-        memory_summary,
-        reset_peak_memory_stats,
-        set_per_process_memory_fraction,
-    )
-    from holdfast.compute.torch_device.api.seeds import (
-        get_rng_state,
-        get_rng_state_all,
-        initial_seed,
-        manual_seed,
-        manual_seed_all,
-        seed,
-        seed_all,
-        set_rng_state,
-        set_rng_state_all,
-    )
-    from holdfast.compute.torch_device.api.streams import (
-        Event,
-        Stream,
-        current_stream,
-        default_stream,
-        set_stream,
-        stream,
-        synchronize,
-    )
-
 _HOMES = {
     "api.memory_figures": (
-        "DeviceProperties",
-        "empty_cache",
-        "get_device_name",
-        "get_device_properties",
-        "get_per_process_memory_fraction",
-        "max_memory_allocated",
-        "max_memory_reserved",
-        "mem_get_info",
-        "memory_allocated",
-        "memory_reserved",
-        "memory_stats",
-        "memory_stats_as_nested_dict",
-        "memory_summary",
-        "reset_peak_memory_stats",
+        *("DeviceProperties", "empty_cache", "get_device_name", "get_device_properties"),
+        *("get_per_process_memory_fraction", "max_memory_allocated", "max_memory_reserved"),
+        *("mem_get_info", "memory_allocated", "memory_reserved", "memory_stats"),
+        *("memory_stats_as_nested_dict", "memory_summary", "reset_peak_memory_stats"),
         "set_per_process_memory_fraction",
     ),
     "api.current_device": (
-        "_exchange_device",
-        "_maybe_exchange_device",
-        "current_device",
-        "device",
-        "device_count",
-        "device_of",
-        "set_device",
+        *("_exchange_device", "_maybe_exchange_device", "current_device", "device"),
+        *("device_count", "device_of", "set_device"),
     ),
     "api.seeds": (
-        "get_rng_state",
-        "get_rng_state_all",
-        "initial_seed",
-        "manual_seed",
-        "manual_seed_all",
-        "seed",
-        "seed_all",
-        "set_rng_state",
-        "set_rng_state_all",
+        *("get_rng_state", "get_rng_state_all", "initial_seed", "manual_seed", "manual_seed_all"),
+        *("seed", "seed_all", "set_rng_state", "set_rng_state_all"),
     ),
     "api.streams": (
-        "Event",
-        "Stream",
-        "current_stream",
-        "default_stream",
-        "set_stream",
-        "stream",
+        *("Event", "Stream", "current_stream", "default_stream", "set_stream", "stream"),
         "synchronize",
+    ),
+    "compile.inductor": (  # used by torch's Inductor
+        *("CppWrapperCodegen", "PythonWrapperCodegen", "Scheduling", "WrapperFxCodegen"),
     ),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
-# Used by torch's Inductor.
-_HOME |= dict.fromkeys(
-    ("CppWrapperCodegen", "PythonWrapperCodegen", "Scheduling", "WrapperFxCodegen"),
-    "compile.inductor",
-)
-
-__all__ = [
-    "DeviceProperties",
-    "Event",
-    "Stream",
-    "_exchange_device",
-    "_maybe_exchange_device",
-    "current_device",
-    "current_stream",
-    "default_stream",
-    "device",
-    "device_count",
-    "device_of",
-    "empty_cache",
-    "get_amp_supported_dtype",
-    "get_device_name",
-    "get_device_properties",
-    "get_per_process_memory_fraction",
-    "get_rng_state",
-    "get_rng_state_all",
-    "init",
-    "initial_seed",
-    "is_available",
-    "is_bf16_supported",
-    "is_initialized",
-    "manual_seed",
-    "manual_seed_all",
-    "max_memory_allocated",
-    "max_memory_reserved",
-    "mem_get_info",
-    "memory_allocated",
-    "memory_reserved",
-    "memory_stats",
-    "memory_stats_as_nested_dict",
-    "memory_summary",
-    "reset_peak_memory_stats",
-    "seed",
-    "seed_all",
-    "set_device",
-    "set_per_process_memory_fraction",
-    "set_rng_state",
-    "set_rng_state_all",
-    "set_stream",
-    "stream",
-    "synchronize",
-]
+_HERE = {"get_amp_supported_dtype", "init", "is_available", "is_bf16_supported", "is_initialized"}
+_NAMES = _HERE.union(*(names for home, names in _HOMES.items() if home != "compile.inductor"))
+__all__ = sorted(_NAMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 _initialized = True  # torch.utils.checkpoint keeps the random state of devices that say so
 
@@ -186,8 +66,7 @@ def init() -> None:
     """Do nothing: the device needs no initialization."""
 
 
-def _lazy_init() -> None:
-    return None
+_lazy_init = init
 
 
 def _is_in_bad_fork() -> bool:

@@ -6,7 +6,8 @@ layout: what `torch.get_rng_state()` returns can be set here, and the other way 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy
@@ -37,9 +38,7 @@ def manual_seed(seed: int) -> None:
         raise Refused(exc.what, expected=exc.expected) from exc
 
 
-def manual_seed_all(seed: int) -> None:
-    """`manual_seed`: all devices share one generator."""
-    manual_seed(seed)
+manual_seed_all = manual_seed  # all devices share one generator
 
 
 def seed() -> int:
@@ -80,6 +79,17 @@ def set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
         random.set_state(unpack(new_state.cpu().contiguous()))
     except BadInput as exc:
         raise Refused(exc.what, expected="what get_rng_state() returned") from exc
+
+
+@contextlib.contextmanager
+def using_state(state: torch.Tensor) -> Iterator[None]:
+    """Draw from a saved state inside the block; then the current state is restored."""
+    before = get_rng_state()
+    set_rng_state(state)
+    try:
+        yield
+    finally:
+        set_rng_state(before)
 
 
 def pack(state: dict[str, Any]) -> torch.Tensor:

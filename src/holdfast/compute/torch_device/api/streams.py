@@ -134,9 +134,7 @@ def current_stream(device: Any = None) -> Stream:
     return Stream(device)
 
 
-def default_stream(device: Any = None) -> Stream:
-    """The stream of a device."""
-    return Stream(device)
+default_stream = current_stream
 
 
 def set_stream(stream: Stream | None) -> None:

@@ -16,18 +16,13 @@ from torch.fx import GraphModule, Node
 
 from holdfast.base.errors import BadInput, Unsupported
 from holdfast.compute.torch_device.api.engine_choice import choice
-from holdfast.compute.torch_device.compile import (
-    codegen,
-    foreach,
-    interpreter,
-    nodes,
-    runtime,
-)
+from holdfast.compute.torch_device.compile import codegen, foreach, interpreter, nodes, runtime
 from holdfast.compute.torch_device.dispatch import resolve
 from holdfast.compute.torch_device.registration import register
 from holdfast.compute.torch_device.storage import tensor_bridge
 
 _OPTIONS = {"show": "print the generated source; or a function that is called with it"}
+_ALIASES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 Show = Callable[[str], object]
 
 
@@ -67,11 +62,7 @@ def _show(options: Any, mode: Any) -> Show | None:
     wanted = (options or {}).get("show")
     if callable(wanted):
         return wanted
-    return _print if wanted else None
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(text + "\n")
+    return (lambda text: sys.stdout.write(text + "\n")) if wanted else None
 
 
 @functools.cache
@@ -81,18 +72,19 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
     found: dict[Any, Callable[..., Any]] = {}
     for overload, apart in decomposition_table.items():
-        if isinstance(overload, torch._ops.OpOverload) and overload.namespace == "aten":
-            op, _ = resolve.counterpart(overload)
-            if op is None:
-                found[overload] = apart
+        aten = isinstance(overload, torch._ops.OpOverload) and overload.namespace == "aten"
+        if aten and resolve.counterpart(overload)[0] is None:
+            found[overload] = apart
     return found | foreach.decompositions()
 
 
 def _compile_graph(
     title: str, show: Show | None, module: GraphModule, _: Any
 ) -> Callable[..., Any]:
-    """Compile an ATen graph into a function."""
-    _remove_aliases(module)
+    for node in list(module.graph.nodes):
+        if node.target in _ALIASES and nodes.is_tensor(node.args[0]):
+            node.replace_all_uses_with(node.args[0])
+            module.graph.erase_node(node)
     made = codegen.generate(module.graph, title)
     if show is not None:
         show(made.text)
@@ -105,35 +97,20 @@ def _compile_graph(
 
 def _choose_runner(module: GraphModule, fused: Any, outputs: Any) -> Callable[..., Any]:
     """The graph as generated source, or node by node where that cannot read the arrays."""
-    on_device = any(map(_is_on_device, module.graph.nodes))
+    on_device = any(map(nodes.is_on_device, module.graph.nodes))
     steps: list[Any] = []  # made on first use
 
     def compiled(args: list[Any]) -> list[Any]:
-        if not choice.elsewhere or not interpreter.is_needed(args, on_device):
+        engine = interpreter.engine_of(args, on_device) if choice.elsewhere else None
+        if engine is None:
             return fused(args)
         if not steps:
-            steps.append(interpreter.make_runner(module, outputs, interpreter.engine_of(args)))
+            steps.append(interpreter.make_runner(module, outputs, engine))
         return steps[0](args)
 
     made: Any = compiled
     made._boxed_call, made.source = True, fused.source  # the first is what torch looks for
     return compiled
-
-
-def _is_on_device(node: Node) -> bool:
-    value = nodes.value_of(node)
-    return isinstance(value, torch.Tensor) and value.device.type == tensor_bridge.DEVICE
-
-
-def _remove_aliases(module: GraphModule) -> None:
-    """Replace aliases by what they alias."""
-    for node in list(module.graph.nodes):
-        if node.target in _ALIASES and nodes.is_tensor(node.args[0]):
-            node.replace_all_uses_with(node.args[0])
-            module.graph.erase_node(node)
-
-
-_ALIASES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
 
 def _lower(node: Node) -> Callable[[Any], Any] | None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
+import re
 from typing import Any
 
 import numpy
@@ -26,7 +28,6 @@ from holdfast.compute.torch_device.compile import (
     nodes,
     runtime,
 )
-from holdfast.compute.torch_device.compile.fusion_steps import OpCall
 from holdfast.compute.torch_device.compile.grouping import Group
 from holdfast.compute.torch_device.storage import tensor_bridge
 
@@ -103,7 +104,9 @@ class _Writer:
 
     def _node(self, node: Node) -> None:
         if node.op == "output":
-            self._output(node)
+            results: Any = node.args[0]
+            self._lines.append("")
+            self._put(f"return [{', '.join(self._text(r) for r in results)}]")
             return
         self._heading(node)
         if node.op == "get_attr":
@@ -111,14 +114,17 @@ class _Writer:
             return
         shown = nodes.describe(node)
         self._put(f"# {shown}")
-        call = nodes.call_of(node)
-        alone = (
-            fusion_steps.steps_of(call, grouping.input_metas(node)) if call is not None else None
-        )
-        if call is not None and alone is not None:
-            self._steps(node, call, *alone, shown)
-        else:
+        alone = _steps_alone(node)
+        if alone is None:
             self._put(f"{node.name} = {self._expression(node)}", shown)
+            return
+        steps, places = alone
+        names = {traced.place: name for name, traced in places.items()}
+        for number, step in enumerate(steps):
+            last = number == len(steps) - 1
+            made = names[step.result.place] = node.name if last else f"{node.name}_step{number}"
+            out = self._buffer(node, step) if len(steps) == 1 else None
+            self._put(f"{made} = {self._step(step, names, out)}", shown)
 
     def _heading(self, node: Node, gap: bool = True) -> None:
         """Write the line of the program that a node comes from, where it changes."""
@@ -130,16 +136,8 @@ class _Writer:
             self._lines += [""] * gap
             self._put(f"# ---- {origin}")
 
-    def _output(self, node: Node) -> None:
-        results: Any = node.args[0]
-        self._lines.append("")
-        self._put(f"return [{', '.join(self._text(r) for r in results)}]")
-
     def _constant(self, node: Node) -> str:
-        module: Any = node.graph.owning_module
-        held = module
-        for part in str(node.target).split("."):
-            held = getattr(held, part)
+        held: Any = operator.attrgetter(str(node.target))(node.graph.owning_module)
         if isinstance(held, torch.Tensor):
             with unset_fake_temporarily():  # torch compiles with fake tensors; this one is real
                 held = tensor_bridge.as_array_any(held.detach())
@@ -162,17 +160,6 @@ class _Writer:
         first = group.nodes[0]
         self._put(f"{made}, = {name}({read})", f"{first.name} and what follows it")
 
-    def _steps(
-        self, node: Node, call: OpCall, steps: list[Step], places: dict[str, Traced], shown: str
-    ) -> None:
-        """A pointwise node, one line for each step."""
-        names = {traced.place: name for name, traced in places.items()}
-        for number, step in enumerate(steps):
-            last = number == len(steps) - 1
-            made = names[step.result.place] = node.name if last else f"{node.name}_step{number}"
-            out = self._buffer(node, step, names) if len(steps) == 1 else None
-            self._put(f"{made} = {self._step(step, names, out)}", shown)
-
     def _step(self, step: Step, names: dict[int, str], out: str | None) -> str:
         words = [names[a.place] if isinstance(a, Traced) else self._text(a) for a in step.args] + [
             f"{k}={self._text(v)}" for k, v in step.kwargs.items()
@@ -189,7 +176,7 @@ class _Writer:
             return f"cast({text}, {self._text(step.result.dtype)})"
         return f"asarray({text})" if not step.result.ndim else text
 
-    def _buffer(self, node: Node, step: Step, names: dict[int, str]) -> str | None:
+    def _buffer(self, node: Node, step: Step) -> str | None:
         """The name of an array that is read here for the last time, to write the result into."""
         if not isinstance(step.kernel, numpy.ufunc) or node not in self._spare:
             return None
@@ -199,7 +186,8 @@ class _Writer:
             if read not in self._spare or self._last[read] != self._now:
                 continue
             one, other = nodes.value_of(read), nodes.value_of(node)
-            if one.dtype == other.dtype and _alike(one, other):
+            layouts = {(t.dtype, t.shape, t.stride()) for t in (one, other) if nodes.is_fixed(t)}
+            if len(layouts) == 1 and nodes.is_fixed(one) and nodes.is_fixed(other):
                 return read.name
         return None
 
@@ -209,7 +197,7 @@ class _Writer:
         target: Any = node.target
         if not isinstance(target, torch._ops.OpOverload):
             return self._plain(node)
-        form = expressions.short(target.name())
+        form = expressions.FORMS.get(target.name())
         written = form(node, self._text) if form is not None else None
         if written is not None:
             return written
@@ -234,22 +222,24 @@ class _Writer:
         function = called.get(str(getattr(node.target, "_name", node.target)))
         if function is None or place_of(node) != tensor_bridge.DEVICE:
             return None
-        args = self._text(list(node.args), plain=True)
-        named = ", ".join(f"{k!r}: {self._text(v, plain=True)}" for k, v in node.kwargs.items())
-        return f"{function}({args}, {{{named}}})"
+        return f"{function}({self._given(node)})"
 
     def _by_torch(self, node: Node, place: str) -> str:
-        name = self._named(node.target, "torch_" + str(node.target).replace(".", "_"))
-        device = place if _drawn_on_cpu(node, place) or not _of_aten(node) else tensor_bridge.DEVICE
-        args = self._text(list(node.args), plain=True)
+        name = self._named(node.target, f"torch_{node.target}")
+        is_aten = getattr(node.target, "namespace", "") == "aten"
+        device = place if _drawn_on_cpu(node, place) or not is_aten else tensor_bridge.DEVICE
+        return f"by_torch({name}, {device!r}, {self._given(node)})"
+
+    def _given(self, node: Node) -> str:
+        """A node's arguments as torch has them: a list and a dictionary."""
         named = ", ".join(f"{k!r}: {self._text(v, plain=True)}" for k, v in node.kwargs.items())
-        return f"by_torch({name}, {device!r}, {args}, {{{named}}})"
+        return f"{self._text(list(node.args), plain=True)}, {{{named}}}"
 
     def _by_table(self, node: Node, op: Op) -> str:
         args, kwargs = nodes.arguments(node)
         kernel = ENGINES["numpy"].kernels.get(op.name)
         if kernel is None or op.rule.kind is not None:
-            name = self._named(op, "op_" + op.name.replace(".", "_"))
+            name = self._named(op, f"op_{op.name}")
             listed = self._text(args)
             named = ", ".join(f"{k!r}: {self._text(v)}" for k, v in kwargs.items())
             engine = self._named(ENGINES["numpy"], "engine")
@@ -257,8 +247,10 @@ class _Writer:
         if op.effect and args and nodes.is_tensor(args[0]):
             args = [_Text(expressions.laid(args[0])), *args[1:]]
         words = self._words(args, kwargs)
-        text = f"{self._named(kernel, 'kernel_' + op.name.replace('.', '_'))}({words})"
-        return text if _is_surely_array(node) else f"arrays({text})"
+        text = f"{self._named(kernel, f'kernel_{op.name}')}({words})"
+        # A kernel may return a NumPy scalar for a tensor without dimensions.
+        surely_array = nodes.is_tensor(node) and nodes.value_of(node).dim() > 0
+        return text if surely_array else f"arrays({text})"
 
     # ---- words
 
@@ -280,13 +272,13 @@ class _Writer:
             value = tensor_bridge.numpy_dtype(value)
         if isinstance(value, numpy.dtype):
             return self._named(value, f"format_{value.name}")
-        return self._named(value, "word_" + "".join(c if c.isalnum() else "_" for c in str(value)))
+        return self._named(value, f"word_{value}")
 
     def _named(self, value: Any, wanted: str) -> str:
         """The name of an object in the source's namespace."""
         key = value if isinstance(value, numpy.dtype | torch.dtype) else id(value)
         if key not in self._names:
-            name = wanted
+            name = re.sub(r"\W", "_", wanted)
             while name in self._space:
                 name += "_"
             self._names[key] = name
@@ -313,39 +305,18 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [value] if isinstance(value, torch.Tensor) else []
 
 
-def _of_aten(node: Node) -> bool:
-    return getattr(node.target, "namespace", "") == "aten"
-
-
 def _drawn_on_cpu(node: Node, place: str) -> bool:
     """Whether torch's own generator draws."""
     op = nodes.op_of(node)
     drawn = op is not None and op.effect
-    return place == "cpu" and (drawn or nodes.has_generator(node) or _is_random(node))
-
-
-def _is_random(node: Node) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    drawn = drawn or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    return place == "cpu" and (drawn or nodes.has_generator(node))
 
 
 def _is_large(node: Node) -> bool:
     if not nodes.is_tensor(node):
         return False
     return math.prod(nodes.meta_of(nodes.value_of(node)).shape) >= _LET_GO
-
-
-def _is_surely_array(node: Node) -> bool:
-    """Whether a kernel cannot return a NumPy scalar."""
-    return nodes.is_tensor(node) and nodes.value_of(node).dim() > 0
-
-
-def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return (
-        nodes.is_fixed(one)
-        and nodes.is_fixed(other)
-        and one.shape == other.shape
-        and one.stride() == other.stride()
-    )
 
 
 def _foreseen(step: Step) -> bool:
@@ -362,18 +333,17 @@ def _foreseen(step: Step) -> bool:
 
 def _own_buffers(items: list[Node | Group]) -> set[Node]:
     """Nodes whose arrays only NumPy functions make and read, so that they can be reused."""
-    made = set()
-    for item in items:
-        if isinstance(item, Node) and item.op == "call_function" and _is_direct(item):
-            made.add(item)
-    return {n for n in made if all(user in made for user in n.users)} | {
-        n for n in made if not n.users
-    }
+    called = (i for i in items if isinstance(i, Node) and i.op == "call_function")
+    made = {node for node in called if _is_direct(node)}
+    return {node for node in made if made.issuperset(node.users)}
 
 
 def _is_direct(node: Node) -> bool:
-    call = nodes.call_of(node)
-    if call is None:
-        return False
-    alone = fusion_steps.steps_of(call, grouping.input_metas(node))
+    alone = _steps_alone(node)
     return alone is not None and all(isinstance(s.kernel, numpy.ufunc) for s in alone[0])
+
+
+def _steps_alone(node: Node) -> tuple[list[Step], dict[str, Traced]] | None:
+    """The steps of a pointwise node, and its values by name; None for other nodes."""
+    call = nodes.call_of(node)
+    return None if call is None else fusion_steps.steps_of(call, grouping.input_metas(node))

@@ -17,11 +17,6 @@ Text = Callable[[Any], str]
 Form = Callable[[Node, Text], str | None]
 
 
-def short(name: str) -> Form | None:
-    """The function that writes a call of the overload `name`, if it is a short expression."""
-    return _FORMS.get(name)
-
-
 def laid(node: Node) -> str:
     """An expression for a node's array with the strides that torch traced."""
     return f"laid({node.name}, {nodes.steps_of(nodes.value_of(node))!r})"
@@ -41,10 +36,6 @@ def _reshape_fixed(node: Node, text: Text) -> str | None:
     return _reshape(node, text) if nodes.is_fixed(nodes.value_of(node)) else None
 
 
-def _permute(node: Node, text: Text) -> str:
-    return f"{_first(node, text)}.transpose({text(node.args[1])})"
-
-
 def _transpose(node: Node, text: Text) -> str | None:
     if not nodes.value_of(node).dim():
         return None
@@ -62,16 +53,13 @@ def _as_strided(node: Node, text: Text) -> str:
     return f"restrided({laid(source)}, {text(args[0])}, {text(args[1])}, {offset})"
 
 
-def _of_dim(what: str) -> Form:
-    return lambda node, text: f"{_first(node, text)}.{what}[{text(node.args[1])}]"
-
-
 def _step(node: Node, text: Text) -> str:
     array = _first(node, text)
     return f"{array}.strides[{text(node.args[1])}] // {array}.itemsize"
 
 
-_FORMS: dict[str, Form] = {
+# Functions that write a call of an overload, by its name.
+FORMS: dict[str, Form] = {
     "aten::view": _reshape,
     "aten::_unsafe_view": _reshape,
     "aten::reshape": _reshape,
@@ -79,7 +67,7 @@ _FORMS: dict[str, Form] = {
     "aten::squeeze": _reshape_fixed,
     "aten::squeeze.dim": _reshape_fixed,
     "aten::squeeze.dims": _reshape_fixed,
-    "aten::permute": _permute,
+    "aten::permute": lambda node, text: f"{_first(node, text)}.transpose({text(node.args[1])})",
     "aten::transpose.int": _transpose,
     "aten::t": lambda node, text: f"{_first(node, text)}.T",
     "aten::detach": _first,
@@ -87,7 +75,7 @@ _FORMS: dict[str, Form] = {
     "aten::as_strided": _as_strided,
     "aten::copy_": lambda node, text: f"write({_first(node, text)}, {text(node.args[1])})",
     "aten::_local_scalar_dense": lambda node, text: f"{_first(node, text)}.item()",
-    "aten::sym_size.int": _of_dim("shape"),
+    "aten::sym_size.int": lambda node, text: f"{_first(node, text)}.shape[{text(node.args[1])}]",
     "aten::sym_numel": lambda node, text: f"{_first(node, text)}.size",
     "aten::sym_stride.int": _step,
 }

@@ -15,7 +15,9 @@ _LISTS = ("List[Tensor]", "List[number]")
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Decompositions of the functional overloads whose op has the same name without `_foreach_`."""
     found: dict[Any, Callable[..., Any]] = {}
-    for name in _names():
+    names = torch._C._dispatch_get_all_op_names()
+    aten = {n.removeprefix("aten::").partition(".")[0] for n in names if n[:6] == "aten::"}
+    for name in sorted(aten):
         if not name.startswith(_PREFIX) or name.endswith("_"):
             continue
         packet = getattr(torch.ops.aten, name)
@@ -24,11 +26,6 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
             if one is not None and _fits(overload):
                 found[overload] = _decompose(overload, one)
     return found
-
-
-def _names() -> list[str]:
-    names = torch._C._dispatch_get_all_op_names()
-    return sorted({n.removeprefix("aten::").partition(".")[0] for n in names if n[:6] == "aten::"})
 
 
 def _fits(overload: Any) -> bool:

@@ -52,9 +52,7 @@ class Recording:
         self.inputs: dict[str, Traced] = {}
         self.places: dict[str, Traced] = {}
         self._known = known
-        self._device: Any = object.__new__(CustomDevice)
-        self._device.device_type, self._device.index = "recording", 0
-        self._device.engine = self.recorder
+        self._device = CustomDevice.of(self.recorder)
 
     def add(self, call: OpCall) -> list[Step]:
         """Record one more call; return its steps. Raises NotPointwise."""
@@ -76,8 +74,9 @@ class Recording:
             return self.recorder.cast(args[0], call.meta.dtype)
         kwargs = {k: self._trace(v) for k, v in call.kwargs.items()}
         if call.op.name in self.recorder.kernels:
-            ready = not kwargs and _are_ready(args)
-            return (_call_directly if ready else run)(call.op, self.recorder, args, kwargs)
+            if not kwargs and _are_ready(args):
+                return self.recorder.call(call.op, args, kwargs)
+            return run(call.op, self.recorder, args, kwargs)
         apart: Any = call.op.decomposition
         with tape.no_grad():
             out = apart(*map(self._tensor, args), **{k: self._tensor(v) for k, v in kwargs.items()})
@@ -105,10 +104,6 @@ def _are_ready(args: Sequence[Any]) -> bool:
     kinds = {a.dtype for a in args if isinstance(a, Traced)}
     plain = all(isinstance(a, Traced) or type(a) in (int, float) for a in args)
     return plain and len(kinds) == 1 and kinds <= _WIDE
-
-
-def _call_directly(op: Op, recorder: Recorder, args: Any, kwargs: Any) -> Any:
-    return recorder.call(op, args, kwargs)
 
 
 class Chain:
@@ -151,15 +146,10 @@ def record(calls: Sequence[OpCall], metas: Mapping[str, Meta]) -> Recording:
     for name in metas:
         recording._trace(Value(name))
     for call in calls:
-        made = _result_shape(call, recording)
+        values = [v for v in (*call.args, *call.kwargs.values()) if isinstance(v, Value)]
+        made = numpy.broadcast_shapes(*(recording.places[v.name].shape for v in values))
         recording.add(call._replace(meta=Meta(made, call.meta.dtype)))
     return recording
-
-
-def _result_shape(call: OpCall, recording: Recording) -> tuple[int, ...]:
-    """The shape of a call's result, which depends on those of the inputs."""
-    values = [v for v in (*call.args, *call.kwargs.values()) if isinstance(v, Value)]
-    return numpy.broadcast_shapes(*(recording.places[v.name].shape for v in values))
 
 
 def steps_of(

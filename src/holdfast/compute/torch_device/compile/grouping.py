@@ -26,13 +26,17 @@ class Group:
 
     calls: list[OpCall] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
-    steps: int = 0
+
+    def add(self, call: OpCall, node: Node) -> None:
+        """Add a call at the end."""
+        self.calls.append(call)
+        self.nodes.append(node)
 
     def inputs(self) -> list[Node]:
         """Nodes that the calls read and none of them makes."""
         made = set(self.nodes)
-        read = {i: None for node in self.nodes for i in node.all_input_nodes if i not in made}
-        return list(read)
+        read = (i for node in self.nodes for i in node.all_input_nodes if i not in made)
+        return list(dict.fromkeys(read))
 
     def results(self) -> list[Node]:
         """Nodes that others read."""
@@ -46,52 +50,35 @@ def group_nodes(graph: Iterable[Node], fits: Fits | None = None) -> list[Node | 
     `fits` returns a node as a call that can be in a group, or None; by default calls over large
     arrays can.
     """
-    return _Grouping(fits or _large_call).of(graph)
+    fits = fits or _large_call
+    ordered: list[Node | Group] = []
+    groups: dict[tuple[int, ...], Group] = {}  # the open ones, by shape
+    within: dict[Node, tuple[int, ...]] = {}  # which open group makes a node
 
+    def close(shapes: Iterable[tuple[int, ...]]) -> None:
+        for shape in list(dict.fromkeys(shapes)):
+            group = groups.pop(shape)
+            for node in group.nodes:
+                del within[node]
+            if len(group.nodes) == 1:
+                ordered.append(group.nodes[0])
+            elif group.results():
+                ordered.append(group)
 
-class _Grouping:
-    def __init__(self, fits: Fits) -> None:
-        self._fits = fits
-        self._ordered: list[Node | Group] = []
-        self._open: dict[tuple[int, ...], Group] = {}
-        self._within: dict[Node, tuple[int, ...]] = {}  # which open group makes a node
-
-    def of(self, graph: Iterable[Node]) -> list[Node | Group]:
-        for node in _with_late_views(graph):
-            call = self._fits(node)
-            self._close_what_is_read(node, None if call is None else call.meta.shape)
-            if call is None:
-                if _changes(node):
-                    self._close_all()
-                self._ordered.append(node)
-            else:
-                self._join(node, call)
-        self._close_all()
-        return self._ordered
-
-    def _join(self, node: Node, call: OpCall) -> None:
-        group = self._open.setdefault(call.meta.shape, Group())
-        group.calls.append(call)
-        group.nodes.append(node)
-        self._within[node] = call.meta.shape
-
-    def _close_what_is_read(self, node: Node, own: tuple[int, ...] | None) -> None:
-        shapes = [self._within.get(i) for i in node.all_input_nodes]
-        for shape in dict.fromkeys(s for s in shapes if s is not None and s != own):
-            self._close(shape)
-
-    def _close_all(self) -> None:
-        for shape in list(self._open):
-            self._close(shape)
-
-    def _close(self, shape: tuple[int, ...]) -> None:
-        group = self._open.pop(shape)
-        for node in group.nodes:
-            del self._within[node]
-        if len(group.nodes) == 1:
-            self._ordered.append(group.nodes[0])
-        elif group.results():
-            self._ordered.append(group)
+    for node in _with_late_views(graph):
+        call = fits(node)
+        own = None if call is None else call.meta.shape
+        read = [within.get(i) for i in node.all_input_nodes]
+        close(shape for shape in read if shape is not None and shape != own)
+        if call is not None:
+            groups.setdefault(call.meta.shape, Group()).add(call, node)
+            within[node] = call.meta.shape
+            continue
+        if _changes(node):
+            close(groups)
+        ordered.append(node)
+    close(groups)
+    return ordered
 
 
 def _with_late_views(graph: Iterable[Node]) -> list[Node]:
@@ -117,13 +104,10 @@ def _changes(node: Node) -> bool:
 
 
 def _large_call(node: Node) -> OpCall | None:
-    """A node as a call that can be in a group."""
     if node.op != "call_function":
         return None
     call = nodes.call_of(node)
-    if call is None or math.prod(call.meta.shape) < LARGE:
-        return None
-    if not is_packed(node):
+    if call is None or math.prod(call.meta.shape) < LARGE or not is_packed(node):
         return None
     return call if steps_of(call, input_metas(node)) is not None else None
 

@@ -19,26 +19,15 @@ _aten: Any = torch.ops.aten
 _VIEWED = (_aten.view.default, _aten._unsafe_view.default)
 
 
-def is_needed(inputs: Sequence[Any], on_device: bool) -> bool:
-    """Whether a call needs the interpreter: another engine has its tensors, or makes new ones."""
-    if on_device and engine_choice.engine() != engine_choice.HOST:
-        return True
-    return any(
-        isinstance(one, torch.Tensor)
-        and one.device.type == tensor_bridge.DEVICE
-        and remote_storage.is_remote(getattr(one.untyped_storage(), "held", None))
-        for one in inputs
-    )
-
-
-def engine_of(inputs: Sequence[Any]) -> Any:
-    """The engine of the first tensor that has one, else the one that would make new ones."""
+def engine_of(inputs: Sequence[Any], on_device: bool) -> Any:
+    """The engine other than NumPy that has the tensors of a call, or makes new ones; else None."""
     for one in inputs:
         if isinstance(one, torch.Tensor) and one.device.type == tensor_bridge.DEVICE:
             held: Any = getattr(one.untyped_storage(), "held", None)
             if remote_storage.is_remote(held):
                 return held.engine
-    return engine_choice.engine_on()
+    elsewhere = on_device and engine_choice.engine() != engine_choice.HOST
+    return engine_choice.engine_on() if elsewhere else None
 
 
 def make_runner(
@@ -82,18 +71,12 @@ def _adapt(node: Node) -> None:
 
 
 def _save_state(overload: Any, *args: Any, **kwargs: Any) -> Any:
-    """The generator's state, and what an overload draws from it."""
     return seeds.get_rng_state(), overload(*args, **kwargs)
 
 
 def _with_state(state: torch.Tensor, overload: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call an overload with a saved generator state, then restore the current one."""
-    before = seeds.get_rng_state()
-    seeds.set_rng_state(state)
-    try:
+    with seeds.using_state(state):
         return overload(*args, **kwargs)
-    finally:
-        seeds.set_rng_state(before)
 
 
 _STATES: dict[str, Callable[..., Any]] = {

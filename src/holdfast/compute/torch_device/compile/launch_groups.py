@@ -16,7 +16,6 @@ from holdfast.compute.torch_device.compile import grouping, nodes
 from holdfast.compute.torch_device.compile.fusion_steps import OpCall
 from holdfast.compute.torch_device.compile.grouping import Group
 from holdfast.compute.torch_device.compile.launches import Launch, fused
-from holdfast.compute.torch_device.storage import tensor_bridge
 
 _aten: Any = torch.ops.aten
 _MOST_ARRAYS = 20  # of a kernel, whose arguments must fit into 1 KiB
@@ -56,7 +55,7 @@ class _Fits:
         self._known.pop(node, None)
 
     def _call(self, node: Node) -> OpCall | None:
-        if node.op != "call_function" or not _is_there(nodes.value_of(node)):
+        if node.op != "call_function" or not nodes.is_on_device(node):
             return None
         call = nodes.call_of(node)
         if call is None or 0 in call.meta.shape or not grouping.is_packed(node):
@@ -77,16 +76,12 @@ class _Fits:
         return fused(group, results, metas, self._engine) is not None
 
 
-def _is_there(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.device.type == tensor_bridge.DEVICE
-
-
 def _is_readable(node: Node) -> bool:
     """Whether a kernel can read a value: a tensor of the device, or a scalar on the CPU."""
     value = nodes.value_of(node)
     if not isinstance(value, torch.Tensor) or value.is_neg() or value.is_conj():
         return False
-    return _is_there(value) or (value.device.type == "cpu" and not value.dim())
+    return nodes.is_on_device(node) or (value.device.type == "cpu" and not value.dim())
 
 
 # ---- groups in pieces
@@ -127,26 +122,20 @@ def _connected(group: Group) -> list[Group]:
                 above[top(value)] = top(node)
     parts: dict[Node, Group] = {}
     for call, node in zip(group.calls, group.nodes, strict=True):
-        _add(parts.setdefault(top(node), Group()), call, node)
+        parts.setdefault(top(node), Group()).add(call, node)
     return list(parts.values())
-
-
-def _add(group: Group, call: OpCall, node: Node) -> None:
-    group.calls.append(call)
-    group.nodes.append(node)
 
 
 def _cut(group: Group, fits: _Fits) -> list[Group]:
     """A group as pieces that fit, one behind the other, each as long as can be."""
     found: list[Group] = []
     for call, node in zip(group.calls, group.nodes, strict=True):
-        if found:
-            last = found[-1]
-            longer = Group([*last.calls, call], [*last.nodes, node])
-            if fits.all(longer):
-                found[-1] = longer
-                continue
-        found.append(Group([call], [node]))
+        last = found[-1] if found else Group()
+        longer = Group([*last.calls, call], [*last.nodes, node])
+        if found and fits.all(longer):
+            found[-1] = longer
+        else:
+            found.append(Group([call], [node]))
     return found
 
 
@@ -170,7 +159,8 @@ def _numbers_for_fills(module: GraphModule, fits: _Fits) -> None:
 def _filling(node: Node) -> float | None:
     """The number that a node fills a tensor of float32 with; None for all other nodes."""
     value = nodes.value_of(node)
-    if node.target not in _FILLS or not _is_there(value) or value.dtype != torch.float32:
+    fills = node.target in _FILLS and nodes.is_on_device(node)
+    if not fills or value.dtype != torch.float32:
         return None
     target: Any = node.target
     number = _FILLS[target]
@@ -217,7 +207,7 @@ def _is_copy(node: Node, result: Node, made: set[Node]) -> bool:
     if target is None or node.args[1] is not result or target.op != "placeholder":
         return False
     one, other = nodes.value_of(target), nodes.value_of(result)
-    if not _is_there(one) or nodes.meta_of(one) != nodes.meta_of(other):
+    if not nodes.is_on_device(target) or nodes.meta_of(one) != nodes.meta_of(other):
         return False
     return not (one.is_neg() or one.is_conj()) and made.issuperset(target.users.keys() - {node})
 

@@ -102,16 +102,12 @@ class Launch:
         if key not in self._programs:
             if len(self._programs) >= _KEPT:
                 self._programs.pop(next(iter(self._programs)))
-            self._programs[key] = self._made(engine, arrays)
+            pairs = zip(self._read, arrays, strict=False)
+            metas = {name: Meta(tuple(a.shape), a.dtype) for name, a in pairs}
+            able = hasattr(engine, "fused")
+            made = fused(self._group, self._results, metas, engine) if able else None
+            self._programs[key] = made
         return self._programs[key]
-
-    def _made(self, engine: Any, arrays: Sequence[Any]) -> Any:
-        if not hasattr(engine, "fused"):
-            return None
-        metas = {
-            name: Meta(tuple(a.shape), a.dtype) for name, a in zip(self._read, arrays, strict=False)
-        }
-        return fused(self._group, self._results, metas, engine)
 
     # ---- where the engine cannot
 

@@ -29,6 +29,11 @@ def is_tensor(node: Any) -> bool:
     return isinstance(node, Node) and isinstance(value_of(node), torch.Tensor)
 
 
+def is_on_device(node: Node) -> bool:
+    """Whether a node's value is one tensor on the device."""
+    return is_tensor(node) and value_of(node).device.type == tensor_bridge.DEVICE
+
+
 def size(length: Any) -> int:
     """A size as an integer; of a symbolic one, the example that torch traced with."""
     if isinstance(length, int):
@@ -80,8 +85,8 @@ def call_of(node: Node) -> OpCall | None:
     if op is None or not is_tensor(node) or has_generator(node):
         return None
     args, kwargs = arguments(node)
-    if any(_is_number(a) for a in (*args, *kwargs.values())):
-        return None
+    if any(isinstance(a, Node) and not is_tensor(a) for a in (*args, *kwargs.values())):
+        return None  # a scalar that is known only at run time
     meta = meta_of(value_of(node))
     if op.name == "_to_copy":
         first: Any = args[0]
@@ -89,12 +94,8 @@ def call_of(node: Node) -> OpCall | None:
         return None if same else OpCall(node.name, None, (Value(first.name),), {}, meta)
     if op.rule.kind is None or op.effect or op.schema.view:
         return None
-    return OpCall(node.name, op, tuple(map(_named, args)), _named_all(kwargs), meta)
-
-
-def _is_number(value: Any) -> bool:
-    """Whether an argument is a scalar that is known only at run time."""
-    return isinstance(value, Node) and not is_tensor(value)
+    named = {k: _named(v) for k, v in kwargs.items()}
+    return OpCall(node.name, op, tuple(map(_named, args)), named, meta)
 
 
 def _named(value: Any) -> Any:
@@ -103,10 +104,6 @@ def _named(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_named(v) for v in value]
     return tensor_bridge.TO_NUMPY[value] if isinstance(value, torch.dtype) else value
-
-
-def _named_all(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {k: _named(v) for k, v in kwargs.items()}
 
 
 def describe(node: Node) -> str:

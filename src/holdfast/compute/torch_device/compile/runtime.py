@@ -16,8 +16,8 @@ import torch
 
 from holdfast.base.errors import BadInput, HoldfastError, OutOfMemory
 from holdfast.compute.engine import ENGINES
+from holdfast.compute.engines.layout.arrays import memory
 from holdfast.compute.engines.numpy import kernels
-from holdfast.compute.engines.numpy.layout import views
 from holdfast.compute.torch_device.api import seeds
 from holdfast.compute.torch_device.error_translation import to_torch_error
 from holdfast.compute.torch_device.storage import tensor_bridge
@@ -63,7 +63,7 @@ def restrided(array: Array, size: Any, stride: Any, offset: int) -> Array:
         return numpy.empty(size, array.dtype)
     if array.flags.c_contiguous and offset >= 0 and reach <= array.size:
         return numpy.ndarray(tuple(size), array.dtype, array, offset * width, strides)
-    room, begin = views.memory(array)
+    room, begin = memory(array)
     return numpy.ndarray(tuple(size), array.dtype, room, begin + offset * width, strides)
 
 
@@ -75,10 +75,20 @@ def write(array: Array, value: Array) -> Array:
 
 def by_torch(overload: Any, place: str, args: Any, kwargs: Any) -> Any:
     """Call an overload by torch; on the device that is our handlers, or a fallback."""
-    raised = _raiser(place)
+    make = as_tensor if place == DEVICE else tensor_bridge.as_cpu_tensor
+    here = torch.device(place)
+
+    def to_torch(value: Any) -> Any:
+        if isinstance(value, torch.device):
+            return here
+        return make(value) if isinstance(value, numpy.ndarray) else value
+
+    def to_array(value: Any) -> Any:
+        return tensor_bridge.as_array_any(value) if isinstance(value, torch.Tensor) else value
+
     with torch.no_grad():
-        out = overload(*map_nested(args, raised), **map_nested(kwargs, raised))
-    return map_nested(out, _lowered)
+        out = overload(*map_nested(args, to_torch), **map_nested(kwargs, to_torch))
+    return map_nested(out, to_array)
 
 
 def save_state(args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -91,12 +101,8 @@ def save_state(args: list[Any], kwargs: dict[str, Any]) -> Any:
 def with_state(args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Call an overload with a saved generator state, then restore the current one."""
     state, overload, *rest = args
-    before = seeds.get_rng_state()
-    seeds.set_rng_state(to_cpu(state))
-    try:
+    with seeds.using_state(to_cpu(state)):
         return by_torch(overload, DEVICE, rest, kwargs)
-    finally:
-        seeds.set_rng_state(before)
 
 
 def map_nested(value: Any, function: Callable[[Any], Any]) -> Any:
@@ -106,22 +112,6 @@ def map_nested(value: Any, function: Callable[[Any], Any]) -> Any:
     if isinstance(value, list | tuple):
         return [map_nested(v, function) for v in value]
     return function(value)
-
-
-def _raiser(place: str) -> Callable[[Any], Any]:
-    make = as_tensor if place == DEVICE else tensor_bridge.as_cpu_tensor
-    here = torch.device(place)
-
-    def raised(value: Any) -> Any:
-        if isinstance(value, torch.device):
-            return here
-        return make(value) if isinstance(value, numpy.ndarray) else value
-
-    return raised
-
-
-def _lowered(value: Any) -> Any:
-    return tensor_bridge.as_array_any(value) if isinstance(value, torch.Tensor) else value
 
 
 # ---- inputs and outputs
@@ -209,8 +199,7 @@ class Source:
         self, name: str, text: str, namespace: dict[str, Any], nodes: dict[int, str]
     ) -> None:
         self.name, self.text, self.nodes = name, text, nodes
-        code = compile(text, name, "exec")
-        exec(code, namespace)
+        exec(compile(text, name, "exec"), namespace)
         self.function: Callable[[list[Any]], Any] = namespace["computed"]
         lines = text.splitlines(keepends=True)
         linecache.cache[name] = (len(text), None, lines, name)

@@ -66,12 +66,10 @@ WIDEST = (
 def register(aten: Any, rest: Any) -> None:
     """Have torch cast before it computes. `aten` and `rest` are libraries for "aten" and "_"."""
     rest.fallback(torch.library.fallthrough_kernel, _KEY)
-    for names, make in ((NARROW, _narrow), (WIDE, _wide), (WIDEST, _widest)):
+    for names, to in ((NARROW, _narrow), (WIDE, _wide), (WIDEST, _widest)):
         for name in names:
-            aten.impl(name, make(_overload(name)), _KEY)
-    for name in WIDE_BY_DTYPE:
-        aten.impl(name, _wide_by_dtype(_overload(name), _overload(name)), _KEY)
-    for name, other in WIDE_BY_OVERLOAD.items():
+            aten.impl(name, _make_caster(_overload(name), to), _KEY)
+    for name, other in ({n: n for n in WIDE_BY_DTYPE} | WIDE_BY_OVERLOAD).items():
         aten.impl(name, _wide_by_dtype(_overload(name), _overload(other)), _KEY)
 
 
@@ -98,20 +96,17 @@ def _make_caster(overload: Any, to: Callable[[Any, Any], torch.dtype]) -> Callab
     return cast_and_call
 
 
-def _narrow(overload: Any) -> Callable[..., Any]:
-    return _make_caster(overload, lambda args, kwargs: torch.get_autocast_dtype(DEVICE))
+def _narrow(args: Any, kwargs: Any) -> torch.dtype:
+    return torch.get_autocast_dtype(DEVICE)
 
 
-def _wide(overload: Any) -> Callable[..., Any]:
-    return _make_caster(overload, lambda args, kwargs: torch.float32)
+def _wide(args: Any, kwargs: Any) -> torch.dtype:
+    return torch.float32
 
 
-def _widest(overload: Any) -> Callable[..., Any]:
-    def widest(args: Any, kwargs: Any) -> torch.dtype:
-        kinds = {t.dtype for t in _tensors((args, list(kwargs.values()))) if _eligible(t)}
-        return kinds.pop() if len(kinds) == 1 else torch.float32
-
-    return _make_caster(overload, widest)
+def _widest(args: Any, kwargs: Any) -> torch.dtype:
+    kinds = {t.dtype for t in _tensors((args, list(kwargs.values()))) if _eligible(t)}
+    return kinds.pop() if len(kinds) == 1 else torch.float32
 
 
 def _wide_by_dtype(overload: Any, other: Any) -> Callable[..., Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from holdfast.compute.engine import ENGINES, Engine
-from holdfast.compute.ops.table import Op
 from holdfast.compute.torch_device import registration
 from holdfast.compute.torch_device.api import engine_choice
 from holdfast.compute.torch_device.dispatch import fallback, resolve
@@ -49,17 +48,15 @@ def _row(name: str, overload: Any, engine: Engine) -> Row:
     if registration.is_metadata_only(overload):
         return Row(name, VIEW, NATIVE, None)
     op, form = resolve.counterpart(overload)
+    if op is not None and op.name in engine.kernels:
+        return Row(name, form, NATIVE, op.name)
     if op is not None:
-        return Row(name, form, _way(op, engine), op.name)
-    writes = any(a.is_out for a in overload._schema.arguments)
-    apart = None if writes else fallback.decomposition(overload)
-    return Row(name, form, FALLBACK if apart is None else DECOMPOSITION, None)
-
-
-def _way(op: Op, engine: Engine) -> str:
-    if op.name in engine.kernels:
-        return NATIVE
-    return FALLBACK if op.decomposition is None else DECOMPOSITION
+        apart = op.decomposition
+    else:
+        writes = any(a.is_out for a in overload._schema.arguments)
+        apart = None if writes else fallback.decomposition(overload)
+    way = FALLBACK if apart is None else DECOMPOSITION
+    return Row(name, form, way, op.name if op is not None else None)
 
 
 def counts(rows: list[Row]) -> dict[str, int]:

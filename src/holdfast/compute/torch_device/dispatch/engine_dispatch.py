@@ -15,7 +15,6 @@ import torch
 from holdfast.base.errors import HoldfastError
 from holdfast.compute.engine import ENGINES, engine_of, run
 from holdfast.compute.ops import OPS
-from holdfast.compute.ops.schema import Parameter
 from holdfast.compute.ops.table import Op
 from holdfast.compute.torch_device.api import engine_choice
 from holdfast.compute.torch_device.api.current_device import device_index
@@ -72,14 +71,13 @@ def computed(op: Op, args: Any, kwargs: Any, engine: Callable[[], Any]) -> Any:
     named = kwargs and {k: placed(v, chosen) for k, v in kwargs.items()}
     out = run(op, chosen, there, named)
     for parameter, before, after in zip(op.schema.parameters, args, there, strict=False):
-        if before is not after and _changes(parameter):
+        # Some schemas do not mark running statistics, which are written to.
+        changes = parameter.name in ("running_mean", "running_var") or "!" in (
+            parameter.alias or ""
+        )
+        if before is not after and changes:
             write(before, after)
     return out
-
-
-def _changes(parameter: Parameter) -> bool:
-    """Whether an op may write to an argument; some schemas do not mark running statistics."""
-    return "!" in (parameter.alias or "") or parameter.name in ("running_mean", "running_var")
 
 
 def placed(value: Any, engine: Any) -> Any:

@@ -35,13 +35,12 @@ _apart = _Apart()
 
 def handler(overload: Any) -> Callable[..., Any]:
     """A function that computes an overload without an op in the table."""
-    outs = [a.name for a in overload._schema.arguments if a.is_out]
+    outs = any(a.is_out for a in overload._schema.arguments)
 
     def compute(*args: Any, **kwargs: Any) -> Any:
         # A decomposition that calls its own overload cannot go further.
-        if outs or overload in _apart.overloads:
-            return on_host(overload, args, kwargs)
-        apart = decomposition(overload)
+        ends = outs or overload in _apart.overloads
+        apart = None if ends else decomposition(overload)
         if apart is None:
             return on_host(overload, args, kwargs)
         _apart.overloads.add(overload)
@@ -69,14 +68,14 @@ def on_host(overload: Any, args: Any, kwargs: Any) -> Any:
 
 def _engine(args: Any, kwargs: Any) -> Any:
     """The engine of a call's tensors, or that of new ones."""
+    host = engines.ENGINES[engine_choice.HOST]
     if not engine_choice.choice.elsewhere:
-        return engines.ENGINES[engine_choice.HOST]
+        return host
     held = [getattr(t.untyped_storage(), "held", None) for t in _parts((args, kwargs))]
     found, mixed = engine_choice.engine_of_arrays(held)
-    if found is not None:
-        return found
-    host = engines.ENGINES[engine_choice.HOST]
-    return host if mixed else engine_dispatch.engine_for(kwargs.get("device"))
+    if found is None:
+        return host if mixed else engine_dispatch.engine_for(kwargs.get("device"))
+    return found
 
 
 def _parts(value: Any) -> Iterator[Tensor]:
@@ -143,15 +142,11 @@ def _write_back(overload: Any, ours: Any, theirs: Any) -> None:
             args[position] if position < len(args) else kwargs.get(argument.name)
             for args, kwargs in (ours, theirs)
         ]
-        for target, value in zip(*map(_listed, pair), strict=True):
-            if target.layout is torch.strided and not tensor_bridge.is_on_host(target):
+        listed = [one if isinstance(one, list | tuple) else [one] for one in pair]
+        for target, value in zip(*listed, strict=True):
+            written = isinstance(target, Tensor) and target.layout is torch.strided
+            if written and not tensor_bridge.is_on_host(target):
                 _assign(target, value)
-
-
-def _listed(value: Any) -> list[Tensor]:
-    if isinstance(value, list | tuple):
-        return [one for one in value if isinstance(one, Tensor)]
-    return [value] if isinstance(value, Tensor) else []
 
 
 def _fresh(target: Any) -> Any:
@@ -200,7 +195,8 @@ def _ordered(made: Tensor, like: Tensor) -> Tensor:
     """A copy with the memory order of `like`: kernels give their results the same."""
     if like.is_contiguous() or not torch.ops.aten.is_non_overlapping_and_dense(like):
         return made
-    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype).copy_(made)
+    kind = {"dtype": like.dtype, "device": made.device}
+    return torch.empty_strided(like.shape, like.stride(), **kind).copy_(made)
 
 
 def raised(value: Tensor, engine: Any) -> Tensor:
@@ -210,7 +206,7 @@ def raised(value: Tensor, engine: Any) -> Tensor:
             return _rebuild_sparse(value, lambda part: raised(part, engine))
     if engine.name == engine_choice.HOST:
         return tensor_bridge.as_tensor(tensor_bridge.from_cpu(value))
-    return _in_order(engine.upload(tensor_bridge.from_cpu(value)), value)
+    return _ordered(tensor_bridge.as_tensor(engine.upload(tensor_bridge.from_cpu(value))), value)
 
 
 def _rebuild_sparse(value: Tensor, move: Callable[[Tensor], Tensor]) -> Tensor:
@@ -226,15 +222,6 @@ def _rebuild_sparse(value: Tensor, move: Callable[[Tensor], Tensor]) -> Tensor:
     make: Any = torch.ops.aten._sparse_compressed_tensor_unsafe
     parts = move(ends), move(indices), move(value.values())
     return make(*parts, value.shape, dtype=value.dtype, layout=value.layout, device=parts[2].device)
-
-
-def _in_order(array: Any, like: Tensor) -> Tensor:
-    made = tensor_bridge.as_tensor(array)
-    if like.is_contiguous() or not torch.ops.aten.is_non_overlapping_and_dense(like):
-        return made
-    return torch.empty_strided(
-        like.shape, like.stride(), dtype=like.dtype, device=made.device
-    ).copy_(made)
 
 
 def _raised(value: Any, taken: dict[int, Tensor], engine: Any) -> Any:

@@ -14,20 +14,15 @@ from typing import Any
 import numpy
 import torch
 
-from holdfast.base.errors import BadInput, HoldfastError
+from holdfast.base.errors import HoldfastError
 from holdfast.compute import dtype as dtypes
 from holdfast.compute.engine import ENGINES, run
 from holdfast.compute.ops.table import Op
 from holdfast.compute.torch_device.api.engine_choice import choice
-from holdfast.compute.torch_device.dispatch import (
-    engine_dispatch,
-    fallback,
-    resolve,
-)
-from holdfast.compute.torch_device.dispatch import (
-    out_args as outs,
-)
+from holdfast.compute.torch_device.dispatch import engine_dispatch, fallback, resolve
+from holdfast.compute.torch_device.dispatch import out_args as outs
 from holdfast.compute.torch_device.error_translation import to_torch_error
+from holdfast.compute.torch_device.errors import Refused
 from holdfast.compute.torch_device.storage import remote_storage, tensor_bridge
 from holdfast.compute.torch_device.storage.tensor_bridge import as_array, as_tensor
 
@@ -45,23 +40,21 @@ _INDICES_FROM_CPU = ("index", "_index_put_impl_", "index_put", "_unsafe_index", 
 
 
 class _Lowering(dict[type, Callable[[Any], Any]]):
-    """Converts arguments for kernels, by type."""
+    """Converts arguments for kernels, by type; `tensor` converts tensors."""
+
+    def __init__(self, tensor: Callable[[torch.Tensor], Any]) -> None:
+        self[torch.Tensor] = self[torch.nn.Parameter] = self.tensor = tensor
 
     def __missing__(self, kind: type) -> Callable[[Any], Any]:
-        how: Callable[[Any], Any]
+        how: Callable[[Any], Any] = _same
         if issubclass(kind, torch.Tensor):
             how = self.tensor
         elif issubclass(kind, list | tuple):
             how = self.several
         elif kind is torch.dtype:
             how = tensor_bridge.TO_NUMPY.__getitem__
-        else:
-            how = _same
         self[kind] = how
         return how
-
-    def tensor(self, value: torch.Tensor) -> Any:
-        return as_array(value)
 
     def several(self, values: Any) -> Any:
         return [self[type(v)](v) for v in values]
@@ -71,14 +64,7 @@ def _same(value: Any) -> Any:
     return value
 
 
-class _LoweringAny(_Lowering):
-    def tensor(self, value: torch.Tensor) -> Any:
-        return tensor_bridge.as_array_any(value)
-
-
-_lower = _Lowering()
-_lower[torch.Tensor] = _lower[torch.nn.Parameter] = as_array
-_lower_any = _LoweringAny()
+_lower, _lower_any = _Lowering(as_array), _Lowering(tensor_bridge.as_array_any)
 
 
 def handler(overload: Any) -> Handler:
@@ -117,20 +103,13 @@ def _functional(overload: Any, op: Op) -> Handler:
         return general
     if any(a.kwarg_only for a in needed):
         return general
-    return (_unary if len(needed) == 1 else _binary)(engine, _plain(op, kernel), general)
+    quick = _FOR_FLOATS.get(op.name, kernel)
+    return (_unary if len(needed) == 1 else _binary)(engine, quick, general)
 
 
-def _plain(op: Op, kernel: Handler) -> Handler:
-    """The kernel, or the ufunc that it is for floats without options."""
-    return _FOR_FLOATS.get(op.name, kernel)
-
-
-_FOR_FLOATS: dict[str, Handler] = {
-    "add.Tensor": numpy.add,
-    "add.Scalar": numpy.add,
-    "sub.Tensor": numpy.subtract,
-    "sub.Scalar": numpy.subtract,
-}
+# The ufuncs that kernels are, for floats without options.
+_FOR_FLOATS: dict[str, Handler] = {"add.Tensor": numpy.add, "add.Scalar": numpy.add}
+_FOR_FLOATS |= {"sub.Tensor": numpy.subtract, "sub.Scalar": numpy.subtract}
 
 
 def _unary(engine: Any, kernel: Handler, general: Handler) -> Handler:
@@ -168,14 +147,11 @@ def _binary(engine: Any, kernel: Handler, general: Handler) -> Handler:
         kind = array.dtype
         if (kind is not _FLOAT32 and kind is not _FLOAT64) or type(array) is not _ndarray:
             return general(tensor, other)
-        if type(other) is float:
-            second = other
-        elif isinstance(other, _Tensor):
-            second = as_array(other)
-            if second.dtype is not kind or type(second) is not _ndarray:
+        second = other
+        if type(other) is not float:
+            second = as_array(other) if isinstance(other, _Tensor) else None
+            if type(second) is not _ndarray or second.dtype is not kind:
                 return general(tensor, other)
-        else:
-            return general(tensor, other)
         try:
             out = call(kernel, array, second)
         except (ValueError, MemoryError):  # the general path raises a better error, or frees memory
@@ -191,14 +167,10 @@ def _computer(overload: Any, op: Op) -> Callable[[Any, Any], Any]:
     """A function from torch's arguments to the arrays of an op's result."""
     engine = ENGINES["numpy"]
     lower = _lower_any if op.schema.base in _INDICES_FROM_CPU else _lower
-    positions = [
-        position
-        for position, a in enumerate(overload._schema.arguments)
-        if a.name in resolve.DROPPED and not a.kwarg_only
-    ]
-    outs = {a.name for a in overload._schema.arguments if a.is_out}
-    dropped = resolve.DROPPED | outs
-    seeded = any(a.name == "generator" for a in overload._schema.arguments)
+    listed = overload._schema.arguments
+    positions = [n for n, a in enumerate(listed) if a.name in resolve.DROPPED and not a.kwarg_only]
+    dropped = resolve.DROPPED | {a.name for a in listed if a.is_out}
+    seeded = any(a.name == "generator" for a in listed)
 
     def compute(args: Any, kwargs: Any) -> Any:
         if positions:
@@ -227,12 +199,9 @@ def _computer(overload: Any, op: Op) -> Callable[[Any, Any], Any]:
 
 def _in_place(overload: Any, op: Op) -> Handler:
     compute = _computer(overload, op)
-    rest = [
-        a
-        for a in overload._schema.arguments
-        if a.name not in resolve.DROPPED and not a.kwarg_only and a.has_default_value()
-    ]
-    positional = [a.name for a in overload._schema.arguments if not a.kwarg_only]
+    placed = [a for a in overload._schema.arguments if not a.kwarg_only]
+    positional = [a.name for a in placed]
+    rest = [a for a in placed if a.name not in resolve.DROPPED and a.has_default_value()]
     promotes = op.rule.kind is not None or op.name in _PROMOTING
 
     def in_place(*args: Any, **kwargs: Any) -> Any:
@@ -247,7 +216,7 @@ def _in_place(overload: Any, op: Op) -> Handler:
         return target
 
     engine = ENGINES["numpy"]
-    ufunc = _plain(op, engine.kernels.get(op.name, _same))
+    ufunc = _FOR_FLOATS.get(op.name) or engine.kernels.get(op.name)
     # These take their target only by name.
     by_name = ufunc is numpy.maximum or ufunc is numpy.minimum
     if isinstance(ufunc, numpy.ufunc) and ufunc.nout == 1 and promotes and not by_name:
@@ -263,27 +232,16 @@ def _into_itself(engine: Any, ufunc: numpy.ufunc, general: Handler) -> Handler:
         if kwargs or len(args) != others:
             return general(target, *args, **kwargs)
         array = as_array(target)
-        if (array.dtype is not _FLOAT32 and array.dtype is not _FLOAT64) or 0 in array.strides:
+        kind = array.dtype
+        if (kind is not _FLOAT32 and kind is not _FLOAT64) or 0 in array.strides:
             return general(target, *args)
-        if type(array) is not _ndarray:
-            return general(target, *args)
-        given: list[Any] = [array]
-        for other in args:
-            if isinstance(other, _Tensor):
-                second = as_array(other)
-                if second.dtype is not array.dtype or type(second) is not _ndarray:
-                    return general(target, *args)
-                given.append(second)
-            elif type(other) is float:
-                given.append(other)
-            else:
+        given = [array, *(as_array(a) if isinstance(a, _Tensor) else a for a in args)]
+        for one in given:
+            if type(one) is not float and (type(one) is not _ndarray or one.dtype is not kind):
                 return general(target, *args)
         try:
             call(ufunc, *given, array)
-        except (
-            ValueError,
-            TypeError,
-        ):  # the general path raises a better error
+        except (ValueError, TypeError):  # the general path raises a better error
             return general(target, *args)
         return target
 
@@ -291,17 +249,16 @@ def _into_itself(engine: Any, ufunc: numpy.ufunc, general: Handler) -> Handler:
 
 
 def _write(op: Op, target: torch.Tensor, out: Any, promotes: bool) -> None:
-    """Copy a result into a tensor on the device."""
     array = as_array(target)
     try:
         if promotes and dtypes.category(out.dtype) > dtypes.category(array.dtype):
-            raise BadInput(
+            raise Refused(
                 f"cannot compute {op.name} into a tensor: result type {_named(out.dtype)} can't be "
                 f"cast to the desired output type {_named(array.dtype)}",
                 expected="a tensor whose format holds the result",
             )
         if out.shape != array.shape and out.ndim > array.ndim:
-            raise BadInput(
+            raise Refused(
                 f"cannot compute {op.name} in place: the result has shape {list(out.shape)}, the "
                 f"tensor has {list(array.shape)}",
                 expected="a tensor of the result's shape",
@@ -312,10 +269,8 @@ def _write(op: Op, target: torch.Tensor, out: Any, promotes: bool) -> None:
     except HoldfastError as exc:
         raise to_torch_error(exc) from exc.__cause__
     except ValueError as exc:
-        wrong = BadInput(
-            f"cannot compute {op.name} in place: {exc}", expected="a tensor of the result's shape"
-        )
-        raise to_torch_error(wrong) from exc
+        what = f"cannot compute {op.name} in place: {exc}"
+        raise Refused(what, expected="a tensor of the result's shape") from exc
 
 
 def _named(kind: Any) -> str:

@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 
-from holdfast.base.errors import BadInput
 from holdfast.compute import dtype as dtypes
 from holdfast.compute.ops.table import Op
 from holdfast.compute.torch_device.dispatch import resolve
-from holdfast.compute.torch_device.error_translation import to_torch_error
+from holdfast.compute.torch_device.errors import Refused
 from holdfast.compute.torch_device.storage import tensor_bridge
 
 SAME, CASTABLE, ANY = "same", "castable", "any"
@@ -60,23 +59,21 @@ def check_dtype(op: Op, asked: str, args: Any, target: torch.Tensor, kind: Any) 
     if (asked == CASTABLE and not higher) or truth:
         return
     names = [str(tensor_bridge.TO_TORCH[one]).removeprefix("torch.") for one in (kind, held)]
-    wrong = BadInput(
+    raise Refused(
         f"cannot compute {op.name} into a tensor: result type {names[0]} can't be cast to the "
         f"desired output type {names[1]}",
         expected="a tensor whose format holds the result"
         if asked == CASTABLE
         else f"a tensor of format {names[0]}",
     )
-    raise to_torch_error(wrong)
 
 
 def check_shape(op: Op, target: torch.Tensor, args: Any, shape: tuple[int, ...]) -> None:
     """Raises Refused for a pointwise op whose target is an argument and would have to grow."""
     if tuple(target.shape) == shape or not any(one is target for one in args):
         return
-    wrong = BadInput(
+    raise Refused(
         f"cannot compute {op.name} in place: output with shape {list(target.shape)} doesn't match "
         f"the broadcast shape {list(shape)}",
         expected="a tensor of the result's shape",
     )
-    raise to_torch_error(wrong)

@@ -56,20 +56,16 @@ def choice(
     serves = (
         dropout_p == 0
         and not (is_causal and attn_mask is not None)  # the other path raises the error
-        and _allows_fused()
+        # whether `sdpa_kernel` allows a fused backend: one that a CPU may have, or ours
+        and (
+            _C._get_overrideable_sdp_enabled()
+            or _C._get_flash_sdp_enabled()
+            or _C._get_mem_efficient_sdp_enabled()
+        )
         and _shapes_fit(query, key, value, enable_gqa)
         and (attn_mask is None or _serves_mask(attn_mask, query, key))
     )
     return _FUSED if serves else _MATH
-
-
-def _allows_fused() -> bool:
-    """Whether `sdpa_kernel` allows a fused backend: one that a CPU may have, or ours."""
-    return (
-        _C._get_overrideable_sdp_enabled()
-        or _C._get_flash_sdp_enabled()
-        or _C._get_mem_efficient_sdp_enabled()
-    )
 
 
 def _shapes_fit(query: Tensor, key: Tensor, value: Tensor, grouped: bool) -> bool:

@@ -5,6 +5,7 @@ None of them falls back to the host.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -36,16 +37,16 @@ def _fill(out: Tensor, name: str, *args: Any) -> Tensor:
     return write(out, computed(name, *args, like=out, dtype=tensor_bridge.numpy_dtype(out.dtype)))
 
 
-@special("arange.start_out")
-def arange(start: Any, end: Any, step: Any = 1, *, out: Tensor) -> Tensor:
-    return _fill(out, "arange.start_step", start, end, step)
-
-
 @special("range.out")
 def range_(start: Any, end: Any, step: Any = 1, *, out: Tensor) -> Tensor:
     count = math.floor((end - start) / step) + 1
     steps = torch.arange(count, dtype=out.dtype, device=out.device)
     return write(out, steps.mul_(step).add_(start))
+
+
+@special("arange.start_out")
+def arange(start: Any, end: Any, step: Any = 1, *, out: Tensor) -> Tensor:
+    return _fill(out, "arange.start_step", start, end, step)
 
 
 @special("linspace.out")
@@ -58,17 +59,16 @@ def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, out: Tenso
     return _fill(out, "logspace", start, end, steps, base)
 
 
+@special("eye.out", "eye.m_out")
+def eye(n: int, m: int | None = None, *, out: Tensor) -> Tensor:
+    return _fill(out, "eye.m", n, n if m is None else m)
+
+
 @special("kaiser_window", "kaiser_window.periodic", "kaiser_window.beta")
 def kaiser_window(
-    window_length: int,
-    periodic: bool = True,
-    beta: float = 12.0,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-) -> Tensor:
+    window_length: int, periodic: bool = True, beta: float = 12.0, *, dtype: Any = None,
+    layout: Any = None, device: Any = None, pin_memory: Any = None,
+) -> Tensor:  # fmt: skip
     kind = dtype or torch.get_default_dtype()
     if window_length < 0 or not kind.is_floating_point or layout not in (None, torch.strided):
         raise Refused(
@@ -83,16 +83,6 @@ def kaiser_window(
     return (found / torch.special.i0(torch.full_like(ramp[:1], beta))).to(kind)
 
 
-@special("eye.out")
-def eye(n: int, *, out: Tensor) -> Tensor:
-    return _fill(out, "eye.m", n, n)
-
-
-@special("eye.m_out")
-def eye_of_two(n: int, m: int, *, out: Tensor) -> Tensor:
-    return _fill(out, "eye.m", n, m)
-
-
 @special("randperm.generator_out")
 def randperm(n: int, *, generator: Any = None, out: Tensor) -> Tensor:
     if generator is not None:
@@ -103,25 +93,16 @@ def randperm(n: int, *, generator: Any = None, out: Tensor) -> Tensor:
 
 # ---- helpers of torch's own functions
 
-
-@special("_cummax_helper")
-def cummax(self: Tensor, values: Tensor, indices: Tensor, dim: int) -> None:
-    _copy_both(values, indices, computed("cummax", self, dim))
-
-
-@special("_cummin_helper")
-def cummin(self: Tensor, values: Tensor, indices: Tensor, dim: int) -> None:
-    _copy_both(values, indices, computed("cummin", self, dim))
-
-
-def _copy_both(values: Tensor, indices: Tensor, found: tuple[Tensor, Tensor]) -> None:
-    values.copy_(found[0])
-    indices.copy_(found[1])
-
-
-@special("_logcumsumexp")
-def logcumsumexp(self: Tensor, dim: int) -> Tensor:
-    return computed("logcumsumexp", self, dim)
+# Overload -> the op that it is, with the same arguments.
+for _overload, _op in {
+    "_aminmax": "aminmax",
+    "_cholesky_solve_helper": "cholesky_solve",
+    "_linalg_eigvals": "linalg_eigvals",
+    "_logcumsumexp": "logcumsumexp",
+    "_stack": "stack",
+    "convolution_overrideable": "convolution",
+}.items():
+    special(_overload)(functools.partial(computed, _op))
 
 
 @special("_logcumsumexp.out")
@@ -129,42 +110,22 @@ def logcumsumexp_out(self: Tensor, dim: int, *, out: Tensor) -> Tensor:
     return write(out, computed("logcumsumexp", self, dim))
 
 
-@special("_cholesky_solve_helper")
-def cholesky_solve(self: Tensor, A: Tensor, upper: bool) -> Tensor:
-    return computed("cholesky_solve", self, A, upper)
-
-
-@special("_linalg_eigvals")
-def eigvals(self: Tensor) -> Tensor:
-    return computed("linalg_eigvals", self)
-
-
-@special("_compute_linear_combination")
-def linear_combination(input: Tensor, coefficients: Tensor) -> Tensor:
-    return torch.tensordot(coefficients, input, dims=1)
-
-
-@special("linalg__powsum")
-def powsum(
-    self: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> Tensor:
-    wide = self if dtype is None else self.to(dtype)
-    return wide.abs().pow(ord).sum(dim, keepdim)
-
-
-@special("_stack")
-def stack(tensors: Any, dim: int = 0) -> Tensor:
-    return computed("stack", tensors, dim)
-
-
 @special("_stack.out")
 def stack_out(tensors: Any, dim: int = 0, *, out: Tensor) -> Tensor:
     return write(out, computed("stack", tensors, dim))
 
 
-@special("_aminmax")
-def aminmax(self: Tensor) -> Any:
-    return computed("aminmax", self)
+def _special_helper(name: str) -> None:
+    """Register `_cummax_helper` or `_cummin_helper`, which write to two targets."""
+
+    @special(f"_{name}_helper")
+    def helper(self: Tensor, values: Tensor, indices: Tensor, dim: int) -> None:
+        for target, found in zip((values, indices), computed(name, self, dim), strict=True):
+            target.copy_(found)
+
+
+_special_helper("cummax")
+_special_helper("cummin")
 
 
 @special("_aminmax.dim")
@@ -181,16 +142,25 @@ def unique_consecutive(
 
 @special("__lshift__.Scalar", "__lshift__.Tensor")
 def shift_left(self: Tensor, other: Any) -> Tensor:
-    if self.is_floating_point():
-        return self * 2**other
-    return torch.bitwise_left_shift(self, other)
+    return self * 2**other if self.is_floating_point() else torch.bitwise_left_shift(self, other)
 
 
 @special("__rshift__.Scalar", "__rshift__.Tensor")
 def shift_right(self: Tensor, other: Any) -> Tensor:
-    if self.is_floating_point():
-        return self / 2**other
-    return torch.bitwise_right_shift(self, other)
+    return self / 2**other if self.is_floating_point() else torch.bitwise_right_shift(self, other)
+
+
+@special("_compute_linear_combination")
+def linear_combination(input: Tensor, coefficients: Tensor) -> Tensor:
+    return torch.tensordot(coefficients, input, dims=1)
+
+
+@special("linalg__powsum")
+def powsum(
+    self: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Tensor:
+    wide = self if dtype is None else self.to(dtype)
+    return wide.abs().pow(ord).sum(dim, keepdim)
 
 
 @special("_add_relu.Tensor", "_add_relu.Scalar")

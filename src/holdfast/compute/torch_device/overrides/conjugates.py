@@ -33,6 +33,13 @@ def let_copies_through(aten: Any) -> None:
             aten.impl(name, torch.library.fallthrough_kernel, key)
 
 
+def resolve_for(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The handler of an overload, which resolves bits itself where torch does not."""
+    if name not in PRODUCTS:
+        return function
+    return (resolve_in_place if name.endswith("_") else resolve_arguments)(function)
+
+
 def resolve_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
     """A handler that resolves its arguments first; a target with bits set is copied to."""
 

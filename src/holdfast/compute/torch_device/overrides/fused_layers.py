@@ -5,6 +5,7 @@ None of them falls back to the host.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -48,20 +49,10 @@ def split_heads(qkv: Tensor, qkv_bias: Tensor, num_heads: int) -> tuple[Tensor, 
 
 @special("_native_multi_head_attention")
 def multi_head_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    embed_dim: int,
-    num_head: int,
-    qkv_weight: Tensor,
-    qkv_bias: Tensor,
-    proj_weight: Tensor,
-    proj_bias: Tensor,
-    mask: Tensor | None = None,
-    need_weights: bool = True,
-    average_attn_weights: bool = True,
-    mask_type: int | None = None,
-) -> tuple[Tensor, Tensor | None]:
+    query: Tensor, key: Tensor, value: Tensor, embed_dim: int, num_head: int, qkv_weight: Tensor,
+    qkv_bias: Tensor, proj_weight: Tensor, proj_bias: Tensor, mask: Tensor | None = None,
+    need_weights: bool = True, average_attn_weights: bool = True, mask_type: int | None = None,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     weights = qkv_weight.chunk(3)
     qkv = torch.cat([F.linear(x, w) for x, w in zip((query, key, value), weights, strict=True)], -1)
     q, k, v = split_heads(qkv, qkv_bias, num_head)
@@ -86,33 +77,16 @@ def can_be_nested(t: Tensor, mask: Tensor) -> bool:
 
 @special("_transformer_encoder_layer_fwd")
 def encoder_layer(
-    src: Tensor,
-    embed_dim: int,
-    num_heads: int,
-    qkv_weight: Tensor,
-    qkv_bias: Tensor,
-    proj_weight: Tensor,
-    proj_bias: Tensor,
-    use_gelu: bool,
-    norm_first: bool,
-    eps: float,
-    norm_weight_1: Tensor,
-    norm_bias_1: Tensor,
-    norm_weight_2: Tensor,
-    norm_bias_2: Tensor,
-    ffn_weight_1: Tensor,
-    ffn_bias_1: Tensor,
-    ffn_weight_2: Tensor,
-    ffn_bias_2: Tensor,
-    mask: Tensor | None = None,
-    mask_type: int | None = None,
-) -> Tensor:
-    def first(x: Tensor) -> Tensor:
-        return F.layer_norm(x, (embed_dim,), norm_weight_1, norm_bias_1, eps)
-
-    def second(x: Tensor) -> Tensor:
-        return F.layer_norm(x, (embed_dim,), norm_weight_2, norm_bias_2, eps)
-
+    src: Tensor, embed_dim: int, num_heads: int, qkv_weight: Tensor, qkv_bias: Tensor,
+    proj_weight: Tensor, proj_bias: Tensor, use_gelu: bool, norm_first: bool, eps: float,
+    norm_weight_1: Tensor, norm_bias_1: Tensor, norm_weight_2: Tensor, norm_bias_2: Tensor,
+    ffn_weight_1: Tensor, ffn_bias_1: Tensor, ffn_weight_2: Tensor, ffn_bias_2: Tensor,
+    mask: Tensor | None = None, mask_type: int | None = None,
+) -> Tensor:  # fmt: skip
+    first, second = (
+        functools.partial(F.layer_norm, normalized_shape=(embed_dim,), weight=w, bias=b, eps=eps)
+        for w, b in ((norm_weight_1, norm_bias_1), (norm_weight_2, norm_bias_2))
+    )
     x = first(src) if norm_first else src
     projections = (qkv_weight, qkv_bias, proj_weight, proj_bias)
     found, _ = multi_head_attention(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,122 +15,86 @@ Tensor = torch.Tensor
 Tensors = list[Tensor]
 
 
-def _overflowed(found_inf: Tensor | None) -> bool:
-    return found_inf is not None and bool(found_inf)
+def _fused(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator: register the step of one parameter for all parameters of an optimizer.
+
+    The step is called with the parameter, its gradient and its states (None where their list is
+    empty), the rate, and the other options by name.
+    """
+
+    def decorate(step: Callable[..., None]) -> Callable[..., None]:
+        @special(*(f"{name}{ending}" for name in names for ending in ("", ".tensor_lr")))
+        def every(
+            self: Tensors,
+            grads: Tensors,
+            *states: Tensors,
+            lr: float | Tensor,
+            maximize: bool,
+            grad_scale: Tensor | None = None,
+            found_inf: Tensor | None = None,
+            **options: Any,
+        ) -> None:
+            if found_inf is not None and bool(found_inf):
+                return
+            kept = (one or [None] * len(self) for one in states)
+            for param, grad, *state in zip(self, grads, *kept, strict=True):
+                if grad_scale is not None:
+                    grad.div_(grad_scale)  # in place, as torch does
+                step(param, -grad if maximize else grad, *state, rate=float(lr), **options)
+
+        return every
+
+    return decorate
 
 
-def _unscale(grad: Tensor, grad_scale: Tensor | None, maximize: bool) -> Tensor:
-    """Unscale a gradient in place, as torch does; negated to maximize."""
-    if grad_scale is not None:
-        grad.div_(grad_scale)
-    return -grad if maximize else grad
-
-
-@special("_fused_sgd_", "_fused_sgd_.tensor_lr")
+@_fused("_fused_sgd_")
 def sgd(
-    self: Tensors,
-    grads: Tensors,
-    momentum_buffer_list: Tensors,
-    *,
-    weight_decay: float,
-    momentum: float,
-    lr: float | Tensor,
-    dampening: float,
-    nesterov: bool,
-    maximize: bool,
-    is_first_step: bool,
-    grad_scale: Tensor | None = None,
-    found_inf: Tensor | None = None,
-) -> None:
-    if _overflowed(found_inf):
-        return
-    rate = float(lr)
-    for place, (param, grad) in enumerate(zip(self, grads, strict=True)):
-        step = _unscale(grad, grad_scale, maximize)
-        if weight_decay:
-            step = step.add(param, alpha=weight_decay)
-        if momentum:
-            before = momentum_buffer_list[place]
-            if is_first_step:
-                before.copy_(step)
-            else:
-                before.mul_(momentum).add_(step, alpha=1 - dampening)
-            step = step.add(before, alpha=momentum) if nesterov else before
-        param.add_(step, alpha=-rate)
+    param: Tensor, step: Tensor, before: Any, *, rate: float, weight_decay: float,
+    momentum: float, dampening: float, nesterov: bool, is_first_step: bool,
+) -> None:  # fmt: skip
+    if weight_decay:
+        step = step.add(param, alpha=weight_decay)
+    if momentum:
+        if is_first_step:
+            before.copy_(step)
+        else:
+            before.mul_(momentum).add_(step, alpha=1 - dampening)
+        step = step.add(before, alpha=momentum) if nesterov else before
+    param.add_(step, alpha=-rate)
 
 
-@special("_fused_adagrad_", "_fused_adagrad_.tensor_lr")
+@_fused("_fused_adagrad_")
 def adagrad(
-    self: Tensors,
-    grads: Tensors,
-    state_sums: Tensors,
-    state_steps: Tensors,
-    *,
-    lr: float | Tensor,
-    lr_decay: float,
-    weight_decay: float,
-    eps: float,
-    maximize: bool,
-    grad_scale: Tensor | None = None,
-    found_inf: Tensor | None = None,
-) -> None:
-    if _overflowed(found_inf):
-        return
-    for param, grad, total, count in zip(self, grads, state_sums, state_steps, strict=True):
-        step = _unscale(grad, grad_scale, maximize)
-        if weight_decay:
-            step = step.add(param, alpha=weight_decay)
-        rate = float(lr) / (1 + (count.item() - 1) * lr_decay)
-        total.addcmul_(step, step)
-        param.addcdiv_(step, total.sqrt().add_(eps), value=-rate)
+    param: Tensor, step: Tensor, total: Tensor, count: Tensor, *, rate: float, lr_decay: float,
+    weight_decay: float, eps: float,
+) -> None:  # fmt: skip
+    if weight_decay:
+        step = step.add(param, alpha=weight_decay)
+    total.addcmul_(step, step)
+    rate = rate / (1 + (count.item() - 1) * lr_decay)
+    param.addcdiv_(step, total.sqrt().add_(eps), value=-rate)
 
 
 def _adam(
-    decoupled: bool,
-    self: Tensors,
-    grads: Tensors,
-    exp_avgs: Tensors,
-    exp_avg_sqs: Tensors,
-    max_exp_avg_sqs: Tensors,
-    state_steps: Tensors,
-    *,
-    lr: float | Tensor,
-    beta1: float,
-    beta2: float,
-    weight_decay: float,
-    eps: float,
+    decoupled: bool, param: Tensor, step: Tensor, mean: Tensor, spread: Tensor, largest: Any,
+    steps: Tensor, *, rate: float, beta1: float, beta2: float, weight_decay: float, eps: float,
     amsgrad: bool,
-    maximize: bool,
-    grad_scale: Tensor | None = None,
-    found_inf: Tensor | None = None,
-) -> None:
-    if _overflowed(found_inf):
-        return
-    rate = float(lr)
-    for place, (param, grad) in enumerate(zip(self, grads, strict=True)):
-        step = _unscale(grad, grad_scale, maximize)
-        if weight_decay and decoupled:
-            param.mul_(1 - rate * weight_decay)
-        elif weight_decay:
-            step = step.add(param, alpha=weight_decay)
-        mean, spread, count = exp_avgs[place], exp_avg_sqs[place], state_steps[place].item()
-        mean.lerp_(step, 1 - beta1)
-        spread.mul_(beta2).addcmul_(step, step, value=1 - beta2)
-        if amsgrad:
-            largest = max_exp_avg_sqs[place]
-            spread = largest.copy_(torch.maximum(largest, spread))
-        root = spread.sqrt().div_(math.sqrt(1 - beta2**count)).add_(eps)
-        param.addcdiv_(mean, root, value=-rate / (1 - beta1**count))
+) -> None:  # fmt: skip
+    if weight_decay and decoupled:
+        param.mul_(1 - rate * weight_decay)
+    elif weight_decay:
+        step = step.add(param, alpha=weight_decay)
+    count = steps.item()
+    mean.lerp_(step, 1 - beta1)
+    spread.mul_(beta2).addcmul_(step, step, value=1 - beta2)
+    if amsgrad:
+        spread = largest.copy_(torch.maximum(largest, spread))
+    root = spread.sqrt().div_(math.sqrt(1 - beta2**count)).add_(eps)
+    param.addcdiv_(mean, root, value=-rate / (1 - beta1**count))
 
 
-@special("_fused_adam_", "_fused_adam_.tensor_lr")
-def adam(*args: Any, **named: Any) -> None:
-    _adam(False, *args, **named)
-
-
-@special("_fused_adamw_", "_fused_adamw_.tensor_lr")
-def adamw(*args: Any, **named: Any) -> None:
-    _adam(True, *args, **named)
+_fused("_fused_adam_")(functools.partial(_adam, False))
+_fused("_fused_adamw_")(functools.partial(_adam, True))
 
 
 # ---- scaling of gradients
@@ -144,13 +110,9 @@ def unscale(self: Tensors, found_inf: Tensor, inv_scale: Tensor) -> None:
 
 @special("_amp_update_scale_")
 def update_scale(
-    self: Tensor,
-    growth_tracker: Tensor,
-    found_inf: Tensor,
-    scale_growth_factor: float,
-    scale_backoff_factor: float,
-    growth_interval: int,
-) -> Tensor:
+    self: Tensor, growth_tracker: Tensor, found_inf: Tensor, scale_growth_factor: float,
+    scale_backoff_factor: float, growth_interval: int,
+) -> Tensor:  # fmt: skip
     if bool(found_inf):
         growth_tracker.zero_()
         return self.mul_(scale_backoff_factor)

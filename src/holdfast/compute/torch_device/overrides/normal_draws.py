@@ -48,19 +48,17 @@ def normal_(
     if generator is not None or few or engine.is_strict():
         return _by_engine()(self, mean, std, generator=generator)
     ours, theirs = random.current(), _theirs.generator
+    here = tensor_bridge.is_on_host(self)
     with ours.whole():
         theirs.set_state(seeds.pack(ours.get_state()))
-        drawn = _target_for(self)
+        # torch draws in the tensor's memory, if the host can read it.
+        if here:
+            drawn = tensor_bridge.as_cpu_tensor(tensor_bridge.as_array(self))
+        else:
+            drawn = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype)
         _NORMAL(drawn, mean, std, generator=theirs)
         ours.set_state(seeds.unpack(theirs.get_state()))
-    return self if tensor_bridge.is_on_host(self) else self.copy_(drawn)
-
-
-def _target_for(tensor: torch.Tensor) -> torch.Tensor:
-    """Where torch draws: in the tensor's memory, if the host can read it."""
-    if tensor_bridge.is_on_host(tensor):
-        return tensor_bridge.as_cpu_tensor(tensor_bridge.as_array(tensor))
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    return self if here else self.copy_(drawn)
 
 
 @special("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor")

@@ -5,6 +5,8 @@ What a step keeps for its gradient is the gates after their activation.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from holdfast.compute.torch_device.overrides.tensor_overloads import special
@@ -18,12 +20,9 @@ def _sum(gates: Tensor, bias: Tensor | None) -> Tensor:
 
 @special("_thnn_fused_lstm_cell")
 def lstm_cell(
-    input_gates: Tensor,
-    hidden_gates: Tensor,
-    cx: Tensor,
-    input_bias: Tensor | None = None,
+    input_gates: Tensor, hidden_gates: Tensor, cx: Tensor, input_bias: Tensor | None = None,
     hidden_bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The next state, the next cell, and the gates: in, forget, new, out."""
     gates = _sum(_sum(input_gates + hidden_gates, input_bias), hidden_bias)
     hidden = cx.shape[1]
@@ -37,13 +36,9 @@ def lstm_cell(
 
 @special("_thnn_fused_lstm_cell_backward_impl")
 def lstm_cell_backward(
-    grad_hy: Tensor | None,
-    grad_cy: Tensor | None,
-    cx: Tensor,
-    cy: Tensor,
-    workspace: Tensor,
+    grad_hy: Tensor | None, grad_cy: Tensor | None, cx: Tensor, cy: Tensor, workspace: Tensor,
     has_bias: bool,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """Gradients of the gates, the cell and the bias."""
     if grad_hy is None and grad_cy is None:
         return None, None, None
@@ -53,15 +48,9 @@ def lstm_cell_backward(
     if grad_hy is not None:
         to_cell = to_cell + grad_hy * let_out * (1 - curved * curved)
     to_out = torch.zeros_like(cy) if grad_hy is None else grad_hy * curved
-    grad_gates = torch.cat(
-        [
-            to_cell * new * _slope(let_in),
-            to_cell * cx * _slope(forget),
-            to_cell * let_in * (1 - new * new),
-            to_out * _slope(let_out),
-        ],
-        1,
-    )
+    to_in, to_forget = to_cell * new * _slope(let_in), to_cell * cx * _slope(forget)
+    to_new = to_cell * let_in * (1 - new * new)
+    grad_gates = torch.cat([to_in, to_forget, to_new, to_out * _slope(let_out)], 1)
     return grad_gates, to_cell * forget, grad_gates.sum(0) if has_bias else None
 
 
@@ -70,27 +59,17 @@ def _slope(sigmoid: Tensor) -> Tensor:
 
 
 @special("_thnn_fused_lstm_cell_backward")
-def lstm_cell_backward_of_all(
-    grad_hy: Tensor | None,
-    grad_cy: Tensor | None,
-    cx: Tensor,
-    cy: Tensor,
-    workspace: Tensor,
-    has_bias: bool,
-) -> tuple[Tensor | None, ...]:
+def lstm_cell_backward_of_all(*args: Any, **named: Any) -> tuple[Tensor | None, ...]:
     """Gradients of both gates, the cell and both biases."""
-    gates, cell, bias = lstm_cell_backward(grad_hy, grad_cy, cx, cy, workspace, has_bias)
+    gates, cell, bias = lstm_cell_backward(*args, **named)
     return gates, gates, cell, bias, bias
 
 
 @special("_thnn_fused_gru_cell")
 def gru_cell(
-    input_gates: Tensor,
-    hidden_gates: Tensor,
-    hx: Tensor,
-    input_bias: Tensor | None = None,
+    input_gates: Tensor, hidden_gates: Tensor, hx: Tensor, input_bias: Tensor | None = None,
     hidden_bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The next state; and reset, update, new, the state, and the input of the reset gate."""
     given, held = _sum(input_gates, input_bias), _sum(hidden_gates, hidden_bias)
     hidden = hx.shape[1]

@@ -35,8 +35,12 @@ _PARTS = frozenset(
 
 def handle(key: str, overload: Any, args: Any, kwargs: Any) -> Any:
     """Called for every overload with a sparse tensor of the device."""
+    name = name_of(overload)
     with places.device(_index(args, kwargs)):
-        return _dispatch(key, overload, args, kwargs)
+        own = _cpu_kernel(f"aten::{name}", KEYS[key]) if name in _PARTS else None
+        if own is None:
+            return fallback.on_host(overload, args, kwargs)
+        return own(torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)), *args, **kwargs)
 
 
 def _index(args: Any, kwargs: Any) -> int:
@@ -46,15 +50,6 @@ def _index(args: Any, kwargs: Any) -> int:
     found = [t.device for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
     found += [d for d in (kwargs.get("device"),) if d is not None]
     return next((d.index or 0 for d in found if d.type == tensor_bridge.DEVICE), -1)
-
-
-def _dispatch(key: str, overload: Any, args: Any, kwargs: Any) -> Any:
-    name = name_of(overload)
-    if name in _PARTS:
-        own = _cpu_kernel(f"aten::{name}", KEYS[key])
-        if own is not None:
-            return own(torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)), *args, **kwargs)
-    return fallback.on_host(overload, args, kwargs)
 
 
 def shadowed() -> list[tuple[str, str]]:

@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
-from holdfast.base.errors import BadInput, HoldfastError, OutOfMemory, Unsupported
+from holdfast.base.errors import HoldfastError, OutOfMemory, Unsupported
 from holdfast.compute.engine import engine_of
 from holdfast.compute.ops import OPS
 from holdfast.compute.torch_device.dispatch import engine_dispatch
 from holdfast.compute.torch_device.dispatch.engine_dispatch import engine_for
 from holdfast.compute.torch_device.error_translation import to_torch_error
+from holdfast.compute.torch_device.errors import Refused
 from holdfast.compute.torch_device.storage import tensor_bridge
 from holdfast.compute.torch_device.storage.tensor_bridge import as_array, as_array_any, as_tensor
 
@@ -38,8 +39,7 @@ def special(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def _numpy_dtype(kind: torch.dtype | None) -> Any:
-    kind = kind or torch.get_default_dtype()
-    return tensor_bridge.numpy_dtype(kind)
+    return tensor_bridge.numpy_dtype(kind or torch.get_default_dtype())
 
 
 def _check(layout: Any, pin_memory: Any) -> None:
@@ -48,11 +48,9 @@ def _check(layout: Any, pin_memory: Any) -> None:
             f"the device has no {layout} tensors", expected="torch.strided", hint='device="cpu"'
         )
     if pin_memory:
-        raise to_torch_error(
-            BadInput(
-                "only tensors on the CPU can be pinned",
-                expected="pin_memory=False for a tensor on the device",
-            )
+        raise Refused(
+            "only tensors on the CPU can be pinned",
+            expected="pin_memory=False for a tensor on the device",
         )
 
 
@@ -64,19 +62,12 @@ def pin(self: Tensor, device: Any = None) -> Tensor:
 
 @special("empty.memory_format")
 def empty(
-    size: Any,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    memory_format: Any = None,
-) -> Tensor:
+    size: Any, *, dtype: Any = None, layout: Any = None, device: Any = None,
+    pin_memory: Any = None, memory_format: Any = None,
+) -> Tensor:  # fmt: skip
     if layout is not None or pin_memory:
         _check(layout, pin_memory)
     shape = tuple(size)
-    if memory_format is None and dtype is not None:
-        return as_tensor(_alloc(shape, tensor_bridge.numpy_dtype(dtype), device))
     order = _ORDERS.get(memory_format)
     if order is None or len(shape) != len(order):
         return as_tensor(_alloc(shape, _numpy_dtype(dtype), device))
@@ -103,20 +94,14 @@ def _alloc(shape: tuple[int, ...], kind: Any, device: Any) -> Any:
             )
         ) from exc
     except ValueError as exc:
-        wrong = BadInput(f"cannot make a tensor of shape {list(shape)}: {exc}")
-        raise to_torch_error(wrong) from exc
+        raise Refused(f"cannot make a tensor of shape {list(shape)}: {exc}") from exc
 
 
 @special("empty_strided")
 def empty_strided(
-    size: Any,
-    stride: Any,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
+    size: Any, stride: Any, *, dtype: Any = None, layout: Any = None, device: Any = None,
     pin_memory: Any = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     _check(layout, pin_memory)
     shape, strides = tuple(size), tuple(stride)
     kind = _numpy_dtype(dtype)
@@ -152,25 +137,20 @@ def copy_from(self: Tensor, dst: Tensor, non_blocking: bool = False) -> Tensor:
         source, target = _resolve_copy(self, dst)
     else:
         source, target = as_array_any(self), as_array_any(dst)
-    if source.shape != target.shape:
-        _check_shapes(source.shape, target.shape)
+    try:
+        if source.shape != target.shape:
+            engine_dispatch.check_broadcast(source.shape, target.shape)
+    except ValueError as exc:
+        raise Refused(
+            f"cannot copy {list(source.shape)} into {list(target.shape)}",
+            expected="a shape that broadcasts to the target's",
+        ) from exc
     tensor_bridge.check_writable(target)
     try:
         engine_dispatch.write(target, source)
     except HoldfastError as exc:
         raise to_torch_error(exc) from exc.__cause__
     return dst
-
-
-def _check_shapes(source: tuple[int, ...], target: tuple[int, ...]) -> None:
-    try:
-        engine_dispatch.check_broadcast(source, target)
-    except ValueError as exc:
-        wrong = BadInput(
-            f"cannot copy {list(source)} into {list(target)}",
-            expected="a shape that broadcasts to the target's",
-        )
-        raise to_torch_error(wrong) from exc
 
 
 def _resolve_copy(source: Tensor, target: Tensor) -> tuple[Any, Any]:
@@ -193,25 +173,11 @@ def _as_stored(tensor: Tensor) -> Tensor:
 
 @special("_to_copy")
 def to_copy(
-    self: Tensor,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    non_blocking: bool = False,
-    memory_format: Any = None,
+    self: Tensor, *, non_blocking: bool = False, memory_format: Any = None, **kind: Any
 ) -> Tensor:
     """A copy of another dtype, layout or device. torch's own would pin memory on the CPU."""
-    made = torch.empty_like(
-        self,
-        dtype=dtype,
-        layout=layout,
-        device=device,
-        pin_memory=pin_memory,
-        memory_format=memory_format or torch.preserve_format,
-    )
-    return made.copy_(self)
+    kept = memory_format or torch.preserve_format
+    return torch.empty_like(self, memory_format=kept, **kind).copy_(self)
 
 
 @special("_copy_from_and_resize")
@@ -271,11 +237,6 @@ def _array(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_array(one) for one in value]
     return as_array(value) if isinstance(value, Tensor) else value
-
-
-@special("convolution_overrideable")
-def convolution(*args: Any) -> Tensor:
-    return computed("convolution", *args)
 
 
 @special("convolution_backward_overrideable")

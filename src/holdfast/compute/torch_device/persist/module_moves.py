@@ -50,7 +50,12 @@ def install() -> None:
     Module._apply = _apply
     Tensor.data = _make_data_property(Tensor.data)  # pyright: ignore[reportAttributeAccessIssue]
     spreading: Any = importlib.import_module("torch.nn.parallel.data_parallel")
-    spreading._get_available_device_type = _exclude_device(spreading._get_available_device_type)
+    available = spreading._get_available_device_type
+
+    def _get_available_device_type() -> Any:  # DataParallel never uses ours
+        return None if available() == DEVICE else available()
+
+    spreading._get_available_device_type = _get_available_device_type
 
 
 def _make_data_property(theirs: Any) -> property:
@@ -75,16 +80,6 @@ def _make_data_property(theirs: Any) -> property:
             ) from exc
 
     return property(theirs.__get__, put, theirs.__delete__, theirs.__doc__)
-
-
-def _exclude_device(theirs: Any) -> Any:
-    """DataParallel's choice of a device type: never ours."""
-
-    def _get_available_device_type() -> Any:
-        found = theirs()
-        return None if found == DEVICE else found
-
-    return _get_available_device_type
 
 
 def _move(theirs: Any, module: Any, fn: Any, recurse: bool) -> Any:
@@ -123,7 +118,6 @@ def _keep_identity(old: Any, new: Any) -> Tensor:
 
 
 def _inherit(old: Any, new: Any) -> None:
-    """Copy class, attributes and hooks of a parameter to a new one."""
     if type(new) is torch.nn.Parameter:
         new.__class__ = type(old)
     vars(new).update(vars(old))

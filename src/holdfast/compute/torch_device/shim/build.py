@@ -37,8 +37,6 @@ _BUILD = "holdfast device build, or holdfast.torch.build_shim()"
 
 
 class _Loaded:
-    """The library of this process."""
-
     library: Any = None
     callback: Any = None  # C++ has its bare address: keep it alive
     passed: bool = False  # the Python handlers were registered instead
@@ -127,7 +125,12 @@ def load(arm_twin: Callable[[], object]) -> bool:
     if chosen == "off" or (chosen == "auto" and engine_choice.engine() != engine_choice.HOST):
         return False
     try:
-        _check_engine()
+        if engine_choice.engine() != engine_choice.HOST:
+            raise Unsupported(
+                f"the C++ shim cannot be used with the engine {engine_choice.engine()!r}: its "
+                "kernels read the host's memory",
+                expected=f"HOLDFAST_ENGINE={engine_choice.HOST}, or HOLDFAST_TORCH_SHIM=off",
+            )
         _load(arm_twin)
     except HoldfastError as exc:
         if chosen == "on":
@@ -135,15 +138,6 @@ def load(arm_twin: Callable[[], object]) -> bool:
         if exc.__cause__ is not None:  # it exists, and does not fit
             warnings.warn(f"{exc.what}; the Python device is used", RuntimeWarning, stacklevel=3)
     return is_loaded()
-
-
-def _check_engine() -> None:
-    if engine_choice.engine() != engine_choice.HOST:
-        raise Unsupported(
-            f"the C++ shim cannot be used with the engine {engine_choice.engine()!r}: its kernels "
-            "read the host's memory",
-            expected=f"HOLDFAST_ENGINE={engine_choice.HOST}, or HOLDFAST_TORCH_SHIM=off",
-        )
 
 
 def _load(arm_twin: Callable[[], object]) -> None:
@@ -201,7 +195,10 @@ def arm() -> None:
     from holdfast.memory.hooks import import_hooks
 
     engine_choice.choice.is_shim_armed = True
-    _define_make_room()
+    ours = torch.library.Library("holdfast", "FRAGMENT")
+    ours.define("make_room(int size) -> ()")  # C++ calls it when the pool is full
+    ours.impl("make_room", _make_room, TWIN)
+    _loaded.kept.append(ours)
     _share_pool(library)
     generator.install(library)
     wrong = library.hf_device_arm()
@@ -214,14 +211,6 @@ def arm() -> None:
     strictness.on_use(library.hf_device_strict)
     import_hooks.at_watch(_choose)
     _choose()
-
-
-def _define_make_room() -> None:
-    """Define the op that C++ calls when the pool is full."""
-    ours = torch.library.Library("holdfast", "FRAGMENT")
-    ours.define("make_room(int size) -> ()")
-    ours.impl("make_room", _make_room, TWIN)
-    _loaded.kept.append(ours)
 
 
 def _make_room(size: int) -> None:

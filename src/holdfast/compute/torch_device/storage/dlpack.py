@@ -41,18 +41,10 @@ _INDEX = 3  # which device of that kind
 _DTYPE = 5  # after device, index and number of dimensions
 
 
-def _dtype_word(code: int, bits: int) -> int:
-    return code | bits << 8 | 1 << 16
-
-
 # dtypes that NumPy lacks are passed as integers of their size; the capsule then names the dtype.
 EXTRA = {
-    dtypes.DTYPES[name]: (numpy.dtype(f"uint{bits}"), _dtype_word(code, bits))
-    for name, code, bits in (
-        ("bfloat16", 4, 16),
-        ("float8_e4m3fn", 10, 8),
-        ("float8_e5m2", 12, 8),
-    )
+    dtypes.DTYPES[name]: (numpy.dtype(f"uint{bits}"), code | bits << 8 | 1 << 16)
+    for name, code, bits in (("bfloat16", 4, 16), ("float8_e4m3fn", 10, 8), ("float8_e5m2", 12, 8))
     if name in dtypes.DTYPES
 }
 TO_TORCH: dict[Any, torch.dtype] = {
@@ -68,8 +60,7 @@ def tensor_over(array: Array, device: int, kind: Any, index: int = 0) -> torch.T
         capsule = (array if plain is array.dtype else array.view(plain)).__dlpack__()
     except BufferError as exc:
         raise Unsupported(
-            f"torch has no number format for {kind}",
-            expected=f"one of {', '.join(dtypes.DTYPES)}",
+            f"torch has no number format for {kind}", expected=f"one of {', '.join(dtypes.DTYPES)}"
         ) from exc
     words = capsule_at(id(capsule)).words
     words[DEVICE_WORD], words[_INDEX] = device, index
@@ -83,8 +74,7 @@ def numpy_dtype(kind: torch.dtype) -> Any:
     found = TO_NUMPY.get(kind)
     if found is None:
         raise Unsupported(
-            f"the device has no tensors of {kind}",
-            expected=f"one of {', '.join(dtypes.DTYPES)}",
+            f"the device has no tensors of {kind}", expected=f"one of {', '.join(dtypes.DTYPES)}"
         )
     return found
 

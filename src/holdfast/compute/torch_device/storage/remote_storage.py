@@ -47,26 +47,19 @@ def _stand_in(array: Array) -> Array:
 
 def _presentable(array: Array) -> Array:
     """The array, or a copy where torch cannot describe its strides, or elements share memory."""
-    size = array.itemsize
-    for step, length in zip(array.strides, array.shape, strict=True):
-        if step < 0 or step % size or (not step and length > 1):
-            return copy_packed(array)
-    return array
+    steps = zip(array.strides, array.shape, strict=True)
+    unfit = any(s < 0 or s % array.itemsize or (not s and n > 1) for s, n in steps)
+    return copy_packed(array) if unfit else array
 
 
 def view_of(tensor: torch.Tensor, held: Array) -> Array:
     """The view of its storage's array that a tensor is."""
-    kind = dlpack.TO_NUMPY.get(tensor.dtype)
+    kind = dlpack.numpy_dtype(tensor.dtype)
     steps = tensor.stride()
     kept: Any = tensor.untyped_storage()
-    if (
-        kind is held.dtype
-        and tensor.shape == held.shape
-        and steps == kept.steps
-        and not tensor.storage_offset()
-    ):
+    same = kind is held.dtype and tensor.shape == held.shape and steps == kept.steps
+    if same and not tensor.storage_offset():
         return held
-    kind = dlpack.numpy_dtype(tensor.dtype)
     shape = tuple(tensor.shape)
     size = kind.itemsize
     strides = tuple(step * size for step in steps)

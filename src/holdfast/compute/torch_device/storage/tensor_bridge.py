@@ -69,10 +69,8 @@ def _as_tensor_other(array: Array) -> torch.Tensor:
 
 def _presentable(array: Array) -> Array:
     """The array, or a copy where torch cannot describe its strides."""
-    size = array.itemsize
-    if any(s < 0 or s % size for s in array.strides):
-        return array.copy()
-    return array
+    unfit = any(s < 0 or s % array.itemsize for s in array.strides)
+    return array.copy() if unfit else array
 
 
 def as_array(tensor: torch.Tensor) -> Array:
@@ -180,13 +178,9 @@ def device_mismatch(tensor: torch.Tensor) -> Refused:
 
 def check_writable(array: Array) -> None:
     """Raises Refused where elements share memory."""
-    if (
-        array.size
-        and 0 in array.strides
-        and any(
-            step == 0 and size > 1 for step, size in zip(array.strides, array.shape, strict=True)
-        )
-    ):
+    if not array.size or 0 not in array.strides:
+        return
+    if any(not step and size > 1 for step, size in zip(array.strides, array.shape, strict=True)):
         raise Refused(
             "unsupported operation: more than one element of the written-to tensor refers to a "
             "single memory location",
@@ -245,9 +239,8 @@ def _enlarge(storage: Any, nbytes: int) -> Any:
     if held is not None and not isinstance(held, _ndarray):
         room = held.engine.alloc((nbytes,), numpy.dtype(numpy.uint8))
         if before:
-            held.engine.write(
-                remote_storage.content(room, before), remote_storage.content(held, before)
-            )
+            target, source = (remote_storage.content(one, before) for one in (room, held))
+            held.engine.write(target, source)
         return as_tensor(room).untyped_storage()
     larger = numpy.empty(nbytes, numpy.uint8)
     if before:

@@ -10,7 +10,6 @@ a segmentation fault where a device has none. Here storages are made of arrays.
 from __future__ import annotations
 
 import io
-import os
 import threading
 from typing import Any
 
@@ -18,8 +17,10 @@ import numpy
 import torch
 from torch.storage import _load_from_bytes
 
-from holdfast.base.errors import BadInput, HoldfastError, Unsupported
+from holdfast.base.errors import HoldfastError, Unsupported
+from holdfast.base.threads import register_at_fork
 from holdfast.compute.torch_device.error_translation import to_torch_error
+from holdfast.compute.torch_device.errors import Refused
 from holdfast.compute.torch_device.storage import remote_storage
 from holdfast.compute.torch_device.storage import tensor_bridge as arrays
 
@@ -42,13 +43,7 @@ def install() -> None:
         setattr(Storage, name, _make_method(getattr(Storage, name), ours))
 
 
-def _on_device(place: Any) -> bool:
-    return place is not None and torch.device(place).type == arrays.DEVICE
-
-
 def _make_method(theirs: Any, ours: Any) -> Any:
-    """A method that calls `ours` for storages of the device, else `theirs`."""
-
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         chosen = ours if self.device.type == arrays.DEVICE else theirs
         return chosen(self, *args, **kwargs)
@@ -59,11 +54,12 @@ def _make_method(theirs: Any, ours: Any) -> Any:
 
 def _new(theirs: Any) -> Any:
     def new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-        if not _on_device(device):
-            if device is not None:
-                kwargs["device"] = device
+        if device is None:
             return theirs(cls, *args, **kwargs)
-        return make_storage(*args, device=torch.device(device), **kwargs)
+        place = torch.device(device)
+        if place.type != arrays.DEVICE:
+            return theirs(cls, *args, device=device, **kwargs)
+        return make_storage(*args, device=place, **kwargs)
 
     return new
 
@@ -71,7 +67,7 @@ def _new(theirs: Any) -> Any:
 def make_storage(size: Any = 0, *, device: Any = None, allocator: Any = None) -> Any:
     """Make a storage on the device: of `size` bytes, or with these bytes in it."""
     if allocator is not None:
-        raise _error(
+        raise Refused(
             "cannot make a storage on the device with another allocator",
             expected="allocator=None: its memory comes from Holdfast's pools",
         )
@@ -80,12 +76,8 @@ def make_storage(size: Any = 0, *, device: Any = None, allocator: Any = None) ->
         _write(array, numpy.array(size, _BYTES))
         return _storage_of(array)
     if size < 0:
-        raise _error(f"cannot make a storage of {size} bytes", expected="0 or more bytes")
+        raise Refused(f"cannot make a storage of {size} bytes", expected="0 or more bytes")
     return _storage_of(_alloc(size, device))
-
-
-def _error(what: str, *, expected: str, hint: str | None = None) -> HoldfastError:
-    return to_torch_error(BadInput(what, expected=expected, hint=hint))
 
 
 def _alloc(nbytes: int, device: Any) -> Any:
@@ -115,17 +107,14 @@ def content(storage: Any) -> Any:
     """All bytes of a storage on the device, as an array over its memory."""
     if not storage.nbytes():
         return numpy.empty(0, _BYTES)
-    return arrays.as_array(_whole(storage))
-
-
-def _whole(storage: Any) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    return arrays.as_array(whole)
 
 
 def resize(storage: Any, nbytes: int) -> Any:
     """Resize a storage on the device; content that fits is kept."""
     if nbytes < 0:
-        raise _error(f"cannot give a storage {nbytes} bytes", expected="0 or more bytes")
+        raise Refused(f"cannot give a storage {nbytes} bytes", expected="0 or more bytes")
     before = storage.nbytes()
     if nbytes == before:
         return storage
@@ -138,7 +127,6 @@ def resize(storage: Any, nbytes: int) -> Any:
 
 
 def _engine(storage: Any) -> Any:
-    """The engine that owns the memory of a storage."""
     from holdfast.compute.engine import ENGINES, engine_of
 
     held = getattr(storage, "held", None)
@@ -146,7 +134,6 @@ def _engine(storage: Any) -> Any:
 
 
 def _first(array: Any, nbytes: int) -> Any:
-    """The first bytes of a byte array."""
     if isinstance(array, numpy.ndarray):
         return array[:nbytes]
     return remote_storage.content(array, nbytes)
@@ -161,7 +148,7 @@ def share(storage: Any) -> Any:
         if _is_shared(storage) or not storage.nbytes():
             return storage
         if remote_storage.is_remote(getattr(storage, "held", None)):
-            raise _error(
+            raise Refused(
                 f"the memory of {storage.device} is its own: processes cannot share it",
                 expected="a tensor on the CPU, or the engine 'numpy'",
                 hint="tensor.cpu() before it is sent or shared",
@@ -225,5 +212,4 @@ def _renew_lock() -> None:
     _lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+register_at_fork(after_in_child=_renew_lock)

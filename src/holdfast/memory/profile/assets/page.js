@@ -1,9 +1,9 @@
 
-"use strict";
 // One recording, three views. Blocks and events are numbers into typed arrays; every text reaches
 // the page through textContent or a canvas, so nothing in a recording can become markup.
 (() => {
 const timings = window.holdfastTimings = {};
+const { size, make, inflate, ticks, above, tip: showTip } = window.holdfast;
 const $ = id => document.getElementById(id);
 const DRAWN = 10000;          // the largest blocks are bands of their own, the rest is one
 const EDGE = 0x40000000;      // a pixel on the rim of a block
@@ -18,12 +18,6 @@ const S = { tab: "timeline", events: false, a: 0, b: 1, low: 0, top: null, place
 
 // ---- words
 
-function size(count) {
-  const units = ["B", "KB", "MB", "GB", "TB", "PB"];
-  let i = 0;
-  while (count >= 999.5 && i < 5) { count /= 1000; i += 1; }
-  return count.toFixed(i && count < 99.95 ? 1 : 0) + " " + units[i];
-}
 function time(ns) {
   if (ns < 1e6) { return (ns / 1e3).toFixed(ns < 1e5 ? 1 : 0) + " µs"; }
   if (ns < 1e9) { return (ns / 1e6).toFixed(1) + " ms"; }
@@ -40,21 +34,9 @@ function frameText(f) {
   return short(D.texts[file]) + ":" + line + " in " + D.texts[name];
 }
 const siteText = stack => D.sites[stack] < 0 ? "(no stack recorded)" : frameText(D.sites[stack]);
-function make(tag, name, text) {
-  const node = document.createElement(tag);
-  if (name) { node.className = name; }
-  if (text !== undefined) { node.textContent = text; }
-  return node;
-}
 
 // ---- decoding
 
-async function inflate(text) {
-  const raw = Uint8Array.fromBase64 ? Uint8Array.fromBase64(text)
-    : Uint8Array.from(atob(text), c => c.charCodeAt(0));
-  const stream = new Blob([raw]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
-}
 function column(bytes, offset, width, count) {
   if (width === 2) {
     const out = new Uint16Array(count);
@@ -79,7 +61,7 @@ function summed(steps) {
   return steps;
 }
 async function decode() {
-  const bytes = await inflate($("data").textContent.trim());
+  const bytes = new Uint8Array(await inflate($("data").textContent.trim()));
   const length = new DataView(bytes.buffer).getUint32(0, true);
   D = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
   let offset = 4 + length;
@@ -235,13 +217,6 @@ function prepare(canvas, width, height) {
   pen.font = "12px " + getComputedStyle(document.body).fontFamily;
   return [pen, scale];
 }
-function ticks(low, high, count) {
-  const rough = (high - low) / count, power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map(f => f * power).find(s => s >= rough * .999);
-  const found = [];
-  for (let v = Math.ceil(low / step) * step; v <= high * 1.000001; v += step) { found.push(v); }
-  return [found, step];
-}
 function axisTime(ns, step) {
   const [unit, name] = S.b >= 1e9 ? [1e9, " s"] : S.b >= 1e6 ? [1e6, " ms"] : [1e3, " µs"];
   const digits = Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9));
@@ -260,12 +235,7 @@ const lastX = () => S.events ? Math.max(D.events, 1) : D.length;
 // How many events have happened at x.
 function happened(x) {
   if (S.events) { return Math.max(0, Math.min(D.events, Math.floor(x) + 1)); }
-  let low = 0, high = D.events;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (D.times[middle] <= x) { low = middle + 1; } else { high = middle; }
-  }
-  return low;
+  return above(D.times, x);
 }
 const xOf = event => S.events ? event : event < 0 ? 0 : event >= D.events ? D.length : D.times[event];
 const pixelX = x => plot.left + (x - S.a) / (S.b - S.a) * plot.w;
@@ -723,17 +693,7 @@ function drawFlame() {
 
 // ---- tooltip and panel
 
-function tip(event, head, lines) {
-  const node = $("tip");
-  node.hidden = !head;
-  if (!head) { return; }
-  node.textContent = "";
-  node.append(make("b", "", head), ...lines.filter(Boolean).map(line => make("div", "", line)));
-  const w = node.offsetWidth, h = node.offsetHeight;
-  const x = event.clientX + 16 + w > innerWidth ? Math.max(4, event.clientX - w - 14) : event.clientX + 16;
-  const y = event.clientY + 18 + h > innerHeight ? Math.max(4, event.clientY - h - 12) : event.clientY + 18;
-  node.style.transform = "translate(" + x + "px," + y + "px)";
-}
+function tip(event, head, lines) { showTip($("tip"), head && [head, ...lines], event?.clientX, event?.clientY); }
 function tipBlock(event, b) {
   if (b < 0) { return tip(); }
   if (b === D.count) { return tip(event, "smaller blocks", ["Below the " + number(DRAWN) + " largest, drawn as one. A filter shows more of them."]); }

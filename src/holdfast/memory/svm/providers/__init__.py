@@ -3,7 +3,6 @@
 numa              Linux NUMA nodes by raw system calls
 opencl            memory shared by the host and an OpenCL device
 opencl_tiers      the kinds of OpenCL memory, one class each
-opencl_runtime    context and queue of an OpenCL device; translates pyopencl's errors
 retryix           a vendor's library: what its answers mean
 retryix_library   loads and calls that library (../retryix.h)
 simulated         a made-up machine over memory of the host

@@ -5,13 +5,14 @@ from __future__ import annotations
 import weakref
 from pathlib import Path
 
-from holdfast.base.errors import OutOfMemory
-from holdfast.base.units import format_bytes
 from holdfast.memory.core import system_pages
+from holdfast.memory.resources.resource import Host
+from holdfast.memory.svm.ledger import Backing
 from holdfast.memory.svm.model import PAGE_BYTES
 from holdfast.topology import Topology
 from holdfast.topology.sysfs import read_memory
 
+_host = Host()
 _TOUCHED_AT_ONCE = 64 << 20  # bytes; Ctrl-C is handled in between
 
 
@@ -20,21 +21,25 @@ class Pages:
 
     def __init__(self, size: int) -> None:
         self.length = -(-size // PAGE_BYTES) * PAGE_BYTES
-        self.address = system_pages.reserve(self.length)
+        self.address = _host.allocate(size)
         # Also frees it if Ctrl-C drops the object half way.
-        self.close = weakref.finalize(self, system_pages.release, self.address, self.length)
+        self.close = weakref.finalize(self, _host.free, self.address)
         self.close.atexit = False
-        if not system_pages.make_usable(self.address, self.length):
-            self.close()
-            raise OutOfMemory(
-                f"the system has no {format_bytes(size)} of memory",
-                expected="memory, and no limit on it (ulimit -v, vm.overcommit_memory)",
-            )
 
     @property
     def count(self) -> int:
-        """Number of pages."""
         return self.length // PAGE_BYTES
+
+
+class PagesBacking(Backing):
+    """An allocation of pages that are always mapped."""
+
+    def __init__(self, size: int) -> None:
+        self.pages = Pages(size)
+        self.address = self.pages.address
+
+    def close(self) -> None:
+        self.pages.close()
 
 
 def touch(address: int, length: int) -> None:

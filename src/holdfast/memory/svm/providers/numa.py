@@ -17,8 +17,17 @@ from holdfast.base.errors import OutOfMemory, Unsupported
 from holdfast.base.units import format_bytes
 from holdfast.memory.core import system_pages
 from holdfast.memory.svm.interface import Provider
-from holdfast.memory.svm.model import PAGE_BYTES, Chunk, Domain, Layout, Mode, Placement, Where
-from holdfast.memory.svm.providers.host_pages import Pages, host_free, touch
+from holdfast.memory.svm.model import (
+    PAGE_BYTES,
+    Chunk,
+    Domain,
+    Layout,
+    Mode,
+    Placement,
+    Where,
+    node_domain,
+)
+from holdfast.memory.svm.providers.host_pages import PagesBacking, host_free, touch
 from holdfast.topology import Node, Topology, discover, numa
 from holdfast.topology.control_groups import memory_left
 from holdfast.topology.probes import QUICK
@@ -65,10 +74,11 @@ class NumaProvider(Provider):
     def discover(self, refresh: bool = False) -> Layout:
         """The nodes with memory that this process may use; free memory is read every time."""
         machine = discover(refresh, config=self._discovery)
-        allowed = _allowed_nodes() if len(machine.nodes) > 1 else None
+        alone = len(machine.nodes) == 1
+        status = {} if alone else read_table(Path("/proc/self/status"))
+        allowed = parse_list(status.get("Mems_allowed_list", ""))  # the cpuset
         nodes = [n for n in machine.nodes if n.total_bytes and (not allowed or n.id in allowed)]
         order = [machine.nodes.index(n) for n in nodes]
-        alone = len(machine.nodes) == 1
         return Layout(
             provider=self.name,
             domains=tuple(_domain(n, machine, order, alone) for n in nodes),
@@ -77,39 +87,22 @@ class NumaProvider(Provider):
         )
 
     def _obtain(self, size: int, placement: Placement) -> NumaBacking:
-        backing = NumaBacking(size)
-        try:
-            mode = _MODES[placement.mode]
-            numa.bind(backing.address, backing.pages.length, placement.domains, mode, move=False)
-            if placement.mode != "interleave":  # small pages interleave more evenly
-                system_pages.use_huge_pages(backing.address, backing.pages.length)
-            touch(backing.address, backing.pages.length)
-            if placement.mode != "preferred":
-                _verify(backing, placement, size)
-        except BaseException:
-            backing.close()
-            raise
-        return backing
+        return NumaBacking(size)
+
+    def _prepare(self, backing: NumaBacking, size: int, placement: Placement) -> None:
+        address, length, mode = backing.address, backing.pages.length, _MODES[placement.mode]
+        numa.bind(address, length, placement.domains, mode, move=False)
+        if placement.mode != "interleave":  # small pages interleave more evenly
+            system_pages.use_huge_pages(address, length)
+        touch(address, length)
+        if placement.mode != "preferred":
+            _verify(backing, placement, size)
 
 
-class NumaBacking:
-    """Private pages bound to nodes."""
-
-    moves_under_views = True  # the kernel moves a page while it is mapped
-    moves_whole = False
-
-    def __init__(self, size: int) -> None:
-        self.pages = Pages(size)
-        self.address = self.pages.address
-
-    def map(self) -> None:
-        """Nothing to do: always mapped."""
-
-    def unmap(self) -> None:
-        """Nothing to do."""
+class NumaBacking(PagesBacking):
+    """Private pages bound to nodes; the kernel moves a page while it is mapped."""
 
     def where(self) -> Where:
-        """Ask the kernel for every page."""
         return where_is(self.address, self.pages.length)
 
     def move(self, offset: int, length: int, source: int, target: int) -> Chunk:
@@ -128,10 +121,6 @@ class NumaBacking:
     def finish_move(self, target: int) -> None:
         """Have pages that are dropped and touched again come from the new node."""
         numa.bind(self.address, self.pages.length, [target], numa.BIND, move=False)
-
-    def close(self) -> None:
-        """Free the pages."""
-        self.pages.close()
 
 
 def where_is(address: int, length: int, *, pid: int = 0) -> Where:
@@ -175,21 +164,13 @@ def _reason(code: int) -> str:
 
 
 def _domain(node: Node, machine: Topology, order: list[int], alone: bool) -> Domain:
-    return Domain(
-        id=node.id,
-        name=f"node:{node.id}",
-        kind=node.memory_kind,
+    return node_domain(
+        node,
         # With a single node use the figures of the machine: its memory may come on demand.
         total_bytes=machine.memory_bytes if alone else node.total_bytes,
         free_bytes=host_free(machine) if alone else _node_free(node.id),
-        cpus=node.cpus,
         distances=tuple(node.distances[i] for i in order if i < len(node.distances)),
     )
-
-
-def _allowed_nodes() -> tuple[int, ...] | None:
-    """The nodes in the cpuset of this process."""
-    return parse_list(read_table(Path("/proc/self/status")).get("Mems_allowed_list", ""))
 
 
 def _node_free(node: int) -> int | None:

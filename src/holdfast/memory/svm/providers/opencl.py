@@ -22,12 +22,11 @@ from typing import Any, cast
 from holdfast.base.config import Config
 from holdfast.base.errors import Absent, BadInput, OutOfMemory, Unsupported
 from holdfast.base.units import format_bytes
-from holdfast.memory.svm.allocation import Allocation
-from holdfast.memory.svm.interface import Provider
+from holdfast.memory.resources.opencl_devices import open_by_id
+from holdfast.memory.svm.interface import Allocation, Provider
 from holdfast.memory.svm.model import PAGE_BYTES, Domain, Layout, Placement
 from holdfast.memory.svm.placement import KEPT_BYTES
 from holdfast.memory.svm.providers.host_pages import host_free, touch
-from holdfast.memory.svm.providers.opencl_runtime import start
 from holdfast.memory.svm.providers.opencl_tiers import (
     DEVICE,
     HOST,
@@ -68,14 +67,9 @@ class OpenclProvider(Provider):
                 hint="the provider 'simulated'",
             )
         self._files = replace(self.config, probes=QUICK)
-        chosen = _device(probe(self.config).opencl, device)
-        self.tier = _tier(chosen, tier)
-        self.runtime = start(chosen)
-
-    @property
-    def device(self) -> OpenclDevice:
-        """The device as the topology describes it."""
-        return self.runtime.device
+        self.device = _device(probe(self.config).opencl, device)  # as the topology describes it
+        self.tier = _tier(self.device, tier)
+        self.runtime = open_by_id(self.device.id)
 
     @property
     def context(self) -> Any:
@@ -125,22 +119,15 @@ class OpenclProvider(Provider):
             return f"{self.device.id} is a CPU: its memory is that of the host, and counted there"
         return f"OpenCL does not report how much memory of {self.device.id} is free"
 
-    # ---- allocations
-
-    def _place(
-        self,
-        layout: Layout,
-        size: int,
-        domain: int | Sequence[int] | None,
-        near: str | None,
-        mode: str | None,
-    ) -> Placement:
+    def _place(self, layout: Layout, size: int, **wanted: Any) -> Placement:
         """As the base class, except: `near` this device itself means in its memory."""
-        address = self._gpu_address(near) if domain is None and near is not None else None
+        near = wanted["near"] if wanted["domain"] is None else None
+        address = self._gpu_address(near) if near is not None else None
         if address is None:
-            return super()._place(layout, size, domain, near, mode)
+            return super()._place(layout, size, **wanted)
         here = address == self.device.pci_address
-        placement = super()._place(layout, size, DEVICE if here else HOST, None, mode)
+        placed = {"domain": DEVICE if here else HOST, "near": None}
+        placement = super()._place(layout, size, **wanted | placed)
         what = f"is {self.device.id}" if here else f"is not {self.device.id}: the host feeds both"
         return replace(placement, near=near, reason=f"{near} {what}")
 
@@ -151,23 +138,25 @@ class OpenclProvider(Provider):
 
     def _obtain(self, size: int, placement: Placement) -> OpenclBacking:
         self._check_room(size)
-        first, *more = placement.domains
-        if more and placement.mode != "preferred":
+        if len(placement.domains) > 1 and placement.mode != "preferred":
             raise Unsupported(
                 "memory of 'opencl' cannot be spread over the host and a device",
                 expected="one domain",
                 hint="domain=0 for the host, domain=1 for the device",
             )
-        backing = TIERS[self.tier](self.runtime, size)
-        try:
-            if backing.on_host_pages or self.runtime.is_host:
-                touch(backing.address, backing.length)
-            if first == DEVICE:
-                self._send(backing, size, required=placement.mode != "preferred")
-        except BaseException:
-            backing.close()
-            raise
-        return backing
+        return TIERS[self.tier](self.runtime, self.device, size)
+
+    def _prepare(self, backing: OpenclBacking, size: int, placement: Placement) -> None:
+        if backing.on_host_pages or self.runtime.is_host:
+            touch(backing.address, backing.length)
+        if placement.domains[0] == DEVICE:
+            refused = backing.move(0, backing.length, HOST, DEVICE).not_moved
+            if refused and placement.mode != "preferred":
+                raise Unsupported(
+                    f"cannot place {format_bytes(size)} on {self.device.id}: {', '.join(refused)}",
+                    expected="a device that memory can be sent to",
+                    hint="leave it to the host: domain=0",
+                )
 
     def _check_room(self, size: int) -> None:
         """Raise OutOfMemory before the runtime: PoCL hands out more than the machine has."""
@@ -189,22 +178,11 @@ class OpenclProvider(Provider):
             hint="a smaller size, or freeing something first",
         )
 
-    def _send(self, backing: OpenclBacking, size: int, *, required: bool) -> None:
-        refused = backing.move(0, backing.length, HOST, DEVICE).not_moved
-        if refused and required:
-            raise Unsupported(
-                f"cannot place {format_bytes(size)} on {self.device.id}: {', '.join(refused)}",
-                expected="a device that memory can be sent to",
-                hint="leave it to the host: domain=0",
-            )
-
     def _same_memory(self, source: int, target: int) -> bool:
         return self.runtime.is_host and self.tier != "copy"
 
     def _room_needed(self, pages: int) -> int:
         return 0  # an allocation takes memory on both sides from the beginning
-
-    # ---- kernels
 
     @contextlib.contextmanager
     def on_device(self, handle: Allocation, queue: Any = None) -> Iterator[Any]:
@@ -230,9 +208,6 @@ class OpenclProvider(Provider):
             backing.used_by(queue) as argument,
         ):
             yield argument
-
-
-# ---- which device
 
 
 def _device(devices: Sequence[OpenclDevice], wanted: str | None) -> OpenclDevice:

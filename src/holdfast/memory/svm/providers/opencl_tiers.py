@@ -13,6 +13,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import ctypes
+import re
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -20,9 +21,10 @@ import pyopencl as cl
 
 from holdfast.base.errors import Unsupported
 from holdfast.base.units import format_bytes
+from holdfast.memory.resources.opencl_devices import OpenCLDevice, status, translate_errors
+from holdfast.memory.svm.ledger import Backing
 from holdfast.memory.svm.model import PAGE_BYTES, Chunk, Where
 from holdfast.memory.svm.providers.host_pages import Pages
-from holdfast.memory.svm.providers.opencl_runtime import Runtime, status, translate_errors
 from holdfast.topology import OpenclDevice
 
 HOST, DEVICE = 0, 1  # the domains
@@ -38,24 +40,23 @@ def bytes_at(address: int, length: int) -> Any:
     return (ctypes.c_ubyte * length).from_address(address)
 
 
-class OpenclBacking(abc.ABC):
+class OpenclBacking(Backing):
     """Memory behind one allocation; each tier implements the methods at the end."""
 
     tier: ClassVar[str]
     moves_under_views = False
-    moves_whole = False
     on_host_pages: ClassVar[bool] = False  # takes host memory on any device
-    address: int
     argument: Any  # for a kernel
+    _mapping: Any = None  # while it is mapped for the host
 
-    def __init__(self, runtime: Runtime, size: int) -> None:
-        self.runtime = runtime
+    def __init__(self, place: OpenCLDevice, about: OpenclDevice, size: int) -> None:
+        self.place, self.about = place, about
         self.length = -(-size // PAGE_BYTES) * PAGE_BYTES
         self._busy_queues: list[Any] = []
-        with translate_errors(f"allocate {format_bytes(size)} on {runtime.device.id}", size=size):
+        with translate_errors(f"allocate {format_bytes(size)} on {about.id}", size=size):
             self._obtain(size)
         self._page_domains = bytearray(self.length // PAGE_BYTES)  # by page; HOST is 0
-        runtime.hold(self)
+        place.held.add(self)
 
     # ---- Backing, for the ledger
 
@@ -69,14 +70,12 @@ class OpenclBacking(abc.ABC):
         self._mark(0, len(self._page_domains), HOST)
 
     def unmap(self) -> None:
-        """Unmap it; this moves no pages."""
         if self.moves_under_views:
             return
         with translate_errors("take the memory from the host"):
             self._unmap()
 
     def where(self) -> Where:
-        """The domains that pages were last sent to."""
         counts = {domain: self._page_domains.count(domain) for domain in (HOST, DEVICE)}
         return Where(pages={d: n for d, n in counts.items() if n}, method=METHOD)
 
@@ -99,16 +98,13 @@ class OpenclBacking(abc.ABC):
             not_moved={reason: left} if left else {},
         )
 
-    def finish_move(self, target: int) -> None:  # noqa: B027  most tiers need none
-        """Nothing to do: all pages exist."""
-
     def close(self) -> None:
         """Wait for the device, then free the memory. A second call does nothing."""
         with translate_errors("free the memory"):
             self._wait()
-            self.runtime.queue.finish()
+            self.place.queue.finish()
             self._release()
-        self.runtime.release(self)
+        self.place.held.discard(self)
 
     # ---- for the provider
 
@@ -148,11 +144,15 @@ class OpenclBacking(abc.ABC):
     def _obtain(self, size: int) -> None:
         """Get the memory; set `address` and `argument`."""
 
-    def _map(self) -> None:  # noqa: B027  most tiers need none
+    def _map(self) -> None:
         """Map it for the host."""
 
-    def _unmap(self) -> None:  # noqa: B027  most tiers need none
+    def _unmap(self) -> None:
         """Undo `_map`. Called again if it was interrupted."""
+        mapping, self._mapping = self._mapping, None
+        if mapping is not None:
+            mapping.release(self.place.queue)  # after Ctrl-C its destructor does this
+        self.place.queue.finish()
 
     def _lend(self) -> None:
         """Prepare for kernels, which use fine-grained memory in place."""
@@ -161,14 +161,20 @@ class OpenclBacking(abc.ABC):
 
     def _send(self, offset: int, length: int, target: int) -> None:
         """Send a range to a domain, synchronously."""
-        if not self.runtime.migrates_svm:
+        if _version_of(self.about) < (2, 1):
             raise Unsupported(NO_MIGRATION)
         part: Any = cl.SVM(bytes_at(self.address + offset, length))
-        cl.enqueue_svm_migrate_mem(self.runtime.queue, [part], _TO[target]).wait()
+        cl.enqueue_svm_migrate_mem(self.place.queue, [part], _TO[target]).wait()
 
     @abc.abstractmethod
     def _release(self) -> None:
         """Free it. Called again if it was interrupted."""
+
+
+def _version_of(device: OpenclDevice) -> tuple[int, int]:
+    """The OpenCL version of a device ("OpenCL 3.0 vendor's text"), (0, 0) if unknown."""
+    found = re.match(r"\S+\s+(\d+)\.(\d+)(?!\S)", device.version or "")
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 class CoarseBacking(OpenclBacking):
@@ -180,21 +186,14 @@ class CoarseBacking(OpenclBacking):
     def _obtain(self, size: int) -> None:
         # Runtimes align SVM to 128 bytes at most: one page more, to start at a page inside.
         self._memory: Any = cl.SVMAllocation(
-            self.runtime.context, self.length + PAGE_BYTES, 0, self.flags
+            self.place.context, self.length + PAGE_BYTES, 0, self.flags
         )
-        self._mapping: Any = None
         self.address = -(-self._memory.svm_ptr // PAGE_BYTES) * PAGE_BYTES
         self.argument = cl.SVM(bytes_at(self.address, size))
 
     def _map(self) -> None:
         # All of it, from the pointer that the runtime returned: some know no other.
-        self._mapping = self._memory.map_rw(self.runtime.queue)
-
-    def _unmap(self) -> None:
-        mapping, self._mapping = self._mapping, None
-        if mapping is not None:
-            mapping.release()  # after Ctrl-C its destructor does this
-        self.runtime.queue.finish()
+        self._mapping = self._memory.map_rw(self.place.queue)
 
     def _release(self) -> None:
         memory, self._memory = self._memory, None
@@ -212,16 +211,14 @@ class FineBacking(CoarseBacking):
     tier = "fine_buffer"
     moves_under_views = True
 
-    def __init__(self, runtime: Runtime, size: int) -> None:
+    def __init__(self, place: OpenCLDevice, about: OpenclDevice, size: int) -> None:
         self.flags = self.flags | cl.svm_mem_flags.SVM_FINE_GRAIN_BUFFER
-        if "atomics" in runtime.device.svm:
+        if "atomics" in about.svm:
             self.flags |= cl.svm_mem_flags.SVM_ATOMICS
-        super().__init__(runtime, size)
+        super().__init__(place, about, size)
 
 
 class _OnPages(OpenclBacking):
-    """Memory on plain pages of the host."""
-
     on_host_pages = True
 
     def _obtain(self, size: int) -> None:
@@ -265,34 +262,27 @@ class HostPointerBacking(_OnPages):
     moves_whole = True  # a buffer is sent as a whole
 
     def _introduce(self, size: int) -> Any:
-        self._mapping: Any = None
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
         pages = bytes_at(self.address, self.length)
-        return cl.Buffer(self.runtime.context, flags, hostbuf=pages)
+        return cl.Buffer(self.place.context, flags, hostbuf=pages)
 
     def _map(self) -> None:
         kind: Any = "uint8"
         array, _ = cl.enqueue_map_buffer(
-            self.runtime.queue, self.argument, _BOTH, 0, (self.length,), kind
+            self.place.queue, self.argument, _BOTH, 0, (self.length,), kind
         )
         mapping: Any = array.base
         if array.ctypes.data != self.address:  # the OpenCL standard forbids it
-            mapping.release(self.runtime.queue)
+            mapping.release(self.place.queue)
             raise Unsupported(
-                f"{self.runtime.device.id} maps pages of the host to another address",
+                f"{self.about.id} maps pages of the host to another address",
                 expected="a runtime that keeps to CL_MEM_USE_HOST_PTR",
                 hint="the tier 'copy'",
             )
         self._mapping = mapping
 
-    def _unmap(self) -> None:
-        mapping, self._mapping = self._mapping, None
-        if mapping is not None:
-            mapping.release(self.runtime.queue)
-        self.runtime.queue.finish()
-
     def _send(self, offset: int, length: int, target: int) -> None:
-        cl.enqueue_migrate_mem_objects(self.runtime.queue, [self.argument], _TO[target]).wait()
+        cl.enqueue_migrate_mem_objects(self.place.queue, [self.argument], _TO[target]).wait()
 
 
 class CopyBacking(_OnPages):
@@ -301,7 +291,7 @@ class CopyBacking(_OnPages):
     tier = "copy"
 
     def _introduce(self, size: int) -> Any:
-        return cl.Buffer(self.runtime.context, cl.mem_flags.READ_WRITE, self.length)
+        return cl.Buffer(self.place.context, cl.mem_flags.READ_WRITE, self.length)
 
     def _map(self) -> None:
         self._send_all(HOST)
@@ -317,7 +307,7 @@ class CopyBacking(_OnPages):
 
     def _send(self, offset: int, length: int, target: int) -> None:
         here: Any = bytes_at(self.address + offset, length)
-        queue, there = self.runtime.queue, self.argument
+        queue, there = self.place.queue, self.argument
         if target == HOST:
             cl.enqueue_copy(queue, here, there, src_offset=offset)
         else:

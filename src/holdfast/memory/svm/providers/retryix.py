@@ -7,17 +7,16 @@ that names the function and the file.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 from holdfast.base.codec import decode
 from holdfast.base.config import Config
-from holdfast.base.errors import Absent, BadInput, OutOfMemory, Unsupported, UseAfterFree
+from holdfast.base.errors import Absent, BadInput, OutOfMemory, Unsupported
 from holdfast.base.units import format_bytes
 from holdfast.memory.svm import affinity
-from holdfast.memory.svm.allocation import Allocation
-from holdfast.memory.svm.interface import Provider
+from holdfast.memory.svm.interface import Allocation, Provider
+from holdfast.memory.svm.ledger import Backing, Record, freed_error
 from holdfast.memory.svm.model import (
     PAGE_BYTES,
     Chunk,
@@ -79,32 +78,13 @@ class RetryixProvider(Provider):
                 expected="one domain, which is what the library takes",
                 hint=f"domain={first}, or a smaller size",
             )
-        backing = RetryixBacking(self.library, size, first)
-        try:
-            backing.obtain()
-        except BaseException:
-            backing.close()
-            raise
-        return backing
+        return RetryixBacking(self.library, size, first)
 
-    def set_affinity(self, handle: Allocation) -> affinity.Grant | None:
-        """Have the library run the work next to the memory until it is freed.
+    def _prepare(self, backing: RetryixBacking, size: int, placement: Placement) -> None:
+        backing.obtain()
 
-        Raises Unsupported if the library refuses.
-        """
-        record = self.ledger.record(handle)
-        with record.lock:
-            self.ledger.record(handle)  # another thread may have freed it
-            backing = record.backing
-            if record.grant is None and isinstance(backing, RetryixBacking):
-                grant = LibraryGrant(self.library, record.placement.cpus)
-                record.grant = grant  # before the call: Ctrl-C may come out of it
-                try:
-                    self.library.bind(grant, backing.address, backing.domain)
-                except Unsupported:
-                    record.grant = None
-                    raise
-            return record.grant
+    def _grant(self, record: Record) -> affinity.Grant:
+        return LibraryGrant(self.library, record)
 
     def statistics(self) -> Statistics:
         """What was allocated, freed and migrated; `document` has the library's own counters."""
@@ -123,18 +103,20 @@ class RetryixProvider(Provider):
 
 
 class LibraryGrant(affinity.Grant):
-    """An affinity that the library set, until `release`."""
+    """An affinity that the library sets; `bind` raises Unsupported if it refuses."""
 
-    def __init__(self, library: Library, cpus: Iterable[int]) -> None:
-        super().__init__(frozenset(cpus), None)  # the library does not report threads
-        self._library = library
+    def __init__(self, library: Library, record: Record) -> None:
+        super().__init__(record.placement.cpus, None)  # the library does not report threads
+        self._library, self._backing = library, cast("RetryixBacking", record.backing)
+
+    def bind(self) -> None:
+        self._library.bind(self, self._backing.address, self._backing.domain)
 
     def release(self) -> None:
-        """Drop the affinity. A second call does nothing."""
         self._library.unbind(self)
 
 
-class RetryixBacking:
+class RetryixBacking(Backing):
     """One allocation of a library."""
 
     moves_under_views = False  # retryix.h: nobody accesses the memory meanwhile
@@ -164,9 +146,6 @@ class RetryixBacking:
         """Nothing to map; raises UseAfterFree if it is gone."""
         self._check()
 
-    def unmap(self) -> None:
-        """Nothing to do."""
-
     def where(self) -> Where:
         """What the library reports, else the domain it was placed in."""
         self._check()
@@ -177,7 +156,6 @@ class RetryixBacking:
         return Where(pages=pages, method=REPORTED)
 
     def move(self, offset: int, length: int, source: int, target: int) -> Chunk:
-        """Have the library move it."""
         before = self.where()
         count = before.pages.get(source, 0)
         elsewhere = before.total - count
@@ -202,9 +180,6 @@ class RetryixBacking:
                 self.domain = target
         return codes[0]
 
-    def finish_move(self, target: int) -> None:
-        """Nothing to do."""
-
     def close(self) -> None:
         """Have the library free it. Raises Unsupported if that fails."""
         self._library.release(self._held, self._freed)
@@ -212,14 +187,7 @@ class RetryixBacking:
     def _check(self) -> None:
         # Ctrl-C while the library frees memory is raised after the memory is gone.
         if not self._held:
-            raise UseAfterFree(
-                f"the memory at {self.address:#x} was freed and cannot be used",
-                expected="an allocation that is not freed yet",
-                hint="allocate again; what was in it is gone",
-            )
-
-
-# ---- answers of the library
+            raise freed_error(f"the memory at {self.address:#x}", freeing=False)
 
 
 def _domains(document: dict[str, Any], library: Library) -> tuple[Domain, ...]:
@@ -228,7 +196,10 @@ def _domains(document: dict[str, Any], library: Library) -> tuple[Domain, ...]:
         if not isinstance(listed, list) or not listed:
             raise BadInput("it lists no domains", expected='a list under "domains"')
         domains = tuple(_domain(entry, f"domains[{i}]") for i, entry in enumerate(listed))
-        _check_unique(domains)
+        ids = [domain.id for domain in domains]
+        again = next((i for i, one in enumerate(ids) if one in ids[:i]), None)
+        if again is not None:
+            raise BadInput(f"domains[{again}].id is {ids[again]} again", expected="each id once")
     except BadInput as exc:
         raise Unsupported(
             f"{library.describe(TOPOLOGY)} returned a bad topology: {exc.what}",
@@ -256,14 +227,6 @@ def _domain(entry: Any, path: str) -> Domain:
         if value is not None and value < 0:
             raise BadInput(f"{path}.{name} has {value}", expected="no negative numbers")
     return domain
-
-
-def _check_unique(domains: tuple[Domain, ...]) -> None:
-    seen: set[int] = set()
-    for i, domain in enumerate(domains):
-        if domain.id in seen:
-            raise BadInput(f"domains[{i}].id is {domain.id} again", expected="each id once")
-        seen.add(domain.id)
 
 
 def _pages(document: dict[str, Any], count: int, library: Library) -> dict[int, int] | None:

@@ -196,10 +196,7 @@ class Library:
             )
 
     def unbind(self, who: object) -> None:
-        """Drop the affinity of `who`: the latest of the others applies, or none.
-
-        An error code of the library becomes a remark; it does not raise.
-        """
+        """Drop the affinity of `who`: the latest of the others applies. An error is a remark."""
         codes: list[int] = []
         with self.lock:
             if self._bound.pop(who, None) is None:
@@ -245,13 +242,11 @@ def open_library(path: Path) -> Library:
 
 
 def error(code: int) -> str:
-    """A return code with its meaning."""
     meaning = os.strerror(-code) if code < 0 else "neither 0 nor a negative errno"
     return f"{code} ({meaning})"
 
 
 def _free_of(functions: ctypes.CDLL) -> Any:
-    """The function that frees strings of a library."""
     if hasattr(functions, FREE_STRING):
         free = getattr(functions, FREE_STRING)
     else:

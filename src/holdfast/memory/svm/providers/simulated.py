@@ -10,8 +10,15 @@ from collections import Counter
 
 from holdfast.base.config import Config
 from holdfast.memory.svm.interface import Provider
-from holdfast.memory.svm.model import PAGE_BYTES, Chunk, Domain, Layout, Placement, Where
-from holdfast.memory.svm.providers.host_pages import Pages
+from holdfast.memory.svm.model import (
+    PAGE_BYTES,
+    Chunk,
+    Layout,
+    Placement,
+    Where,
+    node_domain,
+)
+from holdfast.memory.svm.providers.host_pages import PagesBacking
 from holdfast.topology.probes.simulated import EXAMPLE, simulate
 
 METHOD = "recorded by the simulation"
@@ -39,16 +46,8 @@ class SimulatedProvider(Provider):
             topology=self.machine,
             remarks=("this machine is simulated: the nodes of pages are only recorded",),
             domains=tuple(
-                Domain(
-                    id=node.id,
-                    name=f"node:{node.id}",
-                    kind=node.memory_kind,
-                    total_bytes=node.total_bytes,
-                    free_bytes=max(0, (node.total_bytes or 0) - used[node.id] * PAGE_BYTES),
-                    cpus=node.cpus,
-                    distances=node.distances,
-                )
-                for node in self.machine.nodes
+                node_domain(n, free_bytes=max(0, (n.total_bytes or 0) - used[n.id] * PAGE_BYTES))
+                for n in self.machine.nodes
             ),
         )
 
@@ -61,42 +60,23 @@ class SimulatedProvider(Provider):
         return SimulatedBacking(size, placement, rooms)
 
 
-class SimulatedBacking:
+class SimulatedBacking(PagesBacking):
     """Pages of the host, and a recorded node for each."""
 
-    moves_under_views = True
-    moves_whole = False
-
     def __init__(self, size: int, placement: Placement, rooms: dict[int, int]) -> None:
-        self.pages = Pages(size)
-        self.address = self.pages.address
+        super().__init__(size)
         self._nodes = _assign(self.pages.count, placement, rooms)
 
-    def map(self) -> None:
-        """Nothing to do: always mapped."""
-
-    def unmap(self) -> None:
-        """Nothing to do."""
-
     def where(self) -> Where:
-        """The recorded nodes."""
         pages = {node: self._nodes.count(node) for node in sorted(set(self._nodes))}
         return Where(pages=pages, method=METHOD, simulated=True)
 
     def move(self, offset: int, length: int, source: int, target: int) -> Chunk:
-        """Record another node."""
         first, last = offset // PAGE_BYTES, -(-(offset + length) // PAGE_BYTES)
         part = self._nodes[first:last]
         count = part.count(source)
         self._nodes[first:last] = part.replace(bytes([source]), bytes([target]))
         return Chunk(moved=count, elsewhere=len(part) - count)
-
-    def finish_move(self, target: int) -> None:
-        """Nothing to do."""
-
-    def close(self) -> None:
-        """Free the pages."""
-        self.pages.close()
 
 
 def _assign(count: int, placement: Placement, rooms: dict[int, int]) -> bytearray:

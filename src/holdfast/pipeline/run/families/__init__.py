@@ -1,6 +1,5 @@
 """Model families: one module each, imported when a model of that family is loaded.
 
-common          helpers that several families use
 flux            FLUX.1 dev and schnell
 sdxl            Stable Diffusion XL
 wan             Wan 2.1 and 2.2 video
@@ -8,17 +7,23 @@ wan             Wan 2.1 and 2.2 video
 
 from __future__ import annotations
 
-from holdfast.base.registry import Entry, Registry
-from holdfast.pipeline.run.stages import Family
+from typing import TYPE_CHECKING
 
+from holdfast.base.registry import Entry, Registry
+
+if TYPE_CHECKING:
+    from holdfast.pipeline.run.stages import Family
+
+_FAMILIES = {
+    "flux": "FLUX.1 dev and schnell",
+    "sdxl": "Stable Diffusion XL",
+    "wan": "Wan 2.1 and 2.2 video",
+}
 FAMILIES: Registry[Family] = Registry(
     "model family",
     {
-        "flux": Entry(
-            "holdfast.pipeline.run.families.flux:FAMILY", "FLUX.1 dev and schnell", "run"
-        ),
-        "sdxl": Entry("holdfast.pipeline.run.families.sdxl:FAMILY", "Stable Diffusion XL", "run"),
-        "wan": Entry("holdfast.pipeline.run.families.wan:FAMILY", "Wan 2.1 and 2.2 video", "run"),
+        name: Entry(f"holdfast.pipeline.run.families.{name}:FAMILY", what, "run")
+        for name, what in _FAMILIES.items()
     },
 )
 

@@ -10,6 +10,4 @@ casting       runs a module whose weights are on another device
 offload       copies of weights, on streams
 pinned        page-locked host memory, within a budget
 cache         frees what torch's caching allocator does not use
-room          device memory as loading sees it
-keepers       describes who keeps a model alive
 """

@@ -7,12 +7,7 @@ from typing import Any
 
 
 def soft_empty_cache(force: bool = False) -> None:
-    """Free the unused cached memory of the current platform.
-
-    `force` collects garbage first, so that what only cycles hold goes back as well. Memory in use
-    stays; where there is no cache (CPU, DirectML), and where no device was used yet, nothing is
-    done.
-    """
+    """Free the unused cached memory of the current platform; `force` collects garbage first."""
     import torch
 
     from holdfast.residency.model_management.rules import current

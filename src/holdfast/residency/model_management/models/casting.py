@@ -23,7 +23,7 @@ from torch import nn
 from holdfast.residency.interrupt import throw_exception_if_processing_interrupted
 from holdfast.residency.model_management.models.merging import Patch, merge
 from holdfast.residency.model_management.models.offload import cast_to
-from holdfast.residency.model_management.models.parts import ModelPart
+from holdfast.residency.model_management.models.parts import ModelPart, table_of
 from holdfast.residency.model_management.rules import current
 
 Patches = Mapping[str, Sequence[Patch]]
@@ -51,15 +51,15 @@ class Casting:
         self._patches = patches  # read in each call, as it may change
         self._stays: weakref.WeakKeyDictionary[nn.Module, _Stay] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()
+        self._handles: list[Any] = []
         module = part.module()
-        self._handles = [] if module is None else self._attach(module)
-
-    def _attach(self, module: nn.Module) -> list[Any]:
-        # Innermost: last of the forward pre-hooks, first of the forward hooks.
-        return [
-            module.register_forward_pre_hook(_untraced(self._before), with_kwargs=True),
-            module.register_forward_hook(_untraced(self._after), prepend=True, always_call=True),
-        ]
+        if module is not None:
+            # Innermost: last of the forward pre-hooks, first of the forward hooks.
+            before, after = _untraced(self._before), _untraced(self._after)
+            self._handles += [
+                module.register_forward_pre_hook(before, with_kwargs=True),
+                module.register_forward_hook(after, prepend=True, always_call=True),
+            ]
 
     def remove(self) -> None:
         """Remove the hooks from the module."""
@@ -76,7 +76,9 @@ class Casting:
 
     def _before(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         throw_exception_if_processing_interrupted()
-        device = self._target(args, kwargs)
+        # Of several devices of the input, the one that the model was loaded for.
+        devices = [tensor.device for tensor in _tensors((args, kwargs))]
+        device = self._device if self._device in devices or not devices else devices[0]
         with self._lock:
             stay = self._stays.get(module)
             if stay is None:
@@ -103,7 +105,7 @@ class Casting:
         made: dict[int, torch.Tensor] = {}  # copies of tied weights are tied too
         for path, name, key in self._places:
             owner = module.get_submodule(path)
-            table = _table(owner, name)
+            table = table_of(owner, name)
             original = table.get(name)
             if original is None:
                 continue
@@ -132,18 +134,9 @@ class Casting:
             stay.versions[id(copy)] = copy._version
             return copy
 
-    def _target(self, args: Any, kwargs: Mapping[str, Any]) -> torch.device:
-        """The device of the input; if there are several, the one the model was loaded for."""
-        devices = [tensor.device for tensor in _tensors((args, kwargs))]
-        return self._device if self._device in devices or not devices else devices[0]
-
 
 def _untraced(work: Callable[..., Any]) -> Callable[..., Any]:
-    """`work`, which torch.compile does not look into; the compiler is not loaded for that.
-
-    A copied module has the same hooks, as functions are not copied: they work on the module that
-    is called.
-    """
+    """`work`, hidden from torch.compile; a function, so that a copied module has the same hooks."""
 
     shielded: Callable[..., Any] | None = None
 
@@ -167,11 +160,6 @@ def _leave(stay: _Stay) -> None:
         if stay.versions.get(id(copy), copy._version) != copy._version:
             with torch.no_grad():
                 original.copy_(copy)
-
-
-def _table(module: nn.Module, name: str) -> dict[str, Any]:
-    tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
-    return tables[0] if name in tables[0] else tables[1]
 
 
 def _tensors(value: Any, depth: int = 3) -> Iterator[torch.Tensor]:

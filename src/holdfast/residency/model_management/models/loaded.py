@@ -12,16 +12,16 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from holdfast.base.errors import BadInput
-from holdfast.residency.model_management.models.keepers import who_keeps
+from holdfast.residency.files.holding import who_keeps
+from holdfast.residency.model_management.models.cache import soft_empty_cache
 from holdfast.residency.model_management.models.loaded_model import ALL, LoadedModel
 from holdfast.residency.model_management.models.patcher import Patcher
-from holdfast.residency.model_management.models.room import DeviceMemory, Memory
 from holdfast.residency.model_management.rules import current, reserve
 from holdfast.residency.model_management.rules.states import VRAMState
 
@@ -30,12 +30,29 @@ _log = logging.getLogger(__name__)
 
 
 def unload_order(rows: Iterable[tuple[int, int, int, int]]) -> list[int]:
-    """The order in which to unload; rows are (offloaded bytes, references, bytes, list index).
-
-    First what is mostly away already, then what few refer to, then what is small; of equals the
-    one loaded last. Returns the indices.
-    """
+    """Indices of (bytes away, references, bytes, index): mostly away, little held, small first."""
     return [row[-1] for row in sorted((-away, *rest) for away, *rest in rows)]
+
+
+class Memory(Protocol):
+    """Device memory in bytes, as the loader asks for it."""
+
+    def free(self, device: torch.device) -> int: ...  # torch's unused cache included
+    def cached(self, device: torch.device) -> int: ...  # the part of it in torch's cache
+    def empty(self) -> None: ...  # frees torch's unused cache
+
+
+class DeviceMemory:
+    """The memory of this machine's devices."""
+
+    def free(self, device: torch.device) -> int:
+        return current.get_free_memory(device)
+
+    def cached(self, device: torch.device) -> int:
+        return current.get_free_memory(device, torch_free_too=True)[1]
+
+    def empty(self) -> None:
+        soft_empty_cache()
 
 
 class Manager:
@@ -59,7 +76,14 @@ class Manager:
         minimum_memory_required: int | None = None,
         force_full_load: bool = False,
     ) -> None:
-        """See `load_models_gpu`."""
+        """Load models on their devices, whole if they fit, else in part.
+
+        Others are unloaded for 1.1 times their weights and the memory to compute with: the larger
+        of `minimum_inference_memory` and `memory_required` with the reserve;
+        `minimum_memory_required` is what has to stay free at least, when less will do. A plain
+        module is loaded on the device that computes. Raises InterruptProcessingException between
+        two parts.
+        """
         with self._lock:
             self.cleanup_gc()
             requested = self._requested(models)
@@ -73,7 +97,10 @@ class Manager:
                     self._delist(entry)
                     self.models.insert(0, entry)
             except BaseException:
-                self._drop_unloaded(wanted)
+                for entry in wanted:
+                    if entry.model_loaded_memory() == 0:
+                        entry.model_unload()
+                        self._delist(entry)
                 raise
 
     def _requested(self, models: Iterable[Patcher | nn.Module]) -> list[Patcher]:
@@ -153,23 +180,23 @@ class Manager:
             return 0
         return budget_bytes - loaded_bytes or NOTHING_MORE
 
-    def _drop_unloaded(self, entries: Sequence[LoadedModel]) -> None:
-        for entry in entries:
-            if entry.model_loaded_memory() == 0:
-                entry.model_unload()
-                self._delist(entry)
-
     # ---- making room
 
     def free(
         self, memory_required: float, device: torch.device, keep_loaded: Sequence[LoadedModel] = ()
     ) -> list[LoadedModel]:
-        """See `free_memory`."""
+        """Unload models, in part if that suffices, until so many bytes are free on `device`.
+
+        Returns those that were unloaded as a whole. Frees torch's cache if there were any, or if
+        it holds more than a quarter of what is free. Never touches `keep_loaded` and leaked models.
+        """
         with self._lock:
             self.cleanup_gc()
             unloaded = []
             for entry in self._can_unload(device, keep_loaded):
-                missing = self._missing(memory_required, device)
+                missing = None  # unload everything, whatever is free
+                if not current.options().disable_smart_memory:
+                    missing = memory_required - self.memory.free(device)
                 if missing is not None and missing < 0:
                     break
                 if entry.model is None:  # it was just freed in another thread
@@ -178,7 +205,10 @@ class Manager:
                 if entry.model_unload(missing):
                     self._delist(entry)
                     unloaded.append(entry)
-            if unloaded or self._has_large_cache(device):
+            keeps_cache = current.vram_state is VRAMState.HIGH_VRAM
+            if unloaded or (
+                not keeps_cache and self.memory.cached(device) > self.memory.free(device) * 0.25
+            ):
                 self.memory.empty()
             return unloaded
 
@@ -194,21 +224,10 @@ class Manager:
             rows.append((away, sys.getrefcount(entry.model), entry.model_memory(), index))
         return [listed[index] for index in unload_order(rows)]
 
-    def _missing(self, memory_required: float, device: torch.device) -> float | None:
-        """Bytes still to free; None: unload everything, whatever is free."""
-        if current.options().disable_smart_memory:
-            return None
-        return memory_required - self.memory.free(device)
-
-    def _has_large_cache(self, device: torch.device) -> bool:
-        if reserve.vram_state(current.machine(), current.options()) is VRAMState.HIGH_VRAM:
-            return False
-        return self.memory.cached(device) > self.memory.free(device) * 0.25
-
     # ---- freed models
 
     def cleanup_gc(self) -> None:
-        """See `cleanup_models_gc`."""
+        """Collect garbage if a module outlives its patchers; warn who holds it if it still does."""
         with self._lock:
             if self._unclean:
                 self.cleanup()
@@ -226,11 +245,11 @@ class Manager:
                         "gone; it is kept by %s",
                         type(real).__name__,
                         entry.device,
-                        "; ".join(who_keeps(real)),
+                        "; ".join(who_keeps(real, without=__name__.rpartition(".")[0])),
                     )
 
     def cleanup(self) -> None:
-        """See `cleanup_models`."""
+        """Remove freed modules from the list. Called automatically when one is freed."""
         # A module may be freed in any thread; waiting for the lock there could block a load.
         if not self._lock.acquire(blocking=False):
             self._unclean = True
@@ -248,41 +267,16 @@ class Manager:
 
 _process = Manager(DeviceMemory())
 current_loaded_models = _process.models
-
-
-def load_models_gpu(
-    models: Iterable[Patcher | nn.Module],
-    memory_required: int = 0,
-    force_patch_weights: bool = False,
-    minimum_memory_required: int | None = None,
-    force_full_load: bool = False,
-) -> None:
-    """Load models on their devices, whole if they fit, else in part.
-
-    Others are unloaded for 1.1 times their weights and the memory to compute with: the larger of
-    `minimum_inference_memory` and `memory_required` with the reserve; `minimum_memory_required`
-    says what has to stay free at least, when less than `memory_required` will do. A plain module
-    is loaded on the device that computes. Raises InterruptProcessingException between two parts.
-    """
-    _process.load(
-        models, memory_required, force_patch_weights, minimum_memory_required, force_full_load
-    )
+load_models_gpu = _process.load
+free_memory = _process.free
+cleanup_models_gc = _process.cleanup_gc
+cleanup_models = _process.cleanup
+LoadedModel.clean_up = cleanup_models
 
 
 def load_model_gpu(model: Patcher | nn.Module) -> None:
     """Load one model on its device."""
     load_models_gpu([model])
-
-
-def free_memory(
-    memory_required: float, device: torch.device, keep_loaded: Sequence[LoadedModel] = ()
-) -> list[LoadedModel]:
-    """Unload models, in part if that suffices, until `memory_required` bytes are free on `device`.
-
-    Returns those that were wholly unloaded. Gives torch's cache back if there were any, or if it
-    holds more than a quarter of what is free. Never touches `keep_loaded` and leaked models.
-    """
-    return _process.free(memory_required, device, keep_loaded)
 
 
 def use_more_memory(
@@ -313,19 +307,3 @@ def unload_all_models() -> None:
         one.device for one in list(current_loaded_models)
     }:
         free_memory(ALL, device)
-
-
-def cleanup_models_gc() -> None:
-    """Collect garbage if a module outlives its patchers; warn if it still does afterwards.
-
-    The warning names its class and who holds it. Such a module stays on its device.
-    """
-    _process.cleanup_gc()
-
-
-def cleanup_models() -> None:
-    """Remove freed modules from the list. Called automatically when one is freed."""
-    _process.cleanup()
-
-
-LoadedModel.clean_up = cleanup_models

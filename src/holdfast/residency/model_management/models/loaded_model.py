@@ -34,17 +34,13 @@ class LoadedModel:
 
     @property
     def model(self) -> Patcher:
-        """The patcher, or the one it was cloned from if it was freed; None if both were (not in
-        the type, for callers that hold it)."""
-        return self._living()
-
-    def _living(self) -> Any:
-        found = self._model()
+        """The patcher, or the one it was cloned from if that was freed; None (not in the type)."""
+        found: Any = self._model()
         if found is None and self._parent is not None:
             found = self._parent()
             if found is not None:
                 self._hold(found)
-        return found
+        return found  # pyright: ignore[reportReturnType]
 
     def model_memory(self) -> int:
         """Bytes of the whole model."""
@@ -89,10 +85,7 @@ class LoadedModel:
     def model_unload(
         self, memory_to_free: float | None = None, unpatch_weights: bool = True
     ) -> bool:
-        """Free that many bytes (None: all). True if the whole model was unloaded, False if a part.
-
-        Unloads a part if that suffices, else the whole.
-        """
+        """Free that many bytes (None: all), in part if that suffices; True if nothing is left."""
         model = self.model
         if memory_to_free is not None and memory_to_free < model.loaded_size():
             wanted = int(memory_to_free)

@@ -7,7 +7,7 @@ Merging gives the same bits on the same device whenever it is done: one order of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -22,31 +22,25 @@ class Patch:
     """weight · `strength_model` + `strength` · change.
 
     The change is a tensor of the weight's shape, or a pair (up, down) whose product has as many
-    numbers as the weight. Compared by identity: tensors have no truth value.
+    elements as the weight. Compared by identity.
     """
 
     strength: float
     change: Change
     strength_model: float = 1.0
 
-    def to(self, device: torch.device) -> Patch:
-        """The same with its tensors on `device`."""
-        if isinstance(self.change, torch.Tensor):
-            return replace(self, change=self.change.to(device))
-        up, down = self.change
-        return replace(self, change=(up.to(device), down.to(device)))
-
 
 def check_patch(key: str, patch: Patch, weight: torch.Tensor) -> Patch:
     """Return `patch` if it fits `weight`. Raises BadInput with the key and both shapes."""
-    shape, wanted = _shape(patch.change), tuple(weight.shape)
+    tensors = patch.change if isinstance(patch.change, tuple) else (patch.change,)
+    shape, wanted = " × ".join(str(tuple(x.shape)) for x in tensors), tuple(weight.shape)
     if not weight.dtype.is_floating_point:
         raise BadInput(
             f"cannot patch {key!r}: its numbers are {weight.dtype}",
             expected="a weight of floating-point numbers",
         )
     if isinstance(patch.change, torch.Tensor):
-        fits = shape == wanted
+        fits = tuple(patch.change.shape) == wanted
     else:
         up, down = patch.change
         fits = up.shape[1] == down.shape[0] and up.shape[0] * down[0].numel() == weight.numel()
@@ -56,12 +50,6 @@ def check_patch(key: str, patch: Patch, weight: torch.Tensor) -> Patch:
             expected="a tensor of the weight's shape, or (up, down) whose product has that shape",
         )
     return patch
-
-
-def _shape(change: Change) -> tuple[int, ...] | str:
-    if isinstance(change, torch.Tensor):
-        return tuple(change.shape)
-    return " × ".join(str(tuple(tensor.shape)) for tensor in change)
 
 
 def merge(

@@ -20,11 +20,7 @@ HAVE_STREAMS = ("cuda", "xpu")  # types of devices; ROCm's is "cuda"
 
 
 class OffloadStreams:
-    """Up to `count` streams per device, created on first use. Thread-safe.
-
-    `module_of` gives torch's module for a type of device (`torch.cuda`): its `Stream`,
-    `current_stream` and `stream`.
-    """
+    """Up to `count` streams per device, created on first use. Thread-safe."""
 
     def __init__(self, count: int, module_of: Callable[[str], Any] | None = None) -> None:
         self.count = count
@@ -34,10 +30,7 @@ class OffloadStreams:
         self._lock = threading.Lock()
 
     def take(self, device: torch.device | None) -> Any | None:
-        """The next stream of `device`, which waits for the work queued there; None without streams.
-
-        Also None while torch compiles: streams are not part of its graphs.
-        """
+        """The next stream of `device`, behind the work queued there; None without streams."""
         if self.count == 0 or device is None or device.type not in HAVE_STREAMS:
             return None
         if torch.compiler.is_compiling():
@@ -62,9 +55,7 @@ class OffloadStreams:
             return self._streams[device][turn]
 
 
-@functools.cache
-def _streams_of(count: int) -> OffloadStreams:
-    return OffloadStreams(count)
+_streams_of = functools.cache(OffloadStreams)
 
 
 def process_streams() -> OffloadStreams:
@@ -73,10 +64,7 @@ def process_streams() -> OffloadStreams:
 
 
 def get_offload_stream(device: torch.device | None) -> Any | None:
-    """The next stream for copying weights to `device`; None without streams.
-
-    The stream has waited for the work queued so far. Call `sync_stream` before using the copy.
-    """
+    """The next stream for copies to `device`, for `sync_stream`; None without streams."""
     return process_streams().take(device)
 
 
@@ -109,17 +97,14 @@ def cast_to(
     wanted = weight.dtype if dtype is None else dtype
     if weight.device == there and weight.dtype == wanted and not copy:
         return weight
-    with _use_stream(there, stream):
+    queue: Any = contextlib.nullcontext()
+    if stream is not None:
+        queue = torch.get_device_module(there).stream(stream)
+    with queue:
         if weight.device == there:
             return weight.to(dtype=wanted, copy=copy)
         result = torch.empty_like(weight, dtype=wanted, device=there)
         return result.copy_(weight, non_blocking=non_blocking and there.type != "cpu")
-
-
-def _use_stream(device: torch.device, stream: Any | None) -> Any:
-    if stream is None:
-        return contextlib.nullcontext()
-    return torch.get_device_module(device).stream(stream)
 
 
 def cast_to_device(

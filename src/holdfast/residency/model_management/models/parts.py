@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from holdfast.residency.files.slots import wrap_like
+
 WHOLE: tuple[type[nn.Module], ...] = (nn.MultiheadAttention,)
 _LISTS = (nn.ParameterList, nn.ParameterDict)
 
@@ -39,28 +41,25 @@ class TensorSlot:
     def get(self) -> torch.Tensor:
         """The current tensor."""
         module, name = self._living()[0]
-        return _table(module, name)[name]
+        return table_of(module, name)[name]
 
     def put(self, data: torch.Tensor) -> None:
-        """Replace the data of the tensor, on any device, in all its owners.
-
-        A parameter stays the object it is where torch can do that, so optimizers and others that
-        know it are right afterwards.
-        """
+        """Replace the data in all owners; a parameter stays the object it is where torch can."""
         tensor = self.get()
         if isinstance(tensor, nn.Parameter) and _can_hold(tensor, data):
             tensor.data = data
             return
-        new = _parameter_like(tensor, data) if isinstance(tensor, nn.Parameter) else data
+        new = wrap_like(tensor, data)
         for module, name in self._living():
-            _table(module, name)[name] = new
+            table_of(module, name)[name] = new
 
     def _living(self) -> list[tuple[nn.Module, str]]:
         pairs = [(owner(), name) for owner, name in self._owners]
         return [(module, name) for module, name in pairs if module is not None]
 
 
-def _table(module: nn.Module, name: str) -> dict[str, Any]:
+def table_of(module: nn.Module, name: str) -> dict[str, Any]:
+    """The parameters or the buffers of a module, whichever has that name."""
     return module._parameters if name in module._parameters else module._buffers
 
 
@@ -69,13 +68,6 @@ def _can_hold(tensor: torch.Tensor, data: torch.Tensor) -> bool:
         return True
     plain = type(tensor.data) is torch.Tensor and type(data) is torch.Tensor
     return plain and "meta" not in (tensor.device.type, data.device.type)
-
-
-def _parameter_like(tensor: nn.Parameter, data: torch.Tensor) -> nn.Parameter:
-    new = nn.Parameter(data, requires_grad=tensor.requires_grad)
-    for name, value in vars(tensor).items():
-        setattr(new, name, value)
-    return new
 
 
 @dataclass(frozen=True)

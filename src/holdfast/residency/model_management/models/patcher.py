@@ -201,25 +201,21 @@ class Patcher:
             if not self._load_one(home, name):
                 return
 
-    def _load_one(self, home: Residence, name: str) -> bool:
+    def _load_one(self, home: Residence, name: str, again: bool = False) -> bool:
         """Load a part; False if the device has no room and the part can stay offloaded."""
         try:
             home.load(name, self.keep_host)
         except torch.OutOfMemoryError:
-            soft_empty_cache(force=True)
-            return self._load_again(home, name)
-        return True
-
-    def _load_again(self, home: Residence, name: str) -> bool:
-        try:
-            home.load(name, self.keep_host)
-        except torch.OutOfMemoryError:
-            if home.parts[name].fixed:
+            if again and home.parts[name].fixed:
                 raise
-            # The part that did not fit needs room in each call, as do other offloaded ones.
-            self.partially_unload(self.offload_device, home.buffer_bytes)
-            return False
-        return True
+        else:
+            return True
+        if not again:
+            soft_empty_cache(force=True)
+            return self._load_one(home, name, again=True)
+        # The part that did not fit needs room in each call, as do other offloaded ones.
+        self.partially_unload(self.offload_device, home.buffer_bytes)
+        return False
 
     def _settle_rest(self, home: Residence, force_patch_weights: bool) -> None:
         for name in home.parts:
@@ -232,11 +228,7 @@ class Patcher:
     def partially_unload(
         self, device_to: torch.device, memory_to_free: int = 0, force_patch_weights: bool = False
     ) -> int:
-        """Unload parts, cheapest to load again first, until that many bytes are free for others.
-
-        What the unloaded parts take while they run does not count as free. Returns the bytes of
-        weights that left; fewer than asked for if there is no more to unload.
-        """
+        """Unload the cheapest parts until so many bytes are free; returns the bytes that left."""
         home, freed = self._residence, 0
         with home.lock:
             buffer_before = home.buffer_bytes

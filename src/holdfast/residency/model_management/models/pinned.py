@@ -20,13 +20,8 @@ from holdfast.residency.model_management.rules import current, reserve
 class Driver(Protocol):
     """Page-locks memory. Both methods return success, and leave no pending error on failure."""
 
-    def register(self, address: int, nbytes: int) -> bool:
-        """Lock `nbytes` from `address` on."""
-        ...
-
-    def unregister(self, address: int) -> bool:
-        """Unlock the range that was registered at `address`."""
-        ...
+    def register(self, address: int, nbytes: int) -> bool: ...
+    def unregister(self, address: int) -> bool: ...
 
 
 class CudaDriver:
@@ -37,13 +32,12 @@ class CudaDriver:
     def register(self, address: int, nbytes: int) -> bool:
         if not torch.cuda.is_available():
             return False
-        return self._done(self._runtime().cudaHostRegister(address, nbytes, self._PORTABLE))
+        runtime: Any = torch.cuda.cudart()
+        return self._done(runtime.cudaHostRegister(address, nbytes, self._PORTABLE))
 
     def unregister(self, address: int) -> bool:
-        return self._done(self._runtime().cudaHostUnregister(address))
-
-    def _runtime(self) -> Any:
-        return torch.cuda.cudart()
+        runtime: Any = torch.cuda.cudart()
+        return self._done(runtime.cudaHostUnregister(address))
 
     def _done(self, status: Any) -> bool:
         if int(status) == 0:
@@ -60,9 +54,6 @@ class _Range:
     storage: int  # address of its storage
     finalizer: Any
 
-    def overlaps(self, own_start: int, start: int, nbytes: int) -> bool:
-        return own_start < start + nbytes and start < own_start + self.nbytes
-
 
 class PinnedBudget:
     """Pinned ranges of host memory, at most `limit_bytes` in all. Thread-safe."""
@@ -76,11 +67,7 @@ class PinnedBudget:
         self._lock = threading.RLock()  # a garbage collection in here may free a pinned storage
 
     def pin(self, tensor: torch.Tensor) -> bool:
-        """Pin the memory of `tensor`; returns success.
-
-        False, and nothing is changed, where it is on a device, is not one dense piece, overlaps
-        with what is locked already, would exceed the budget, or the driver refuses.
-        """
+        """Pin the memory of `tensor`, if it is one piece and within budget; returns success."""
         found = _range_of(tensor)
         if found is None:
             return False
@@ -96,11 +83,7 @@ class PinnedBudget:
             return True
 
     def unpin(self, tensor: torch.Tensor) -> bool:
-        """Unpin what `pin` pinned for this memory; returns success.
-
-        False, and nothing is changed, for memory that was not locked here as the same range, or
-        where the driver refuses.
-        """
+        """Unpin what `pin` pinned for this memory; returns success, else nothing is changed."""
         found = _range_of(tensor)
         if found is None:
             return False
@@ -117,7 +100,7 @@ class PinnedBudget:
         # Live storages do not overlap; the driver refuses one over foreign memory.
         for own in tuple(self._storages.get(storage, ())):
             known = self._ranges.get(own)
-            if known is not None and known.overlaps(own, start, nbytes):
+            if known is not None and own < start + nbytes and start < own + known.nbytes:
                 return True
         return False
 
@@ -161,10 +144,7 @@ def process_budget() -> PinnedBudget:
 
 
 def pin_memory(tensor: torch.Tensor) -> bool:
-    """Pin the memory of `tensor` in place within the process's budget; returns success.
-
-    Copies from pinned memory run at full link speed, in parallel with computation.
-    """
+    """Pin the memory of `tensor` in place, within the process's budget; returns success."""
     return process_budget().pin(tensor)
 
 

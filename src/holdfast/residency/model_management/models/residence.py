@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from holdfast.residency.model_management.models.casting import Casting
-from holdfast.residency.model_management.models.merging import (
-    Patch,
-    merge,
-    merging_bytes,
-)
+from holdfast.residency.model_management.models.merging import Patch, merge, merging_bytes
 from holdfast.residency.model_management.models.parts import (
     Cost,
     ModelPart,
@@ -50,7 +46,11 @@ class Residence:
         self._originals: dict[str, torch.Tensor] = {}  # by key: what unloading puts back
         self._to_merge: dict[str, Sequence[Patch]] = {}  # by key: what calls have to merge
         self._slots = {slot.key: slot for part in self.parts.values() for slot in part.slots}
-        self._keys = _keys(self.parts.values())
+        self._keys = {  # of every name of a tensor in the model
+            ".".join(filter(None, (part.name, path, name))): slot.key
+            for part in self.parts.values()
+            for path, name, slot in part.places
+        }
 
     @property
     def loaded_bytes(self) -> int:
@@ -66,7 +66,12 @@ class Residence:
     def costs(self, patches: Patches | None = None) -> list[Cost]:
         """The cost of each part, loaded and offloaded, with these patches (None: current ones)."""
         patches = self.patches if patches is None else patches
-        return [_cost(part, patches) for part in self.parts.values()]
+        costs = []
+        for part in self.parts.values():
+            patched = (slot.get().numel() for slot in part.slots if patches.get(slot.key))
+            away_bytes = part.size_bytes + sum(map(merging_bytes, patched))
+            costs.append(Cost(part.name, part.size_bytes, away_bytes, part.fixed))
+        return costs
 
     def patched_away(self) -> int:
         """How many weights are merged with their patches in each call."""
@@ -90,10 +95,7 @@ class Residence:
                     self._add_casting(part.name)
 
     def load(self, name: str, keep_host: bool = False) -> None:
-        """Load a part on the device, whole or not at all, with its patches merged.
-
-        `keep_host` keeps the host copy, so that unloading needs no copy back.
-        """
+        """Load a part with its patches merged. `keep_host`: unloading needs no copy back then."""
         part = self.parts[name]
         with self.lock:
             self._settle(name)
@@ -184,20 +186,6 @@ class Residence:
         casting = self._castings.pop(name, None)
         if casting is not None:
             casting.remove()
-
-
-def _keys(parts: Iterable[ModelPart]) -> dict[str, str]:
-    """Maps every name of a tensor in the model to its key."""
-    places = ((part.name, *place) for part in parts for place in part.places)
-    return {
-        ".".join(word for word in (name, path, at) if word): slot.key
-        for name, path, at, slot in places
-    }
-
-
-def _cost(part: ModelPart, patches: Patches) -> Cost:
-    extra = sum(merging_bytes(slot.get().numel()) for slot in part.slots if patches.get(slot.key))
-    return Cost(part.name, part.size_bytes, part.size_bytes + extra, part.fixed)
 
 
 def cheap_first(residence: Residence) -> list[Cost]:

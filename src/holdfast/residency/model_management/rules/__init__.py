@@ -10,6 +10,5 @@ precision  which dtype weights are kept in, and which one computes
 placing    on which device a part of a pipeline is kept and run
 attention  which implementation of attention is used
 queries    total and free memory, by each platform's API
-here       the device that computes, as a torch device
-current    the specification's functions, for this machine
+current    the specification's functions for this machine, with torch's devices and dtypes
 """

@@ -1,4 +1,4 @@
-"""Chooses the attention implementation for models, VAEs and short sequences.
+"""Chooses the attention implementation for models and VAEs.
 
 Order: sage, xformers, flash, pytorch, split, sub_quad; the first that is enabled. A package that
 was asked for and is not installed raises MissingDependency instead of being replaced silently.
@@ -9,14 +9,10 @@ from __future__ import annotations
 from typing import Literal
 
 from holdfast.base.errors import MissingDependency
-from holdfast.residency.model_management.rules.machine import (
-    Machine,
-    device_type,
-    in_use,
-)
+from holdfast.residency.model_management.rules.machine import Machine, device_type, in_use
 from holdfast.residency.model_management.rules.options import Options
 
-Attention = Literal["sage", "xformers", "flash", "pytorch", "split", "sub_quad", "basic"]
+Attention = Literal["sage", "xformers", "flash", "pytorch", "split", "sub_quad"]
 
 # AMD's own flash attention needs Triton and is compiled into torch for these.
 _AMD_SINCE_TORCH_2_7 = ("gfx90a", "gfx942", "gfx1100", "gfx1101", "gfx1151")
@@ -46,11 +42,6 @@ def choose_attention_vae(machine: Machine, options: Options) -> Attention:
     if xformers_enabled_vae(machine, options):
         return "xformers"
     return "pytorch" if pytorch_attention_enabled_vae(machine, options) else "split"
-
-
-def choose_attention_small(machine: Machine, options: Options) -> Attention:
-    """The implementation for short sequences, such as a text encoder's."""
-    return "pytorch" if pytorch_attention_enabled(machine, options) else "basic"
 
 
 def _require(machine: Machine, options: Options) -> None:
@@ -119,10 +110,7 @@ def pytorch_attention_flash_attention(machine: Machine, options: Options) -> boo
 
 
 def force_upcast_attention_dtype(machine: Machine, options: Options) -> dict[str, str] | None:
-    """Dtypes in which attention must not be computed, and what to use instead; None for none.
-
-    macOS since 14.5 gives black images in fp16. `--dont-upcast-attention` overrides that.
-    """
+    """Dtypes in which attention must not be computed (fp16 on macOS), and what to use instead."""
     if options.dont_upcast_attention:
         return None
     mac = machine.macos is not None and machine.macos >= _MACOS_NEEDS_UPCAST

@@ -6,8 +6,11 @@ module, computed at each access. Importing it does not touch the machine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 
@@ -15,30 +18,13 @@ from holdfast.residency.model_management.rules import (
     attention,
     placing,
     precision,
+    queries,
     reserve,
 )
-from holdfast.residency.model_management.rules.here import (
-    cpu_mode,
-    get_free_memory,
-    get_torch_device,
-    get_torch_device_name,
-    get_total_memory,
-    is_amd,
-    is_ascend_npu,
-    is_device_cpu,
-    is_device_cuda,
-    is_device_mps,
-    is_device_type,
-    is_device_xpu,
-    is_directml_enabled,
-    is_intel_xpu,
-    is_mlu,
-    is_nvidia,
-    machine_now,
-    machine_of,
-    mps_mode,
-)
+from holdfast.residency.model_management.rules.detect import this_system
+from holdfast.residency.model_management.rules.machine import Kind, Machine, device_type, in_use
 from holdfast.residency.model_management.rules.process import (
+    given_machine,
     machine,
     options,
     running_as,
@@ -47,195 +33,149 @@ from holdfast.residency.model_management.rules.process import (
 )
 
 # Names of other modules that are available here too.
-__all__ = [
-    "cpu_mode",
-    "get_free_memory",
-    "get_torch_device",
-    "get_torch_device_name",
-    "get_total_memory",
-    "is_amd",
-    "is_ascend_npu",
-    "is_device_cpu",
-    "is_device_cuda",
-    "is_device_mps",
-    "is_device_type",
-    "is_device_xpu",
-    "is_directml_enabled",
-    "is_intel_xpu",
-    "is_mlu",
-    "is_nvidia",
-    "machine",
-    "machine_now",
-    "mps_mode",
-    "options",
-    "running_as",
-    "set_machine",
-    "set_options",
-]
+__all__ = ["machine", "options", "running_as", "set_machine", "set_options"]
 
-_USUAL = (torch.float16, torch.bfloat16, torch.float32)
 MIB = 2**20
+_Result = TypeVar("_Result")
+_LIVE: dict[str, Callable[[], Any]] = {
+    "vram_state": lambda: reserve.vram_state(machine(), options()),
+    "cpu_state": lambda: reserve.cpu_state(machine(), options()),
+    "lowvram_available": lambda: reserve.lowvram_available(machine(), options()),
+    "total_vram": lambda: get_total_memory() / MIB,
+    "total_ram": lambda: machine().ram_total_bytes / MIB,
+}
 
 
 def __getattr__(name: str) -> Any:
-    states = {
-        "vram_state": lambda: reserve.vram_state(machine(), options()),
-        "cpu_state": lambda: reserve.cpu_state(machine(), options()),
-        "lowvram_available": lambda: reserve.lowvram_available(machine(), options()),
-        "total_vram": lambda: get_total_memory() / MIB,
-        "total_ram": lambda: machine().ram_total_bytes / MIB,
-    }
-    if name in states:
-        return states[name]()
+    if name in _LIVE:
+        return _LIVE[name]()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-# Reserve
+# The machine and its memory
 
 
-def extra_reserved_memory() -> int:
-    """Bytes of device memory that are left to other programs."""
-    return reserve.extra_reserved_memory(machine(), options())
+def machine_of(device: Any) -> Machine:
+    """The machine with `device` as its device, if that is of the same kind."""
+    found = machine()
+    if device is None or str(device) == found.device:
+        return found
+    same = device_type(str(device)) == device_type(found.device)
+    return machine(str(device)) if same and ":" in str(device) else found
 
 
-def minimum_inference_memory() -> int:
-    """Bytes that must be free for a model to compute."""
-    return reserve.minimum_inference_memory(machine(), options())
+def machine_now(device: Any = None) -> Machine:
+    """The machine with the memory that is free now."""
+    found = machine_of(device)
+    if given_machine() is not None:
+        return found
+    return dataclasses.replace(
+        found,
+        free_bytes=get_free_memory(torch.device(found.device)),
+        ram_free_bytes=this_system().ram_free_bytes,
+    )
 
 
-def maximum_vram_for_weights(device: Any = None) -> int:
-    """Bytes of weights a device could hold if it held nothing else."""
-    return reserve.maximum_vram_for_weights(machine_of(device), options(), _text(device))
+def get_total_memory(dev: Any = None, torch_total_too: bool = False) -> Any:
+    """Total bytes of a device (None: the default); with `torch_total_too`, torch's too."""
+    found = _ask_memory(dev, queries.total, "total_bytes")
+    return (found.device, found.torch) if torch_total_too else found.device
 
 
-def device_supports_non_blocking(device: Any) -> bool:
-    """Whether copies to `device` may be non-blocking."""
-    return reserve.supports_non_blocking(machine(), options(), _text(device))
+def get_free_memory(dev: Any = None, torch_free_too: bool = False) -> Any:
+    """Free bytes of a device with torch's unused cache; with `torch_free_too`, that cache too."""
+    found = _ask_memory(dev, queries.free, "free_bytes")
+    return (found.device, found.torch) if torch_free_too else found.device
 
 
-# Precision
+def _ask_memory(dev: Any, query: Callable[[Any, Any], queries.Bytes], field: str) -> queries.Bytes:
+    device, given = get_torch_device() if dev is None else torch.device(dev), given_machine()
+    if given is None:
+        return query(torch, device)
+    on_host = device.type in ("cpu", "mps")
+    amount = getattr(given, f"ram_{field}" if on_host else field) or 0
+    return queries.Bytes(amount, amount if on_host else 0)
 
 
-def _text(device: Any) -> str | None:
-    return None if device is None else str(device)
+def get_torch_device_name(device: Any) -> str:
+    """The device as text: "cuda:0 NVIDIA H200", or its kind if it has no name."""
+    name = machine_of(device).name
+    kind = getattr(device, "type", None)
+    if kind in ("cpu", "mps", "privateuseone") or name is None:
+        return str(kind or device)
+    return f"{device} {name}"
 
 
-def _dtype_name(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")
+def is_device_type(device: Any, type: str) -> bool:
+    """Whether `device` is a torch device of that kind."""
+    return getattr(device, "type", None) == type
 
 
-def _dtype_names(dtypes: Sequence[Any]) -> list[str]:
-    return [_dtype_name(dtype) for dtype in dtypes]
+is_device_cpu = functools.partial(is_device_type, type="cpu")
+is_device_mps = functools.partial(is_device_type, type="mps")
+is_device_xpu = functools.partial(is_device_type, type="xpu")
+is_device_cuda = functools.partial(is_device_type, type="cuda")
+
+
+def _computes(kind: Kind) -> bool:
+    """Whether a device of this kind computes."""
+    return in_use(machine(), options()).kind == kind
+
+
+is_nvidia = functools.partial(_computes, "cuda")
+is_amd = functools.partial(_computes, "rocm")
+is_intel_xpu = functools.partial(_computes, "xpu")
+is_ascend_npu = functools.partial(_computes, "npu")
+is_mlu = functools.partial(_computes, "mlu")
+is_directml_enabled = functools.partial(_computes, "directml")
+cpu_mode = functools.partial(_computes, "cpu")
+mps_mode = functools.partial(_computes, "mps")
+
+
+# The rules, each for the machine and the options of this process
+
+
+def _bind(
+    rule: Callable[..., Any],
+    returns: Callable[[Any], _Result],
+    look: Callable[[Any], Machine] = machine_of,
+) -> Callable[..., _Result]:
+    """`rule` without its first two arguments, a machine and options; `returns` makes the result.
+
+    Devices and dtypes are torch's. `look` finds the machine of the first device among the arguments
+    (None where there is none).
+    """
+    signature = inspect.signature(rule)
+    parameters = list(signature.parameters.values())[2:]
+    device_at = next((i for i, p in enumerate(parameters) if p.name.endswith("device")), None)
+
+    @functools.wraps(rule)
+    def call(*args: Any, **kwargs: Any) -> _Result:
+        device = None
+        if device_at is not None:
+            named = kwargs.get(parameters[device_at].name)
+            device = args[device_at] if device_at < len(args) else named
+        words = {name: _word(value) for name, value in kwargs.items()}
+        return returns(rule(look(device), options(), *map(_word, args), **words))
+
+    del call.__wrapped__
+    call.__signature__ = signature.replace(parameters=parameters)  # pyright: ignore
+    return call
+
+
+def _word(value: Any) -> Any:
+    """Devices and dtypes, also in a list, by their names; anything else as it is."""
+    if isinstance(value, (torch.device, torch.dtype)):
+        return str(value).removeprefix("torch.")
+    return [_word(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def _dtype(word: str) -> torch.dtype:
     return getattr(torch, word)
 
 
-def should_use_fp16(
-    device: Any = None,
-    model_params: int = 0,
-    prioritize_performance: bool = True,
-    manual_cast: bool = False,
-) -> bool:
-    """Whether a model of that many parameters should be fp16 there."""
-    return precision.should_use_fp16(
-        machine_of(device),
-        options(),
-        device=_text(device),
-        model_params=model_params,
-        prioritize_performance=prioritize_performance,
-        manual_cast=manual_cast,
-    )
-
-
-def should_use_bf16(
-    device: Any = None,
-    model_params: int = 0,
-    prioritize_performance: bool = True,
-    manual_cast: bool = False,
-) -> bool:
-    """Whether a model of that many parameters should be bf16 there."""
-    return precision.should_use_bf16(
-        machine_of(device),
-        options(),
-        device=_text(device),
-        model_params=model_params,
-        prioritize_performance=prioritize_performance,
-        manual_cast=manual_cast,
-    )
-
-
-def supports_fp8_compute(device: Any = None) -> bool:
-    """Whether the device multiplies fp8 matrices itself."""
-    return precision.supports_fp8_compute(machine_of(device), options(), _text(device))
-
-
-def unet_dtype(
-    device: Any = None,
-    model_params: int = 0,
-    supported_dtypes: Sequence[torch.dtype] = _USUAL,
-    weight_dtype: torch.dtype | None = None,
-) -> torch.dtype:
-    """The dtype to keep a diffusion model's weights in."""
-    found = precision.unet_dtype(
-        machine_of(device),
-        options(),
-        device=_text(device),
-        model_params=model_params,
-        supported_dtypes=_dtype_names(supported_dtypes),
-        weight_dtype=None if weight_dtype is None else _dtype_name(weight_dtype),
-    )
-    return _dtype(found)
-
-
-def unet_manual_cast(
-    weight_dtype: torch.dtype,
-    inference_device: Any,
-    supported_dtypes: Sequence[torch.dtype] = _USUAL,
-) -> torch.dtype | None:
-    """The dtype to compute in when weights are kept in `weight_dtype`; None for the same."""
-    found = precision.unet_manual_cast(
-        machine_of(inference_device),
-        options(),
-        _dtype_name(weight_dtype),
-        _text(inference_device),
-        _dtype_names(supported_dtypes),
-    )
-    return None if found is None else _dtype(found)
-
-
-def text_encoder_dtype(device: Any = None) -> torch.dtype:
-    """The dtype to keep a text encoder's weights in; the same on every device."""
-    return _dtype(precision.text_encoder_dtype(options()))
-
-
-def vae_dtype(device: Any = None, allowed_dtypes: Sequence[torch.dtype] = ()) -> torch.dtype:
-    """The dtype a VAE computes in: the first it allows that the device should use."""
-    allowed = _dtype_names(allowed_dtypes)
-    where = _text(device)
-    found = precision.vae_dtype(machine_of(device), options(), device=where, allowed_dtypes=allowed)
-    return _dtype(found)
-
-
-def supports_dtype(device: Any, dtype: torch.dtype) -> bool:
-    """Whether `device` can compute in `dtype` at all."""
-    return precision.supports_dtype(_text(device), _dtype_name(dtype))
-
-
-def supports_cast(device: Any, dtype: torch.dtype) -> bool:
-    """Whether weights of `dtype` can be cast on `device`."""
-    return precision.supports_cast(machine(), options(), _text(device), _dtype_name(dtype))
-
-
-def pick_weight_dtype(
-    dtype: torch.dtype | None, fallback_dtype: torch.dtype, device: Any = None
-) -> torch.dtype:
-    """`dtype`, or `fallback_dtype` if that is smaller or `dtype` cannot be cast on `device`."""
-    word = None if dtype is None else _dtype_name(dtype)
-    fallback = _dtype_name(fallback_dtype)
-    found = precision.pick_weight_dtype(machine(), options(), word, fallback, _text(device))
-    return _dtype(found)
+def _default_machine(device: Any) -> Machine:
+    return machine()
 
 
 def dtype_size(dtype: torch.dtype) -> int:
@@ -243,87 +183,43 @@ def dtype_size(dtype: torch.dtype) -> int:
     return dtype.itemsize
 
 
-# Placement
+def supports_dtype(device: Any, dtype: torch.dtype) -> bool:
+    """Whether `device` can compute in `dtype` at all."""
+    return precision.supports_dtype(_word(device), _word(dtype))
 
 
-def unet_offload_device() -> torch.device:
-    """Where a diffusion model is kept while it does not run."""
-    return torch.device(placing.unet_offload_device(machine(), options()))
+extra_reserved_memory = _bind(reserve.extra_reserved_memory, int)
+minimum_inference_memory = _bind(reserve.minimum_inference_memory, int)
+maximum_vram_for_weights = _bind(reserve.maximum_vram_for_weights, int)
+device_supports_non_blocking = _bind(reserve.supports_non_blocking, bool, _default_machine)
 
+should_use_fp16 = _bind(precision.should_use_fp16, bool)
+should_use_bf16 = _bind(precision.should_use_bf16, bool)
+supports_fp8_compute = _bind(precision.supports_fp8_compute, bool)
+unet_dtype = _bind(precision.unet_dtype, _dtype)
+unet_manual_cast = _bind(precision.unet_manual_cast, lambda word: word and _dtype(word))
+text_encoder_dtype = _bind(precision.text_encoder_dtype, _dtype)
+vae_dtype = _bind(precision.vae_dtype, _dtype)
+supports_cast = _bind(precision.supports_cast, bool, _default_machine)
+pick_weight_dtype = _bind(precision.pick_weight_dtype, _dtype, _default_machine)
 
-def unet_inital_load_device(parameters: int, dtype: torch.dtype) -> torch.device:
-    """Where a diffusion model is built."""
-    word = _dtype_name(dtype)
-    return torch.device(placing.unet_inital_load_device(machine_now(), options(), parameters, word))
+get_torch_device = _bind(placing.torch_device, torch.device)
+unet_offload_device = _bind(placing.unet_offload_device, torch.device)
+unet_inital_load_device = _bind(placing.unet_inital_load_device, torch.device, machine_now)
+text_encoder_device = _bind(placing.text_encoder_device, torch.device)
+text_encoder_offload_device = _bind(placing.intermediate_device, torch.device)
+text_encoder_initial_device = _bind(placing.text_encoder_initial_device, torch.device, machine_now)
+intermediate_device = _bind(placing.intermediate_device, torch.device)
+vae_device = _bind(placing.vae_device, torch.device)
+vae_offload_device = _bind(placing.intermediate_device, torch.device)
 
-
-def text_encoder_device() -> torch.device:
-    """Where a text encoder runs."""
-    return torch.device(placing.text_encoder_device(machine(), options()))
-
-
-def text_encoder_offload_device() -> torch.device:
-    """Where a text encoder is kept while it does not run."""
-    return torch.device(placing.text_encoder_offload_device(machine(), options()))
-
-
-def text_encoder_initial_device(
-    load_device: torch.device, offload_device: torch.device, model_size: int = 0
-) -> torch.device:
-    """Where a text encoder of `model_size` bytes is built."""
-    now, places = machine_now(load_device), (str(load_device), str(offload_device))
-    return torch.device(placing.text_encoder_initial_device(now, options(), *places, model_size))
-
-
-def intermediate_device() -> torch.device:
-    """Where latents and images are kept between two stages."""
-    return torch.device(placing.intermediate_device(machine(), options()))
-
-
-def vae_device() -> torch.device:
-    """Where a VAE runs."""
-    return torch.device(placing.vae_device(machine(), options()))
-
-
-def vae_offload_device() -> torch.device:
-    """Where a VAE is kept while it does not run."""
-    return torch.device(placing.vae_offload_device(machine(), options()))
-
-
-# Attention
-
-
-def xformers_enabled() -> bool:
-    """Whether xformers computes attention."""
-    return attention.xformers_enabled(machine(), options())
-
-
-def xformers_enabled_vae() -> bool:
-    """Whether xformers computes attention in VAEs."""
-    return attention.xformers_enabled_vae(machine(), options())
-
-
-def pytorch_attention_enabled() -> bool:
-    """Whether to use torch's own attention."""
-    return attention.pytorch_attention_enabled(machine(), options())
-
-
-def pytorch_attention_enabled_vae() -> bool:
-    """Whether to use torch's own attention in VAEs."""
-    return attention.pytorch_attention_enabled_vae(machine(), options())
-
-
-def pytorch_attention_flash_attention() -> bool:
-    """Whether torch's attention needs little memory here."""
-    return attention.pytorch_attention_flash_attention(machine(), options())
-
-
-def force_upcast_attention_dtype() -> dict[torch.dtype, torch.dtype] | None:
-    """Dtypes in which attention must not be computed, and what to use instead."""
-    found = attention.force_upcast_attention_dtype(machine(), options())
-    return None if found is None else {_dtype(k): _dtype(v) for k, v in found.items()}
-
-
-def chosen_attention(device: Any = None) -> str:
-    """The implementation of attention for a diffusion model here."""
-    return attention.choose_attention(machine(), options(), _text(device))
+xformers_enabled = _bind(attention.xformers_enabled, bool)
+xformers_enabled_vae = _bind(attention.xformers_enabled_vae, bool)
+pytorch_attention_enabled = _bind(attention.pytorch_attention_enabled, bool)
+pytorch_attention_enabled_vae = _bind(attention.pytorch_attention_enabled_vae, bool)
+pytorch_attention_flash_attention = _bind(attention.pytorch_attention_flash_attention, bool)
+force_upcast_attention_dtype = _bind(
+    attention.force_upcast_attention_dtype,
+    lambda words: words and {_dtype(k): _dtype(v) for k, v in words.items()},
+)
+chosen_attention = _bind(attention.choose_attention, str, _default_machine)

@@ -28,7 +28,6 @@ from holdfast.topology import control_groups
 _NO_ANSWER = (AttributeError, AssertionError, ImportError, OSError, RuntimeError)
 # In the order they are tried; torch finds NPU and MLU once their package is imported.
 _PLUG_INS: dict[Kind, str | None] = {"xpu": None, "npu": "torch_npu", "mlu": "torch_mlu"}
-_NO_ROCM_VERSION = (6, -1)
 
 Load = Callable[[str], Any]
 Found = Callable[[str], bool]
@@ -87,17 +86,14 @@ def detect(
     load: Load = load_package,
     found: Found = package_found,
 ) -> Machine:
-    """Describe the device that computes, or another `device` of the same kind.
-
-    Raises MissingDependency if DirectML was asked for and is not installed.
-    """
+    """Describe the device that computes, or another of its kind. Raises MissingDependency."""
     options = options or Options()
     system = system or this_system()
     kind, chosen = _choose(torch, options, load)
     return Machine(
         kind=kind,
         torch_version=_two(_numbers(torch.__version__)) or (0, 0),
-        rocm_version=_rocm_version(torch) if kind == "rocm" else None,
+        rocm_version=(_two(_numbers(torch.version.hip)) or (6, -1)) if kind == "rocm" else None,
         windows=system.windows,
         wsl=system.wsl,
         macos=system.macos,
@@ -107,7 +103,6 @@ def detect(
 
 
 def _choose(torch: Any, options: Options, load: Load) -> tuple[Kind, Any]:
-    """The platform and its torch device."""
     if options.directml is not None:
         return "directml", _directml(options.directml, load)
     if _answers(lambda: torch.backends.mps.is_available()) and not options.cpu:
@@ -115,7 +110,8 @@ def _choose(torch: Any, options: Options, load: Load) -> tuple[Kind, Any]:
     if options.cpu:
         return "cpu", torch.device("cpu")
     for kind, package in _PLUG_INS.items():
-        if _accelerator(torch, kind, package, load):
+        installed = package is None or load(package) is not None
+        if installed and _answers(lambda kind=kind: getattr(torch, kind).is_available()):
             return kind, torch.device(kind, getattr(torch, kind).current_device())
     if _answers(lambda: torch.cuda.is_available()):
         return "rocm" if torch.version.hip else "cuda", torch.device(
@@ -135,13 +131,6 @@ def _directml(number: int, load: Load) -> Any:
     return package.device() if number < 0 else package.device(number)
 
 
-def _accelerator(torch: Any, kind: str, package: str | None, load: Load) -> bool:
-    """Whether torch, with its plug-in where one is needed, sees a device of that kind."""
-    if package is not None and load(package) is None:
-        return False
-    return _answers(lambda: getattr(torch, kind).is_available())
-
-
 def _answers(question: Callable[[], Any]) -> bool:
     try:
         return bool(question())
@@ -150,7 +139,6 @@ def _answers(question: Callable[[], Any]) -> bool:
 
 
 def _describe(torch: Any, kind: Kind, device: Any, system: System) -> dict[str, Any]:
-    """The fields of Machine for a device."""
     host: dict[str, Any] = {
         "device": str(device),
         "ram_total_bytes": system.ram_total_bytes,
@@ -189,10 +177,6 @@ def _packages(kind: Kind, options: Options, load: Load, found: Found) -> dict[st
             usable.add("xformers")
             version = getattr(package, "__version__", None)
     return {"packages": frozenset(usable), "xformers_version": version}
-
-
-def _rocm_version(torch: Any) -> tuple[int, int]:
-    return _two(_numbers(torch.version.hip)) or _NO_ROCM_VERSION
 
 
 def _numbers(version: Any) -> tuple[int, ...] | None:

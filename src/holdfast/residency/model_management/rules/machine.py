@@ -55,11 +55,7 @@ def in_use(machine: Machine, options: Options) -> Machine:
         device="cpu",
         total_bytes=machine.ram_total_bytes,
         free_bytes=machine.ram_free_bytes,
-        name=None,
-        capability=None,
-        arch=None,
-        fp16=None,
-        bf16=None,
+        **dict.fromkeys(("name", "capability", "arch", "fp16", "bf16")),
     )
 
 

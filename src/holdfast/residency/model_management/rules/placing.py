@@ -6,16 +6,9 @@ torch objects and the memory that is free now. Unknown memory counts as none.
 
 from __future__ import annotations
 
-from holdfast.residency.model_management.rules.machine import (
-    Machine,
-    device_type,
-    in_use,
-)
+from holdfast.residency.model_management.rules.machine import Machine, device_type, in_use
 from holdfast.residency.model_management.rules.options import Options
-from holdfast.residency.model_management.rules.precision import (
-    dtype_size,
-    should_use_fp16,
-)
+from holdfast.residency.model_management.rules.precision import dtype_size, should_use_fp16
 from holdfast.residency.model_management.rules.reserve import GIB, vram_state
 from holdfast.residency.model_management.rules.states import VRAMState
 
@@ -35,10 +28,7 @@ def unet_offload_device(machine: Machine, options: Options) -> str:
 
 
 def unet_inital_load_device(machine: Machine, options: Options, parameters: int, dtype: str) -> str:
-    """Where a diffusion model is built: on the device if that has more free memory than the host.
-
-    `machine.free_bytes` and `machine.ram_free_bytes` must be current.
-    """
+    """Where a diffusion model is built: on the device if that has more memory free now."""
     state, device = vram_state(machine, options), torch_device(machine, options)
     if state in (VRAMState.HIGH_VRAM, VRAMState.SHARED):
         return device
@@ -58,36 +48,29 @@ def text_encoder_device(machine: Machine, options: Options) -> str:
     return torch_device(machine, options) if fp16 else CPU
 
 
-def text_encoder_offload_device(machine: Machine, options: Options) -> str:
-    """Where a text encoder is kept while it does not run."""
-    return torch_device(machine, options) if options.gpu_only else CPU
-
-
 def text_encoder_initial_device(
-    machine: Machine, options: Options, load_device: str, offload_device: str, model_bytes: int = 0
+    machine: Machine, options: Options, load_device: str, offload_device: str, model_size: int = 0
 ) -> str:
-    """Where a text encoder is built: where it runs, if it is large and fits."""
-    if load_device == offload_device or model_bytes <= GIB:
+    """Where a text encoder of `model_size` bytes is built: where it runs, if large and it fits."""
+    if load_device == offload_device or model_size <= GIB:
         return offload_device
     if device_type(load_device) == "mps":
         return load_device
     free, rest = (_free(machine, options, place) for place in (load_device, offload_device))
-    return load_device if free > rest * 0.5 and model_bytes * 1.2 < free else offload_device
+    return load_device if free > rest * 0.5 and model_size * 1.2 < free else offload_device
 
 
 def intermediate_device(machine: Machine, options: Options) -> str:
-    """Where latents and images are kept between two stages."""
+    """Where latents, images, text encoders and VAEs are kept while they are not used."""
     return torch_device(machine, options) if options.gpu_only else CPU
+
+
+text_encoder_offload_device = vae_offload_device = intermediate_device
 
 
 def vae_device(machine: Machine, options: Options) -> str:
     """Where a VAE runs."""
     return CPU if options.cpu_vae else torch_device(machine, options)
-
-
-def vae_offload_device(machine: Machine, options: Options) -> str:
-    """Where a VAE is kept while it does not run."""
-    return torch_device(machine, options) if options.gpu_only else CPU
 
 
 def _free(machine: Machine, options: Options, device: str) -> int:

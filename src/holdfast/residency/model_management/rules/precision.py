@@ -8,21 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.residency.model_management.rules.machine import (
-    Machine,
-    device_type,
-    in_use,
-)
+from holdfast.residency.model_management.rules.machine import Machine, device_type, in_use
 from holdfast.residency.model_management.rules.options import Options
 from holdfast.residency.model_management.rules.reserve import maximum_vram_for_weights
 
-FLOAT8 = (
-    "float8_e4m3fn",
-    "float8_e4m3fnuz",
-    "float8_e5m2",
-    "float8_e5m2fnuz",
-    "float8_e8m0fnu",
-)
+FLOAT8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
 USUAL = ("float16", "bfloat16", "float32")
 ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2} | dict.fromkeys(FLOAT8, 1)
 
@@ -49,16 +39,12 @@ _UNKNOWN_AND_LARGE = 10**21  # more parameters than any model has
 def should_use_fp16(
     machine: Machine,
     options: Options,
-    *,
     device: str | None = None,
     model_params: int = 0,
     prioritize_performance: bool = True,
     manual_cast: bool = False,
 ) -> bool:
-    """Whether a model of that many parameters should be fp16 on `device` (None: the machine's).
-
-    `manual_cast`: weights are kept in fp16 but computed in another dtype.
-    """
+    """Whether such a model should be fp16; with `manual_cast` it computes in another dtype."""
     machine = in_use(machine, options)
     where = device_type(device)
     if where == "cpu":
@@ -71,7 +57,8 @@ def should_use_fp16(
         return False
     if machine.kind == "xpu":
         return machine.torch_version < (2, 3) or bool(machine.fp16)
-    tight = manual_cast and _tight(machine, options, device, model_params, prioritize_performance)
+    room = maximum_vram_for_weights(machine, options, device)
+    tight = manual_cast and (not prioritize_performance or model_params * 4 > room)
     return _nvidia_uses_fp16(machine, manual_cast, tight)
 
 
@@ -90,7 +77,6 @@ def _nvidia_uses_fp16(machine: Machine, manual_cast: bool, tight: bool) -> bool:
 def should_use_bf16(
     machine: Machine,
     options: Options,
-    *,
     device: str | None = None,
     model_params: int = 0,
     prioritize_performance: bool = True,
@@ -114,20 +100,8 @@ def should_use_bf16(
         return True
     if not machine.bf16 or not manual_cast:
         return False
-    return _tight(machine, options, device, model_params, prioritize_performance)
-
-
-def _tight(
-    machine: Machine,
-    options: Options,
-    device: str | None,
-    model_params: int,
-    prioritize_performance: bool,
-) -> bool:
-    """Whether size matters more than speed: the weights would not fit in fp32."""
-    if not prioritize_performance:
-        return True
-    return model_params * 4 > maximum_vram_for_weights(machine, options, device)
+    room = maximum_vram_for_weights(machine, options, device)
+    return not prioritize_performance or model_params * 4 > room  # would not fit in fp32
 
 
 def supports_fp8_compute(machine: Machine, options: Options, device: str | None = None) -> bool:
@@ -152,7 +126,6 @@ def supports_fp8_compute(machine: Machine, options: Options, device: str | None 
 def unet_dtype(
     machine: Machine,
     options: Options,
-    *,
     device: str | None = None,
     model_params: int = 0,
     supported_dtypes: Sequence[str] = USUAL,
@@ -211,17 +184,17 @@ def unet_manual_cast(
     machine: Machine,
     options: Options,
     weight_dtype: str,
-    device: str | None,
+    inference_device: str | None,
     supported_dtypes: Sequence[str] = USUAL,
 ) -> str | None:
     """The dtype to compute in when weights are kept in `weight_dtype`; None for the same."""
     if weight_dtype in ("float32", "float64"):
         return None
-    fp16 = should_use_fp16(machine, options, device=device, prioritize_performance=False)
-    bf16 = should_use_bf16(machine, options, device=device)
+    fp16 = should_use_fp16(machine, options, device=inference_device, prioritize_performance=False)
+    bf16 = should_use_bf16(machine, options, device=inference_device)
     if (fp16 and weight_dtype == "float16") or (bf16 and weight_dtype == "bfloat16"):
         return None
-    fp16 = should_use_fp16(machine, options, device=device)
+    fp16 = should_use_fp16(machine, options, device=inference_device)
     usable = {"float16": fp16, "bfloat16": bf16}
     for wanted in _in_order(options, machine, supported_dtypes, None):
         if usable.get(wanted):
@@ -229,15 +202,14 @@ def unet_manual_cast(
     return "float32"
 
 
-def text_encoder_dtype(options: Options) -> str:
-    """The dtype to keep a text encoder's weights in: fp16 by default."""
+def text_encoder_dtype(machine: Machine, options: Options, device: str | None = None) -> str:
+    """The dtype to keep a text encoder's weights in: fp16 by default, on every device."""
     return _forced(options, "text_enc") or "float16"
 
 
 def vae_dtype(
     machine: Machine,
     options: Options,
-    *,
     device: str | None = None,
     allowed_dtypes: Sequence[str] = (),
 ) -> str:
@@ -276,12 +248,16 @@ def supports_cast(machine: Machine, options: Options, device: str | None, dtype:
 
 
 def pick_weight_dtype(
-    machine: Machine, options: Options, dtype: str | None, fallback: str, device: str | None = None
+    machine: Machine,
+    options: Options,
+    dtype: str | None,
+    fallback_dtype: str,
+    device: str | None = None,
 ) -> str:
-    """`dtype`, or `fallback` if that is smaller or `dtype` cannot be cast on `device`."""
-    if dtype is None or dtype_size(dtype) > dtype_size(fallback):
-        return fallback
-    return dtype if supports_cast(machine, options, device, dtype) else fallback
+    """`dtype`, or the fallback if that is smaller or `dtype` cannot be cast on `device`."""
+    if dtype is None or dtype_size(dtype) > dtype_size(fallback_dtype):
+        return fallback_dtype
+    return dtype if supports_cast(machine, options, device, dtype) else fallback_dtype
 
 
 def dtype_size(dtype: str) -> int:

@@ -10,6 +10,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
+from holdfast.residency.model_management.rules.detect import detect
 from holdfast.residency.model_management.rules.machine import Machine
 from holdfast.residency.model_management.rules.options import Options
 
@@ -65,23 +66,13 @@ def given_machine() -> Machine | None:
 
 
 def machine(device: str | None = None) -> Machine:
-    """The machine with its default device, or with another one of that kind ("cuda:1").
-
-    Detected once; `free_bytes` is of that time, see `current.machine_now`.
-    Raises MissingDependency without torch, or without DirectML if that was asked for.
-    """
+    """The machine, detected once, or another device of its kind. Raises MissingDependency."""
     with _process.lock:
         if _process.given is not None:
             return _process.given
         if device not in _process.seen:
-            _process.seen[device] = _detect(device)
+            import torch
+
+            where = None if device is None else torch.device(device)
+            _process.seen[device] = detect(torch, _process.options, device=where)
         return _process.seen[device]
-
-
-def _detect(device: str | None) -> Machine:
-    import torch
-
-    from holdfast.residency.model_management.rules.detect import detect
-
-    where = None if device is None else torch.device(device)
-    return detect(torch, _process.options, device=where)

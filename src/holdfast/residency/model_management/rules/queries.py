@@ -28,53 +28,45 @@ class Bytes:
 
 def total(torch: Any, device: Any) -> Bytes:
     """Total memory of `device`, and what torch reserved. Raises Unsupported for other devices."""
-    kind = _kind(device)
-    if kind in _ON_HOST:
-        amount = psutil.virtual_memory().total
-        return Bytes(amount, amount)
-    if kind == "privateuseone":
-        return Bytes(_DIRECTML_BYTES, _DIRECTML_BYTES)
-    api = getattr(torch, kind)
-    reserved = _statistics(api, device)[1]
-    if kind == "xpu":
+    if (known := _without_api(device, "total")) is not None:
+        return known
+    api, _, reserved = _statistics(torch, device)
+    if device.type == "xpu":
         return Bytes(api.get_device_properties(device).total_memory, reserved)
     return Bytes(api.mem_get_info(device)[1], reserved)
 
 
 def free(torch: Any, device: Any) -> Bytes:
     """Free memory of `device`, and the part of it in torch's unused cache."""
-    kind = _kind(device)
-    if kind in _ON_HOST:
-        amount = psutil.virtual_memory().available
-        return Bytes(amount, amount)
-    if kind == "privateuseone":
-        return Bytes(_DIRECTML_BYTES, _DIRECTML_BYTES)
-    api = getattr(torch, kind)
-    active, reserved = _statistics(api, device)
-    unused = reserved - active
-    return Bytes(_free_on_device(api, kind, device, reserved) + unused, unused)
-
-
-def _free_on_device(api: Any, kind: str, device: Any, reserved: int) -> int:
-    if kind != "xpu":
-        return api.mem_get_info(device)[0]
+    if (known := _without_api(device, "available")) is not None:
+        return known
+    api, active, reserved = _statistics(torch, device)
     try:
-        return api.mem_get_info(device)[0]
+        on_device = api.mem_get_info(device)[0]
     except (AttributeError, RuntimeError):  # older torch, or a driver that does not report it
-        return api.get_device_properties(device).total_memory - reserved
+        if device.type != "xpu":
+            raise
+        on_device = api.get_device_properties(device).total_memory - reserved
+    return Bytes(on_device + reserved - active, reserved - active)
 
 
-def _statistics(api: Any, device: Any) -> tuple[int, int]:
-    """Bytes that torch uses and reserves; 0 before the first tensor."""
-    found = api.memory_stats(device)
-    return found.get("active_bytes.all.current", 0), found.get("reserved_bytes.all.current", 0)
-
-
-def _kind(device: Any) -> str:
+def _without_api(device: Any, of_host: str) -> Bytes | None:
+    """The answer for the host and DirectML; None for devices that torch has an API for."""
     kind = str(device.type)
-    if kind in (*_ON_HOST, *_WITH_STATISTICS, "privateuseone"):
-        return kind
-    raise Unsupported(
-        f"cannot tell the memory of device '{device}': its memory is not counted",
-        expected=f"a device of kind {', '.join((*_ON_HOST, *_WITH_STATISTICS))} or DirectML",
-    )
+    if kind in _WITH_STATISTICS:
+        return None
+    if kind not in (*_ON_HOST, "privateuseone"):
+        raise Unsupported(
+            f"cannot tell the memory of device '{device}': its memory is not counted",
+            expected=f"a device of kind {', '.join((*_ON_HOST, *_WITH_STATISTICS))} or DirectML",
+        )
+    amount = getattr(psutil.virtual_memory(), of_host) if kind in _ON_HOST else _DIRECTML_BYTES
+    return Bytes(amount, amount)
+
+
+def _statistics(torch: Any, device: Any) -> tuple[Any, int, int]:
+    """torch's module for the device; bytes that torch uses and reserves, 0 before a tensor."""
+    api = getattr(torch, device.type)
+    found = api.memory_stats(device)
+    active = found.get("active_bytes.all.current", 0)
+    return api, active, found.get("reserved_bytes.all.current", 0)

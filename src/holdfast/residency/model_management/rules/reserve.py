@@ -5,11 +5,7 @@ Pure functions. Bytes are integers; ComfyUI computes with fractions.
 
 from __future__ import annotations
 
-from holdfast.residency.model_management.rules.machine import (
-    Machine,
-    device_type,
-    in_use,
-)
+from holdfast.residency.model_management.rules.machine import Machine, device_type, in_use
 from holdfast.residency.model_management.rules.options import Options
 from holdfast.residency.model_management.rules.states import CPUState, VRAMState
 

@@ -1,32 +1,20 @@
 
-"use strict";
 // One recording of residency. Every text reaches the page through textContent or a canvas, so
 // nothing in a recording can become markup. What is narrower than a pixel is added up by pixel.
 (() => {
+const { size, make, inflate, ticks, above, tip } = window.holdfast;
 const STOPS = ["#3563e0", "#1591cf", "#12a394", "#55a839", "#c9a015", "#e3742f", "#d94a78", "#9254d8"];
 const GAP = 10, RULER = 24, RIGHT = 10;
 const KINDS = ["copy", "decode", "stay", "stall", "pass", "mark"];
 
 // ---- texts
 
-function size(count) {
-  const units = ["B", "KB", "MB", "GB", "TB"];
-  let i = 0;
-  while (count >= 999.5 && i < 4) { count /= 1000; i += 1; }
-  return count.toFixed(i && count < 99.95 ? 1 : 0) + " " + units[i];
-}
 function time(ns) {
   const far = Math.abs(ns);
   if (far < 1e3) { return ns.toFixed(0) + " ns"; }
   if (far < 1e6) { return (ns / 1e3).toFixed(far < 1e5 ? 1 : 0) + " µs"; }
   if (far < 1e9) { return (ns / 1e6).toFixed(far < 1e7 ? 2 : 1) + " ms"; }
   return (ns / 1e9).toFixed(3) + " s";
-}
-function make(tag, name, text) {
-  const node = document.createElement(tag);
-  if (name) { node.className = name; }
-  if (text !== undefined) { node.textContent = text; }
-  return node;
 }
 function mixed(a, b, part) {
   const of = (text, i) => parseInt(text.slice(1 + 2 * i, 3 + 2 * i), 16);
@@ -40,11 +28,6 @@ function ramp(part) {
 
 // ---- decoding
 
-async function inflate(text) {
-  const raw = Uint8Array.from(atob(text), c => c.charCodeAt(0));
-  const stream = new Blob([raw]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return JSON.parse(await new Response(stream).text());
-}
 function decoded(data) {
   for (const kind of KINDS) {
     const found = data[kind], n = found.step.length;
@@ -69,16 +52,6 @@ function decoded(data) {
   data.many = new Set(data.rows.map(row => row[0])).size > 1;
   return data;
 }
-// The first of sorted numbers that is larger.
-function above(numbers, value) {
-  let low = 0, high = numbers.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (numbers[middle] > value) { high = middle; } else { low = middle + 1; }
-  }
-  return low;
-}
-
 class Chart {
   constructor(root, data) {
     this.root = root;
@@ -183,14 +156,12 @@ class Chart {
       drawn: this.count, ms: (performance.now() - started).toFixed(1) });
   }
   ruler() {
-    const g = this.g, C = this.C, wide = this.wide - this.left - RIGHT, about = (this.b - this.a) / Math.max(2, wide / 110);
-    const ten = 10 ** Math.floor(Math.log10(about));
-    const step = [1, 2, 5, 10].map(k => k * ten).find(k => k >= about);
+    const g = this.g, C = this.C, wide = this.wide - this.left - RIGHT, zero = this.D.from_ns;
+    const [times, step] = ticks(this.a + zero, this.b + zero, Math.max(2, wide / 110));
     g.font = "11.5px " + this.font;
     g.textAlign = "center";
     g.textBaseline = "middle";
-    const zero = this.D.from_ns;
-    for (let t = Math.ceil((this.a + zero) / step) * step; t <= this.b + zero; t += step) {
+    for (const t of times) {
       const x = Math.round(this.x(t - zero)) + 0.5;
       g.strokeStyle = C.line;
       g.beginPath();
@@ -462,14 +433,7 @@ class Chart {
     if (!found) { this.tip.hidden = true; return; }
     this.tell([...found.lines, "at " + time(this.ns(x) + this.D.from_ns)], event.clientX, event.clientY);
   }
-  tell(lines, x, y) {
-    const [head, ...rest] = lines.filter(Boolean), tip = this.tip;
-    tip.replaceChildren(make("b", "", head), rest.join("\n"));
-    tip.hidden = false;
-    const wide = tip.offsetWidth, high = tip.offsetHeight;
-    tip.style.left = Math.max(4, x + 16 + wide > window.innerWidth ? x - wide - 14 : x + 16) + "px";
-    tip.style.top = Math.max(4, y + 16 + high > window.innerHeight ? y - high - 12 : y + 16) + "px";
-  }
+  tell(lines, x, y) { tip(this.tip, lines, x, y); }
   hide() { this.spot = null; this.tip.hidden = true; this.drawOver(); }
 
   // ---- moving about
@@ -561,8 +525,8 @@ class Chart {
 
 for (const root of document.querySelectorAll(".hf-residency:not([data-state])")) {
   root.dataset.state = "reading";
-  inflate(root.querySelector(".hf-data").textContent.trim()).then(data => {
-    new Chart(root, decoded(data));
+  inflate(root.querySelector(".hf-data").textContent.trim()).then(bytes => {
+    new Chart(root, decoded(JSON.parse(new TextDecoder().decode(bytes))));
     root.dataset.state = "drawn";
   }).catch(error => {
     root.dataset.state = "failed";

@@ -9,13 +9,13 @@ import numpy
 from holdfast.compute import dtype as dtypes
 from holdfast.compute.engines.numpy.elementwise import blocked
 from holdfast.compute.engines.numpy.elementwise.blocked import (
+    block_kernel,
     blockwise,
     choose,
     keep_where,
     select,
 )
-from holdfast.compute.engines.numpy.kernels import kernel, widen
-from holdfast.compute.engines.numpy.reduce import c_rows
+from holdfast.compute.engines.numpy.kernels import kernel, register, widen
 
 _DENSITY = 0.3989422804014327  # 1 / sqrt(2 pi)
 _TANH_SCALE = 0.7978845608028654  # sqrt(2 / pi)
@@ -32,9 +32,7 @@ def _mask_gradient(grad: Any, self: Any, passes: Any) -> Any:
 # ---- piecewise linear
 
 
-@kernel("relu")
-def relu(self: Any) -> Any:
-    return numpy.maximum(self, 0)
+register("relu", lambda self: numpy.maximum(self, 0))
 
 
 @kernel("threshold")
@@ -58,9 +56,6 @@ def leaky_relu(self: Any, negative_slope: Any = 0.01) -> Any:
 def leaky_relu_backward(
     grad_output: Any, self: Any, negative_slope: Any, self_is_result: bool
 ) -> Any:
-    if self_is_result and negative_slope < 0:
-        raise ValueError("in place, a negative slope hides which elements were negative")
-
     def block(out: Any, grad: Any, x: Any) -> None:
         numpy.multiply(grad, negative_slope, out=out)
         choose(out, x > 0, grad, out)
@@ -79,11 +74,6 @@ def hardtanh_backward(grad_output: Any, self: Any, min_val: Any, max_val: Any) -
     return _mask_gradient(grad_output, self, lambda x: (x > min_val) & (x < max_val))
 
 
-@kernel("hardsigmoid")
-def hardsigmoid(self: Any) -> Any:
-    return blockwise(_ramp, self)
-
-
 def _ramp(out: Any, x: Any) -> None:
     """(x + 3) / 6 between 0 and 1."""
     numpy.add(x, 3, out=out)
@@ -92,30 +82,27 @@ def _ramp(out: Any, x: Any) -> None:
     numpy.divide(out, 6, out=out)
 
 
+block_kernel("hardsigmoid")(_ramp)
+
+
 @kernel("hardsigmoid_backward")
 def hardsigmoid_backward(grad_output: Any, self: Any) -> Any:
     return _mask_gradient(grad_output / 6, self, lambda x: (x > -3) & (x < 3))
 
 
-@kernel("hardswish")
-def hardswish(self: Any) -> Any:
-    def block(out: Any, x: Any) -> None:
-        _ramp(out, x)
-        numpy.multiply(out, x, out=out)
-
-    return blockwise(block, self)
+@block_kernel("hardswish")
+def hardswish(out: Any, x: Any) -> None:
+    _ramp(out, x)
+    numpy.multiply(out, x, out=out)
 
 
-@kernel("hardswish_backward")
-def hardswish_backward(grad_output: Any, self: Any) -> Any:
-    def block(out: Any, grad: Any, x: Any) -> None:
-        numpy.divide(x, 3, out=out)
-        numpy.add(out, 0.5, out=out)
-        numpy.multiply(out, grad, out=out)
-        keep_where(out, x > -3, out)
-        choose(out, x < 3, out, grad)
-
-    return blockwise(block, grad_output, self)
+@block_kernel("hardswish_backward")
+def hardswish_backward(out: Any, grad: Any, x: Any) -> None:
+    numpy.divide(x, 3, out=out)
+    numpy.add(out, 0.5, out=out)
+    numpy.multiply(out, grad, out=out)
+    keep_where(out, x > -3, out)
+    choose(out, x < 3, out, grad)
 
 
 @kernel("hardshrink")
@@ -123,26 +110,17 @@ def hardshrink(self: Any, lambd: Any = 0.5) -> Any:
     return hardshrink_backward(self, self, lambd)
 
 
-@kernel("softshrink_backward")
-def softshrink_backward(grad_output: Any, self: Any, lambd: Any) -> Any:
-    return hardshrink_backward(grad_output, self, lambd)
-
-
-@kernel("hardshrink_backward")
+@kernel("hardshrink_backward", "softshrink_backward")
 def hardshrink_backward(grad_out: Any, self: Any, lambd: Any) -> Any:
     return _mask_gradient(grad_out, self, lambda x: ~((x >= -lambd) & (x <= lambd)))
 
 
 @kernel("softshrink")
 def softshrink(self: Any, lambd: Any = 0.5) -> Any:
-    if lambd < 0:
-        raise ValueError(f"lambd cannot be below 0, as {lambd} is")
     return self - hardtanh(self, -lambd, lambd)
 
 
-@kernel("_prelu_kernel")
-def prelu(self: Any, weight: Any) -> Any:
-    return select(self > 0, self, self * weight)
+register("_prelu_kernel", lambda self, weight: select(self > 0, self, self * weight))
 
 
 @kernel("_prelu_kernel_backward")
@@ -157,67 +135,44 @@ def prelu_backward(grad_output: Any, self: Any, weight: Any) -> Any:
 # ---- sigmoid, tanh, silu, mish
 
 
-@kernel("sigmoid")
-def sigmoid(self: Any) -> Any:
-    return blockwise(blocked.sigmoid, self)
+sigmoid = block_kernel("sigmoid")(blocked.sigmoid)
 
 
-@kernel("sigmoid_backward")
-def sigmoid_backward(grad_output: Any, output: Any) -> Any:
-    if (made := c_rows.map_elements("sigmoid_backward", grad_output, output)) is not None:
-        return made
-
-    def block(out: Any, grad: Any, y: Any) -> None:
-        numpy.conjugate(y, out=out) if out.dtype.kind == "c" else numpy.copyto(out, y)
-        slope = 1 - out
-        numpy.multiply(out, slope, out=out)
-        numpy.multiply(out, grad, out=out)
-
-    return blockwise(block, grad_output, output)
+@block_kernel("sigmoid_backward", "sigmoid_backward")
+def sigmoid_backward(out: Any, grad: Any, y: Any) -> None:
+    numpy.conjugate(y, out=out) if out.dtype.kind == "c" else numpy.copyto(out, y)
+    slope = 1 - out
+    numpy.multiply(out, slope, out=out)
+    numpy.multiply(out, grad, out=out)
 
 
-@kernel("tanh_backward")
-def tanh_backward(grad_output: Any, output: Any) -> Any:
-    def block(out: Any, grad: Any, y: Any) -> None:
-        numpy.square(y, out=out)
-        numpy.subtract(1, out, out=out)
-        if out.dtype.kind == "c":
-            numpy.conjugate(out, out=out)
-        numpy.multiply(out, grad, out=out)
-
-    return blockwise(block, grad_output, output)
+@block_kernel("tanh_backward")
+def tanh_backward(out: Any, grad: Any, y: Any) -> None:
+    numpy.square(y, out=out)
+    numpy.subtract(1, out, out=out)
+    if out.dtype.kind == "c":
+        numpy.conjugate(out, out=out)
+    numpy.multiply(out, grad, out=out)
 
 
-@kernel("silu")
-def silu(self: Any) -> Any:
-    if (made := c_rows.map_elements("silu", self)) is not None:
-        return made
-
-    def block(out: Any, x: Any) -> None:
-        numpy.negative(x, out=out)
-        numpy.exp(out, out=out)
-        numpy.add(out, 1, out=out)
-        numpy.true_divide(x, out, out=out)
-
-    return blockwise(block, self)
+@block_kernel("silu", "silu")
+def silu(out: Any, x: Any) -> None:
+    numpy.negative(x, out=out)
+    numpy.exp(out, out=out)
+    numpy.add(out, 1, out=out)
+    numpy.true_divide(x, out, out=out)
 
 
-@kernel("silu_backward")
-def silu_backward(grad_output: Any, self: Any) -> Any:
-    if (made := c_rows.map_elements("silu_backward", grad_output, self)) is not None:
-        return made
-
-    def block(out: Any, grad: Any, x: Any) -> None:
-        blocked.sigmoid(out, x)
-        slope = 1 - out
-        slope *= x
-        slope += 1
-        numpy.multiply(out, slope, out=out)
-        if out.dtype.kind == "c":
-            numpy.conjugate(out, out=out)
-        numpy.multiply(out, grad, out=out)
-
-    return blockwise(block, grad_output, self)
+@block_kernel("silu_backward", "silu_backward")
+def silu_backward(out: Any, grad: Any, x: Any) -> None:
+    blocked.sigmoid(out, x)
+    slope = 1 - out
+    slope *= x
+    slope += 1
+    numpy.multiply(out, slope, out=out)
+    if out.dtype.kind == "c":
+        numpy.conjugate(out, out=out)
+    numpy.multiply(out, grad, out=out)
 
 
 def _tanh_softplus(x: Any) -> tuple[Any, Any]:
@@ -230,33 +185,28 @@ def _tanh_softplus(x: Any) -> tuple[Any, Any]:
     return product, product + 2
 
 
-@kernel("mish")
-def mish(self: Any) -> Any:
-    def block(out: Any, x: Any) -> None:
-        over, under = _tanh_softplus(x)
-        numpy.true_divide(over, under, out=out)
-        numpy.multiply(out, x, out=out)
-
-    return blockwise(block, self)
+@block_kernel("mish")
+def mish(out: Any, x: Any) -> None:
+    over, under = _tanh_softplus(x)
+    numpy.true_divide(over, under, out=out)
+    numpy.multiply(out, x, out=out)
 
 
-@kernel("mish_backward")
-def mish_backward(grad_output: Any, self: Any) -> Any:
-    def block(out: Any, grad: Any, x: Any) -> None:
-        over, under = _tanh_softplus(x)
-        over /= under
-        blocked.sigmoid(out, x)
-        numpy.multiply(out, x, out=out)
-        numpy.multiply(out, 1 - over * over, out=out)
-        numpy.add(out, over, out=out)
-        numpy.multiply(out, grad, out=out)
-
-    return blockwise(block, grad_output, self)
+@block_kernel("mish_backward")
+def mish_backward(out: Any, grad: Any, x: Any) -> None:
+    over, under = _tanh_softplus(x)
+    over /= under
+    blocked.sigmoid(out, x)
+    numpy.multiply(out, x, out=out)
+    numpy.multiply(out, 1 - over * over, out=out)
+    numpy.add(out, over, out=out)
+    numpy.multiply(out, grad, out=out)
 
 
 # ---- gelu
 
 
+@block_kernel(None, "gelu")
 def _gelu(out: Any, x: Any) -> None:
     blocked.gauss(out, x)
     numpy.multiply(out, x, out=out)
@@ -271,6 +221,7 @@ def _tanh_cubic(out: Any, x: Any) -> None:
     numpy.tanh(out, out=out)
 
 
+@block_kernel(None, "gelu_tanh")
 def _gelu_tanh(out: Any, x: Any) -> None:
     _tanh_cubic(out, x)
     numpy.add(out, 1, out=out)
@@ -278,6 +229,7 @@ def _gelu_tanh(out: Any, x: Any) -> None:
     numpy.multiply(out, 0.5, out=out)
 
 
+@block_kernel(None, "gelu_backward")
 def _gelu_slope(out: Any, grad: Any, x: Any) -> None:
     density = numpy.square(x)
     density *= -0.5
@@ -289,6 +241,7 @@ def _gelu_slope(out: Any, grad: Any, x: Any) -> None:
     numpy.multiply(out, grad, out=out)
 
 
+@block_kernel(None, "gelu_tanh_backward")
 def _gelu_tanh_slope(out: Any, grad: Any, x: Any) -> None:
     _tanh_cubic(out, x)
     rising = numpy.square(x)
@@ -302,27 +255,14 @@ def _gelu_tanh_slope(out: Any, grad: Any, x: Any) -> None:
     numpy.multiply(rising, grad, out=out)
 
 
-def _is_exact(approximate: str) -> bool:
-    if approximate not in ("none", "tanh"):
-        raise ValueError(f"approximate {approximate!r} is neither 'none' nor 'tanh'")
-    return approximate == "none"
-
-
 @kernel("gelu")
 def gelu(self: Any, approximate: str = "none") -> Any:
-    exactly = _is_exact(approximate)
-    if (made := c_rows.map_elements("gelu" if exactly else "gelu_tanh", self)) is not None:
-        return made
-    return blockwise(_gelu if exactly else _gelu_tanh, self)
+    return (_gelu if approximate == "none" else _gelu_tanh)(self)
 
 
 @kernel("gelu_backward")
 def gelu_backward(grad_output: Any, self: Any, approximate: str = "none") -> Any:
-    exactly = _is_exact(approximate)
-    name = "gelu_backward" if exactly else "gelu_tanh_backward"
-    if (made := c_rows.map_elements(name, grad_output, self)) is not None:
-        return made
-    return blockwise(_gelu_slope if exactly else _gelu_tanh_slope, grad_output, self)
+    return (_gelu_slope if approximate == "none" else _gelu_tanh_slope)(grad_output, self)
 
 
 # ---- elu, softplus, log_sigmoid
@@ -344,16 +284,8 @@ def elu(self: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
 
 @kernel("elu_backward")
 def elu_backward(
-    grad_output: Any,
-    alpha: Any,
-    scale: Any,
-    input_scale: Any,
-    is_result: bool,
-    self_or_result: Any,
+    grad_output: Any, alpha: Any, scale: Any, input_scale: Any, is_result: bool, self_or_result: Any
 ) -> Any:
-    if is_result and alpha < 0:
-        raise ValueError("in place, a negative alpha hides which elements were negative")
-
     def block(out: Any, grad: Any, of: Any) -> None:
         if is_result:
             numpy.add(of, alpha * scale, out=out)

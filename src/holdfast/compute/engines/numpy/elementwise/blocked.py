@@ -12,6 +12,7 @@ from typing import Any
 import numpy
 
 from holdfast.compute.engines.numpy import scipy
+from holdfast.compute.engines.numpy.kernels import register
 from holdfast.compute.engines.numpy.reduce import c_rows
 
 BLOCK = 16384  # elements: 64 KB in float32; the L2 cache holds a few such blocks
@@ -144,7 +145,27 @@ def sigmoid(out: Any, x: Any) -> None:
 
 
 # Functions of a block that have a C loop, which does all blocks at once.
-_LOOPS = {erf: "erf", sigmoid: "sigmoid"}
+_LOOPS: dict[Callable[..., None], str] = {erf: "erf", sigmoid: "sigmoid"}
+
+
+def block_kernel(name: str | None, loop: str | None = None) -> Callable[[Any], Any]:
+    """Decorate the function of a block that computes an op, with the name of its C loop.
+
+    The result is the kernel, for whole arrays.
+    """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., Any]:
+        if loop is not None:
+            _LOOPS[function] = loop
+
+        def compute(*arrays: Any) -> Any:
+            return blockwise(function, *arrays)
+
+        if name is not None:
+            register(name, compute)
+        return compute
+
+    return decorate
 
 
 def remainder_block(out: Any, x: Any, by: Any, rounded: Any, exact: Any) -> None:

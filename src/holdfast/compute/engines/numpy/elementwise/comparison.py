@@ -31,37 +31,17 @@ for _name, _ufunc in {
 }.items():
     register(f"{_name}.Tensor", _ufunc)
     register(f"{_name}.Scalar", _ufunc)
-for _name, _ufunc in {
-    "logical_and": numpy.logical_and,
-    "logical_or": numpy.logical_or,
-    "logical_xor": numpy.logical_xor,
-    "logical_not": numpy.logical_not,
-    "isnan": numpy.isnan,
-    "isinf": numpy.isinf,
-    "isfinite": numpy.isfinite,
-    "isreal": numpy.isreal,
-    "isposinf": numpy.isposinf,
-    "isneginf": numpy.isneginf,
-    "bitwise_not": numpy.invert,
-    "maximum": numpy.maximum,
-    "minimum": numpy.minimum,
-    "fmax": numpy.fmax,
-    "fmin": numpy.fmin,
-}.items():
-    register(_name, _ufunc)
-for _name, _ufunc in {
-    "bitwise_and": numpy.bitwise_and,
-    "bitwise_or": numpy.bitwise_or,
-    "bitwise_xor": numpy.bitwise_xor,
-}.items():
-    for _overload in ("Tensor", "Scalar", "Scalar_Tensor"):
-        register(f"{_name}.{_overload}", _ufunc)
-for _name, _ufunc in {
-    "bitwise_left_shift": numpy.left_shift,
-    "bitwise_right_shift": numpy.right_shift,
-}.items():
-    for _overload in ("Tensor", "Tensor_Scalar", "Scalar_Tensor"):
-        register(f"{_name}.{_overload}", _ufunc)
+for _name in (
+    *("logical_and", "logical_or", "logical_xor", "logical_not", "isnan", "isinf", "isfinite"),
+    *("isreal", "isposinf", "isneginf", "bitwise_not", "maximum", "minimum", "fmax", "fmin"),
+):
+    register(_name, getattr(numpy, _name))
+for _name, _scalar in (
+    *((f"bitwise_{word}", "Scalar") for word in ("and", "or", "xor")),
+    *((f"bitwise_{side}_shift", "Tensor_Scalar") for side in ("left", "right")),
+):
+    for _overload in ("Tensor", _scalar, "Scalar_Tensor"):
+        register(f"{_name}.{_overload}", getattr(numpy, _name))
 
 
 @kernel("signbit")
@@ -83,10 +63,9 @@ def clamp(self: Any, min: Any = None, max: Any = None) -> Any:
     return out if max is None else numpy.minimum(out, max)
 
 
-register("clamp_min", numpy.maximum)
-register("clamp_min.Tensor", numpy.maximum)
-register("clamp_max", numpy.minimum)
-register("clamp_max.Tensor", numpy.minimum)
+for _overload in ("", ".Tensor"):
+    register(f"clamp_min{_overload}", numpy.maximum)
+    register(f"clamp_max{_overload}", numpy.minimum)
 
 
 @kernel("heaviside")

@@ -12,18 +12,9 @@ from holdfast.compute.engines.numpy.kernels import kernel, register
 
 register("_conj", numpy.conjugate)
 register("_conj_physical", numpy.conjugate)
-
-
-@kernel("real")
-def real(self: Any) -> Any:
-    return self.real if self.dtype.kind == "c" else self.view()
-
-
-@kernel("imag")
-def imag(self: Any) -> Any:
-    if self.dtype.kind != "c":
-        raise TypeError("real numbers have no imaginary part")
-    return self.imag
+register("real", lambda self: self.real if self.dtype.kind == "c" else self.view())
+register("imag", lambda self: self.imag)
+register("sgn", lambda self: numpy.sign(self) if self.dtype.kind == "c" else sign(self))
 
 
 @kernel("angle")
@@ -34,16 +25,7 @@ def angle(self: Any) -> Any:
     return numpy.where(numpy.isnan(self), self, angles)
 
 
-@kernel("sgn")
-def sgn(self: Any) -> Any:
-    return numpy.sign(self) if self.dtype.kind == "c" else sign(self)
-
-
 def _empty_complex(one: Any, other: Any) -> Any:
-    if one.dtype != other.dtype:
-        raise TypeError(f"{one.dtype} and {other.dtype} are different dtypes")
-    if one.dtype not in (dtypes.FLOAT16, dtypes.FLOAT32, dtypes.FLOAT64):
-        raise TypeError(f"there are no complex numbers whose parts are {one.dtype}")
     shape = numpy.broadcast_shapes(one.shape, other.shape)
     return numpy.empty(shape, dtypes.complex_of(one.dtype))
 

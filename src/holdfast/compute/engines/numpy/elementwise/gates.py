@@ -7,11 +7,7 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as dtypes
-from holdfast.compute.engines.numpy.elementwise.activation import (
-    leaky_relu,
-    leaky_relu_backward,
-    sigmoid,
-)
+from holdfast.compute.engines.numpy.elementwise.activation import leaky_relu, sigmoid
 from holdfast.compute.engines.numpy.kernels import kernel
 from holdfast.compute.ops.rules import normalize_dim
 from holdfast.compute.random import current
@@ -45,12 +41,9 @@ def glu_backward(grad_output: Any, self: Any, dim: int) -> Any:
 
 @kernel("rrelu_with_noise")
 def rrelu(
-    self: Any,
-    noise: Any,
-    lower: Any = 0.125,
-    upper: Any = 0.3333333333333333,
+    self: Any, noise: Any, lower: Any = 0.125, upper: Any = 0.3333333333333333,
     training: bool = False,
-) -> Any:
+) -> Any:  # fmt: skip
     if not training:
         return leaky_relu(self, (lower + upper) / 2)
     negative = self <= 0
@@ -58,20 +51,3 @@ def rrelu(
     noise[...] = 1
     noise[negative] = drawn * (upper - lower) + lower
     return numpy.where(negative, self * noise, self)
-
-
-@kernel("rrelu_with_noise_backward")
-def rrelu_backward(
-    grad_output: Any,
-    self: Any,
-    noise: Any,
-    lower: Any,
-    upper: Any,
-    training: bool,
-    self_is_result: bool,
-) -> Any:
-    if training and upper - lower > 1e-6:
-        return (grad_output * noise).astype(self.dtype, copy=False)
-    slope = (lower + upper) / 2
-    out = leaky_relu_backward(grad_output, self, slope, self_is_result)
-    return out.astype(self.dtype, copy=False)

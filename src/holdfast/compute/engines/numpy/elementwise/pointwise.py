@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy
@@ -9,46 +10,25 @@ import numpy
 from holdfast.compute import dtype as dtypes
 from holdfast.compute.engines.numpy.elementwise.blocked import blockwise, remainder_block
 from holdfast.compute.engines.numpy.elementwise.blocked import log1p as fast_log1p
-from holdfast.compute.engines.numpy.kernels import kernel, register, widen
+from holdfast.compute.engines.numpy.kernels import cast, kernel, register, widen
 
 _FEW = 256  # elements; for fewer, a loop over blocks costs more than it saves
 _TABLE = 1024  # elements up to which `exp` is exact to the last bit
 
+for _name in (
+    *("exp2", "expm1", "log", "log2", "log10", "sqrt", "sin", "cos", "tan", "asin", "acos"),
+    *("atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "deg2rad", "rad2deg", "atan2"),
+    *("logaddexp2", "hypot", "nextafter", "square", "gcd", "lcm"),
+):
+    register(_name, getattr(numpy, _name))
 for _name, _ufunc in {
     "mul.Tensor": numpy.multiply,
     "div.Tensor": numpy.true_divide,
     "div.Scalar": numpy.true_divide,
-    "exp2": numpy.exp2,
-    "expm1": numpy.expm1,
-    "log": numpy.log,
-    "log2": numpy.log2,
-    "log10": numpy.log10,
-    "sqrt": numpy.sqrt,
-    "sin": numpy.sin,
-    "cos": numpy.cos,
-    "tan": numpy.tan,
-    "asin": numpy.arcsin,
-    "acos": numpy.arccos,
-    "atan": numpy.arctan,
-    "sinh": numpy.sinh,
-    "cosh": numpy.cosh,
-    "tanh": numpy.tanh,
-    "asinh": numpy.arcsinh,
-    "acosh": numpy.arccosh,
-    "atanh": numpy.arctanh,
-    "deg2rad": numpy.deg2rad,
-    "rad2deg": numpy.rad2deg,
-    "atan2": numpy.arctan2,
-    "logaddexp2": numpy.logaddexp2,
-    "hypot": numpy.hypot,
-    "nextafter": numpy.nextafter,
     "copysign.Tensor": numpy.copysign,
     "copysign.Scalar": numpy.copysign,
     "neg": numpy.negative,
     "abs": numpy.absolute,
-    "square": numpy.square,
-    "gcd": numpy.gcd,
-    "lcm": numpy.lcm,
 }.items():
     register(_name, _ufunc)
 
@@ -120,12 +100,8 @@ def divide(self: Any, other: Any, rounding_mode: str | None) -> Any:
     if rounding_mode is None:
         kind = dtypes.with_fractions(kind)
     working = dtypes.working(kind)
-    out = _divide_in_mode(_cast(self, working), _cast(other, working), rounding_mode, kind)
+    out = _divide_in_mode(cast(self, working), cast(other, working), rounding_mode, kind)
     return numpy.asarray(out).astype(kind, copy=False)
-
-
-def _cast(value: Any, kind: numpy.dtype[Any]) -> Any:
-    return numpy.asarray(value).astype(kind, copy=False)
 
 
 def _divide_in_mode(self: Any, other: Any, mode: str | None, kind: numpy.dtype[Any]) -> Any:
@@ -133,12 +109,10 @@ def _divide_in_mode(self: Any, other: Any, mode: str | None, kind: numpy.dtype[A
         return numpy.true_divide(self, other)
     if mode == "floor":
         return floor_divide(self, other)
-    if mode != "trunc":
-        raise ValueError(f"rounding_mode {mode!r} is none of None, 'trunc', 'floor'")
     if not _is_integer(self):
         # The quotient is first rounded to the result's dtype, as in torch.
         return numpy.trunc(
-            _cast(numpy.true_divide(self, other), kind).astype(self.dtype, copy=False)
+            cast(numpy.true_divide(self, other), kind).astype(self.dtype, copy=False)
         )
     _refuse_zero(self, other)
     down = numpy.floor_divide(self, other)
@@ -174,7 +148,7 @@ def _remainder(self: Any, other: Any, rounded: Any, exact: Any) -> Any:
     def block(out: Any, one: Any, by: Any) -> None:
         remainder_block(out, one, by, rounded, exact)
 
-    return blockwise(block, _cast(one, dtypes.FLOAT32), _cast(by, dtypes.FLOAT32))
+    return blockwise(block, cast(one, dtypes.FLOAT32), cast(by, dtypes.FLOAT32))
 
 
 # ---- sums of products
@@ -187,8 +161,6 @@ def addcmul(self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
 
 @kernel("addcdiv")
 def addcdiv(self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
-    if _is_integer(self):
-        raise TypeError("integers cannot be divided here; use add(self, div(…)) with rounding")
     return numpy.add(self, _scale(tensor1 / tensor2, value, False))
 
 
@@ -234,16 +206,7 @@ def power(self: Any, exponent: Any) -> Any:
     return numpy.power(self, exponent)
 
 
-def _cube(self: Any) -> Any:
-    out = numpy.multiply(self, self)
-    return numpy.multiply(out, self)
-
-
-_SHORT = {
-    1: numpy.positive,
-    2: numpy.square,
-    3: _cube,
-}
+_SHORT = {1: numpy.positive, 2: numpy.square, 3: lambda x: numpy.multiply(numpy.square(x), x)}
 
 
 @kernel("pow.Tensor_Tensor", "pow.Scalar")
@@ -263,14 +226,8 @@ def _integer_power(self: Any, exponent: Any) -> Any:
     return numpy.where((exponent < 0) & (numpy.abs(self) != 1), 0, out).astype(self.dtype)
 
 
-@kernel("rsqrt")
-def rsqrt(self: Any) -> Any:
-    return numpy.true_divide(1, numpy.sqrt(self))
-
-
-@kernel("reciprocal")
-def reciprocal(self: Any) -> Any:
-    return numpy.true_divide(1, self)
+register("rsqrt", lambda self: numpy.true_divide(1, numpy.sqrt(self)))
+register("reciprocal", lambda self: numpy.true_divide(1, self))
 
 
 @kernel("sinc")
@@ -282,13 +239,8 @@ def sinc(self: Any) -> Any:
 # ---- rounding and signs
 
 
-def _register_rounding(name: str, ufunc: Any) -> None:
-    """Register a rounding op, which copies integers."""
-
-    def round_(self: Any) -> Any:
-        return self.copy() if _is_integer(self) else ufunc(self)
-
-    register(name, round_)
+def _round(ufunc: Any, self: Any) -> Any:
+    return self.copy() if _is_integer(self) else ufunc(self)
 
 
 for _name, _ufunc in {
@@ -297,7 +249,7 @@ for _name, _ufunc in {
     "trunc": numpy.trunc,
     "round": numpy.rint,
 }.items():
-    _register_rounding(_name, _ufunc)
+    register(_name, functools.partial(_round, _ufunc))
 
 
 @kernel("round.decimals")
@@ -310,16 +262,7 @@ def round_decimals(self: Any, decimals: int) -> Any:
     return numpy.rint(self * scale) / scale
 
 
-@kernel("frac")
-def frac(self: Any) -> Any:
-    return numpy.subtract(self, numpy.trunc(self))
-
-
-@kernel("positive")
-def positive(self: Any) -> Any:
-    if self.dtype.kind == "b":
-        raise TypeError("booleans have no sign")
-    return self.view()
+register("frac", lambda self: numpy.subtract(self, numpy.trunc(self)))
 
 
 @kernel("sign")
@@ -332,10 +275,8 @@ def sign(self: Any) -> Any:
 
 @kernel("frexp.Tensor")
 def frexp(self: Any) -> Any:
-    if self.dtype.kind in "biuc":
-        raise TypeError(f"frexp needs a floating-point dtype, not {self.dtype}")
     mantissa, exponent = numpy.frexp(widen(self))
-    return _cast(mantissa, self.dtype), _cast(exponent, dtypes.DTYPES["int32"])
+    return cast(mantissa, self.dtype), cast(exponent, dtypes.DTYPES["int32"])
 
 
 @kernel("nan_to_num")

@@ -16,24 +16,13 @@ from holdfast.compute.engines.numpy.kernels import register
 Step = Callable[[int, Any, Any, Any], Any]
 
 
-def _chebyshev(k: int, x: Any, now: Any, before: Any) -> Any:
-    return 2 * x * now - before
-
-
-def _hermite(k: int, x: Any, now: Any, before: Any) -> Any:
-    return 2 * (x * now - k * before)
-
-
-def _hermite_e(k: int, x: Any, now: Any, before: Any) -> Any:
-    return x * now - k * before
-
-
-def _laguerre(k: int, x: Any, now: Any, before: Any) -> Any:
-    return ((2 * k + 1 - x) * now - k * before) / (k + 1)
-
-
-def _legendre(k: int, x: Any, now: Any, before: Any) -> Any:
-    return ((2 * k + 1) * x * now - k * before) / (k + 1)
+_STEPS: dict[str, Step] = {
+    "chebyshev": lambda k, x, now, before: 2 * x * now - before,
+    "hermite": lambda k, x, now, before: 2 * (x * now - k * before),
+    "hermite_e": lambda k, x, now, before: x * now - k * before,
+    "laguerre": lambda k, x, now, before: ((2 * k + 1 - x) * now - k * before) / (k + 1),
+    "legendre": lambda k, x, now, before: ((2 * k + 1) * x * now - k * before) / (k + 1),
+}
 
 
 def _polynomial(name: str, first: Callable[[Any], Any], step: Step, shifted: bool = False) -> None:
@@ -62,8 +51,8 @@ for _prefix, _shifted in (("", False), ("shifted_", True)):
         "v": lambda x: 2 * x - 1,
         "w": lambda x: 2 * x + 1,
     }.items():
-        _polynomial(f"{_prefix}chebyshev_polynomial_{_kind}", _first, _chebyshev, _shifted)
-_polynomial("hermite_polynomial_h", lambda x: 2 * x, _hermite)
-_polynomial("hermite_polynomial_he", lambda x: x, _hermite_e)
-_polynomial("laguerre_polynomial_l", lambda x: 1 - x, _laguerre)
-_polynomial("legendre_polynomial_p", lambda x: x, _legendre)
+        _polynomial(f"{_prefix}chebyshev_polynomial_{_kind}", _first, _STEPS["chebyshev"], _shifted)
+_polynomial("hermite_polynomial_h", lambda x: 2 * x, _STEPS["hermite"])
+_polynomial("hermite_polynomial_he", lambda x: x, _STEPS["hermite_e"])
+_polynomial("laguerre_polynomial_l", lambda x: 1 - x, _STEPS["laguerre"])
+_polynomial("legendre_polynomial_p", lambda x: x, _STEPS["legendre"])

@@ -21,45 +21,33 @@ _FEW = 8  # rows; for fewer, packing the other matrix costs more than it saves
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
 
 
-def _check(scale: Any, low: int, high: int) -> None:
-    if low >= high:
-        raise ValueError(f"{low} to {high} are no levels")
-    if not (numpy.all(numpy.isfinite(scale)) and numpy.all(numpy.asarray(scale) > 0)):
-        raise ValueError("a scale is not above 0, or not finite")
-
-
-def _fake_quantize(x: Any, scale: Any, zero: Any, low: int, high: int) -> tuple[Any, Any]:
+def _fake_quantize(self: Any, scale: Any, zero: Any, low: int, high: int) -> tuple[Any, Any]:
     """Dequantized values, and a mask of those that were within low..high."""
-    _check(scale, low, high)
+    if not (numpy.all(numpy.isfinite(scale)) and numpy.all(scale > 0)):
+        raise ValueError("a scale is not above 0, or not finite")
     # By the inverse, as torch does: dividing rounds a few elements in a million differently.
-    level = numpy.rint(x * (scale.dtype.type(1) / scale)) + zero
+    level = numpy.rint(self.astype(scale.dtype, copy=False) * (scale.dtype.type(1) / scale)) + zero
     mask = (level >= low) & (level <= high)
-    return (numpy.clip(level, low, high) - zero) * scale, mask
+    out = (numpy.clip(level, low, high) - zero) * scale
+    return out.astype(self.dtype, copy=False), mask
 
 
 @kernel("fake_quantize_per_tensor_affine_cachemask")
 def fake_quantize_per_tensor(
     self: Any, scale: float, zero_point: int, quant_min: int, quant_max: int
 ) -> Any:
-    kind = dtypes.working(self.dtype)
-    wide, step = self.astype(kind, copy=False), kind.type(scale)
-    out, mask = _fake_quantize(wide, step, kind.type(zero_point), quant_min, quant_max)
-    return out.astype(self.dtype, copy=False), mask
+    kind = dtypes.working(self.dtype).type
+    return _fake_quantize(self, kind(scale), kind(zero_point), quant_min, quant_max)
 
 
 @kernel("fake_quantize_per_channel_affine_cachemask")
 def fake_quantize_per_channel(
     self: Any, scale: Any, zero_point: Any, axis: int, quant_min: int, quant_max: int
 ) -> Any:
-    if scale.shape != (self.shape[axis],) or zero_point.shape != scale.shape:
-        raise ValueError(
-            f"{scale.size} scales and {zero_point.size} zero points for {self.shape[axis]} channels"
-        )
     shape = [-1 if d == axis % self.ndim else 1 for d in range(self.ndim)]
     kind = dtypes.working(self.dtype)
     steps, zeros = (part.astype(kind).reshape(shape) for part in (scale, zero_point))
-    out, mask = _fake_quantize(self.astype(kind, copy=False), steps, zeros, quant_min, quant_max)
-    return out.astype(self.dtype, copy=False), mask
+    return _fake_quantize(self, steps, zeros, quant_min, quant_max)
 
 
 @kernel(
@@ -75,10 +63,6 @@ def fake_quantize_backward(grad: Any, mask: Any) -> Any:
 
 @kernel("_int_mm")
 def int_mm(self: Any, mat2: Any) -> Any:
-    if self.dtype != numpy.int8 or mat2.dtype != numpy.int8 or self.ndim != 2 or mat2.ndim != 2:
-        raise TypeError("both must be matrices of int8")
-    if self.shape[1] != mat2.shape[0]:
-        raise ValueError(f"{self.shape[1]} columns do not match {mat2.shape[0]} rows")
     return int8_product(self, mat2.T)
 
 
@@ -86,10 +70,6 @@ def int_mm(self: Any, mat2: Any) -> Any:
 def int_conv2d(
     self: Any, weight: Any, stride: Any, padding: Any, dilation: Any, groups: int, zero_point: int
 ) -> Any:
-    if self.dtype != numpy.int8 or weight.dtype != numpy.int8 or self.ndim != 4 or weight.ndim != 4:
-        raise TypeError("both must be int8 with four dimensions")
-    if self.shape[1] != weight.shape[1] * groups:
-        raise ValueError(f"{self.shape[1]} channels for {weight.shape[1]} in {groups} groups")
     sides = [(0, 0), (0, 0), *((p, p) for p in padding)]
     padded = numpy.pad(self, sides, constant_values=zero_point)
     reach = [d * (k - 1) + 1 for d, k in zip(dilation, weight.shape[2:], strict=True)]

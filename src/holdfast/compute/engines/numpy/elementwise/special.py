@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy
 
 from holdfast.compute.engines.numpy import scipy
 from holdfast.compute.engines.numpy.elementwise import blocked
-from holdfast.compute.engines.numpy.elementwise.blocked import blockwise
+from holdfast.compute.engines.numpy.elementwise.blocked import block_kernel
 from holdfast.compute.engines.numpy.kernels import kernel, register
 
 
@@ -23,38 +24,23 @@ def _from_scipy(name: str, theirs: str) -> None:
     register(name, compute)
 
 
+for _name in ("erfcx", "ndtri", "log_ndtr", "entr", "i0e", "i1", "i1e", "zeta"):
+    _from_scipy(f"special_{_name}", _name)
 for _name, _theirs in {
     "erfc": "erfc",
-    "special_erfcx": "erfcx",
-    "special_ndtri": "ndtri",
-    "special_log_ndtr": "log_ndtr",
     "igamma": "gammainc",
     "igammac": "gammaincc",
-    "special_entr": "entr",
-    "special_zeta": "zeta",
     "special_zeta.self_scalar": "zeta",
     "special_zeta.other_scalar": "zeta",
     "i0": "i0",
-    "special_i0e": "i0e",
-    "special_i1": "i1",
-    "special_i1e": "i1e",
-    "special_bessel_j0": "j0",
-    "special_bessel_j1": "j1",
-    "special_bessel_y0": "y0",
-    "special_bessel_y1": "y1",
-    "special_modified_bessel_i0": "i0",
-    "special_modified_bessel_i1": "i1",
-    "special_modified_bessel_k0": "k0",
-    "special_modified_bessel_k1": "k1",
-    "special_scaled_modified_bessel_k0": "k0e",
-    "special_scaled_modified_bessel_k1": "k1e",
+    **{f"special_bessel_{one}": one for one in ("j0", "j1", "y0", "y1")},
+    **{f"special_modified_bessel_{one}": one for one in ("i0", "i1", "k0", "k1")},
+    **{f"special_scaled_modified_bessel_{one}": f"{one}e" for one in ("k0", "k1")},
 }.items():
     _from_scipy(_name, _theirs)
 
 
-@kernel("erf")
-def erf(self: Any) -> Any:
-    return blockwise(blocked.erf, self)
+erf = block_kernel("erf")(blocked.erf)
 
 
 @kernel("erfinv")
@@ -91,8 +77,6 @@ def lgamma(self: Any) -> Any:
 
 @kernel("polygamma")
 def polygamma(n: int, self: Any) -> Any:
-    if n < 0:
-        raise ValueError(f"the order of polygamma must be 0 or more, not {n}")
     if n == 0:
         return digamma(self)
     x = self.astype(numpy.float64, copy=False)
@@ -127,24 +111,21 @@ def _trigamma(x: Any) -> Any:
 # ---- logarithms
 
 
-@kernel("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other")
-def xlogy(self: Any, other: Any) -> Any:
-    product = numpy.where(numpy.equal(self, 0), 0, self * numpy.log(other))
+def _multiply_log(log: Any, self: Any, other: Any) -> Any:
+    product = numpy.where(numpy.equal(self, 0), 0, self * log(other))
     return numpy.where(numpy.isnan(other), numpy.nan, product)
 
 
-@kernel("special_xlog1py", "special_xlog1py.self_scalar", "special_xlog1py.other_scalar")
-def xlog1py(self: Any, other: Any) -> Any:
-    product = numpy.where(numpy.equal(self, 0), 0, self * numpy.log1p(other))
-    return numpy.where(numpy.isnan(other), numpy.nan, product)
+for _name in ("Tensor", "Scalar_Self", "Scalar_Other"):
+    register(f"xlogy.{_name}", functools.partial(_multiply_log, numpy.log))
+for _name in ("", ".self_scalar", ".other_scalar"):
+    register(f"special_xlog1py{_name}", functools.partial(_multiply_log, numpy.log1p))
 
 
 # ---- Airy and spherical Bessel
 
 
-@kernel("special_airy_ai")
-def airy(x: Any) -> Any:
-    return _special().airy(x)[0]
+register("special_airy_ai", lambda x: _special().airy(x)[0])
 
 
 @kernel("special_spherical_bessel_j0")

@@ -5,8 +5,8 @@ Sums of narrow floats are rounded once, at the end.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy
@@ -14,26 +14,21 @@ import numpy
 from holdfast.compute import dtype as dtypes
 from holdfast.compute.engines.numpy.index.indexing import (
     check_range,
-    check_rows,
     corner,
     dim_first,
     ensure_dim,
-    flat_index,
     flat_offsets,
-    resolve_indices,
-    single_mask,
+    locate_indices,
+    mask_index,
 )
 from holdfast.compute.engines.numpy.kernels import cast, kernel
-from holdfast.compute.ops.rules import normalize_dim
+from holdfast.compute.ops.index.resolve import check_values, indexed_shape
 
 _WIDE = 16  # elements in a row; from here on sorting the rows is cheaper than `add.at`
 _ROUNDS = 32  # rows of an index that are added in rounds; the rest is summed for each index
 _UFUNCS: dict[str, Any] = {
-    "sum": numpy.add,
-    "add": numpy.add,
-    "mean": numpy.add,
-    "prod": numpy.multiply,
-    "multiply": numpy.multiply,
+    **dict.fromkeys(("sum", "add", "mean"), numpy.add),
+    **dict.fromkeys(("prod", "multiply"), numpy.multiply),
     "amax": numpy.maximum,
     "amin": numpy.minimum,
 }
@@ -89,14 +84,12 @@ def index_put_in_place(
 
 def put_at(out: Any, indices: Any, values: Any, accumulate: bool) -> Any:
     """Write or add values at the indices, in place."""
-    if values.dtype != out.dtype and not (values.size == 1 and _is_masked(indices, accumulate)):
-        raise TypeError(f"the values are {values.dtype}, the target is {out.dtype}")
     values = cast(values, out.dtype)
-    masked = None if accumulate else single_mask(out.shape, indices)
+    masked = None if accumulate else mask_index(out.shape, indices)
     if masked is not None:
         out[masked] = values
         return out
-    found = resolve_indices(out.shape, indices)
+    found = locate_indices(out.shape, indices)
     dims = [d for d, f in enumerate(found) if f is not None]
     if not dims:
         out[...] = out + values if accumulate else values
@@ -108,25 +101,12 @@ def put_at(out: Any, indices: Any, values: Any, accumulate: bool) -> Any:
     return out
 
 
-def _is_masked(indices: Any, accumulate: bool) -> bool:
-    """Whether the only index is a mask and values are assigned: torch then casts a scalar."""
-    given = [one for one in indices if one is not None]
-    return not accumulate and len(given) == 1 and given[0].dtype == numpy.bool_
-
-
 def _broadcast_values(values: Any, out: Any, found: Any, dims: list[int]) -> Any:
     """Values broadcast to the shape that the indices select, with indexed dimensions in front."""
     chosen = found[dims[0]].shape
-    rest = [size for d, size in enumerate(out.shape) if d not in dims]
-    at = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
-    shape = (*rest[:at], *chosen, *rest[at:])
-    try:
-        full = numpy.broadcast_to(values, shape)
-    except ValueError:
-        raise ValueError(
-            f"values of shape {list(values.shape)} do not broadcast to the indexed shape "
-            f"{list(shape)}"
-        ) from None
+    shape, at = indexed_shape(out.shape, dims, chosen)
+    check_values(values, shape)
+    full = numpy.broadcast_to(values, shape)
     return numpy.moveaxis(full, range(at, at + len(chosen)), range(len(chosen)))
 
 
@@ -148,11 +128,8 @@ def _add_at(out: Any, found: Any, dims: list[int], values: Any) -> None:
 @kernel("index_add")
 def index_add(self: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> Any:
     array, dim = ensure_dim(self, dim)
-    chosen = flat_index(index)
+    chosen = index.reshape(-1)
     check_range(chosen, array.shape[dim], dim)
-    if source.dtype != self.dtype:
-        raise TypeError(f"the source is {source.dtype}, the target is {self.dtype}")
-    check_rows(array, chosen, source, dim)
     front = numpy.moveaxis(array, dim, 0)
     work = dtypes.working(self.dtype)
     sums = front.astype(work, order="C", copy=True)
@@ -167,8 +144,6 @@ def index_add(self: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> A
 
 @kernel("put")
 def put(self: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
-    if index.size != source.size:
-        raise ValueError(f"{index.size} indices for {source.size} elements")
     check_range(index, self.size, 0, negative=True)
     if not accumulate:
         out = numpy.array(self, order="C")
@@ -182,13 +157,6 @@ def put(self: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
 # ---- scatter
 
 
-def flat_targets(index: Any, shape: Sequence[int], dim: int) -> Any:
-    """Flat offsets in a target of `shape` of the elements of `index`. Raises IndexError."""
-    check_range(index, shape[dim], dim)
-    corner(numpy.broadcast_to(0, shape), index.shape, dim)
-    return flat_offsets(index, shape, dim).reshape(-1)
-
-
 def _prepare(self: Any, dim: int, index: Any, src: Any) -> tuple[Any, Any, Any]:
     """A copy to write into (in the working dtype), flat offsets, flat values."""
     out = numpy.array(self, dtypes.working(self.dtype), order="C")
@@ -196,50 +164,26 @@ def _prepare(self: Any, dim: int, index: Any, src: Any) -> tuple[Any, Any, Any]:
         return out, numpy.empty(0, numpy.intp), numpy.empty(0, out.dtype)
     array, dim = ensure_dim(self, dim)
     picks = index if index.ndim else index.reshape(1)
-    flat = flat_targets(picks, array.shape, dim)
+    check_range(picks, array.shape[dim], dim)
+    flat = flat_offsets(picks, array.shape, dim).reshape(-1)
     if not hasattr(src, "ndim"):
         return out, flat, numpy.asarray(src, out.dtype)
-    if src.dtype != self.dtype:
-        raise TypeError(f"the source is {src.dtype}, the target is {self.dtype}")
     values = corner(src if src.ndim else src.reshape(1), picks.shape)
     return out, flat, values.astype(out.dtype, copy=False).reshape(-1)
 
 
 @kernel("scatter.src", "scatter.value")
-def scatter(self: Any, dim: int, index: Any, src: Any = None, value: Any = None) -> Any:
-    given = value if src is None else src
-    out, flat, values = _prepare(self, dim, index, given)
+def scatter(self: Any, dim: int, index: Any, src: Any) -> Any:
+    out, flat, values = _prepare(self, dim, index, src)
     if flat.size:
         out.reshape(-1)[flat] = values
     return out.astype(self.dtype, copy=False)
 
 
-@kernel("scatter.reduce", "scatter.value_reduce")
-def scatter_with(
-    self: Any, dim: int, index: Any, src: Any = None, value: Any = None, *, reduce: str
-) -> Any:
-    if reduce not in ("add", "multiply"):
-        raise ValueError(f"there is no reduction {reduce!r}; 'add' and 'multiply' are")
-    out, flat, values = _prepare(self, dim, index, value if src is None else src)
-    if flat.size:
-        _UFUNCS[reduce].at(out.reshape(-1), flat, values)
-    return out.astype(self.dtype, copy=False)
-
-
-@kernel("scatter_add")
-def scatter_add(self: Any, dim: int, index: Any, src: Any) -> Any:
-    out, flat, values = _prepare(self, dim, index, src)
-    if flat.size:
-        numpy.add.at(out.reshape(-1), flat, values)
-    return out.astype(self.dtype, copy=False)
-
-
-@kernel("scatter_reduce.two")
+@kernel("scatter_add", "scatter.reduce", "scatter.value_reduce", "scatter_reduce.two")
 def scatter_reduce(
-    self: Any, dim: int, index: Any, src: Any, reduce: str, include_self: bool = True
+    self: Any, dim: int, index: Any, src: Any, reduce: str = "add", include_self: bool = True
 ) -> Any:
-    if reduce not in ("sum", "prod", "mean", "amax", "amin"):
-        raise ValueError(f"there is no reduction {reduce!r}; sum, prod, mean, amax and amin are")
     out, flat, values = _prepare(self, dim, index, src)
     if flat.size:
         _reduce_at(out.reshape(-1), flat, values, reduce, include_self)
@@ -248,7 +192,7 @@ def scatter_reduce(
 
 def _reduce_at(out: Any, flat: Any, values: Any, reduce: str, include_self: bool) -> None:
     if not include_self:
-        out[flat] = _identity(reduce, out.dtype)
+        out[flat] = neutral_element(reduce, out.dtype)
     _UFUNCS[reduce].at(out, flat, values)
     if reduce == "mean":
         counts = numpy.bincount(flat, minlength=out.size) + include_self
@@ -257,37 +201,14 @@ def _reduce_at(out: Any, flat: Any, values: Any, reduce: str, include_self: bool
         divide(out, counts, out=out)
 
 
-def _identity(reduce: str, dtype: Any) -> Any:
-    """The identity element of a reduction."""
-    if reduce == "prod":
-        return 1
-    if reduce in ("sum", "mean"):
-        return 0
+@functools.cache
+def neutral_element(reduce: str, dtype: Any) -> Any:
+    """The neutral element of a reduction."""
+    if reduce in ("prod", "sum", "mean"):
+        return int(reduce == "prod")
     if dtype == numpy.bool_:
         return reduce == "amin"
     if dtype.kind in "iu":
         limits = numpy.iinfo(dtype)
         return limits.min if reduce == "amax" else limits.max
     return -numpy.inf if reduce == "amax" else numpy.inf
-
-
-@kernel("index_reduce")
-def index_reduce(
-    self: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True
-) -> Any:
-    if reduce not in ("prod", "mean", "amax", "amin"):
-        raise ValueError(f"there is no reduction {reduce!r}; prod, mean, amax and amin are")
-    spread = spread_index(flat_index(index), source.shape, dim)
-    return scatter_reduce(self, dim, spread, source, reduce, include_self)
-
-
-def spread_index(index: Any, shape: Sequence[int], dim: int) -> Any:
-    """Broadcast a 1-d index along `dim` to `shape`."""
-    if not len(shape):
-        return index.reshape(())
-    dim = normalize_dim(dim, len(shape))
-    if index.size != shape[dim]:
-        raise ValueError(f"{index.size} indices for {shape[dim]} rows of the source")
-    return numpy.broadcast_to(
-        index.reshape([-1 if d == dim else 1 for d in range(len(shape))]), shape
-    )

@@ -6,7 +6,6 @@ The whole matrix of weights is never in memory. Several heads of queries may sha
 from __future__ import annotations
 
 import ctypes
-import math
 from typing import Any, NamedTuple
 
 import numpy
@@ -15,6 +14,7 @@ from holdfast.compute import dtype as dtypes
 from holdfast.compute.engines.numpy import threads
 from holdfast.compute.engines.numpy.c_kernels import Heads, kernels
 from holdfast.compute.engines.numpy.kernels import kernel, widen
+from holdfast.compute.ops.layers.attention import plan_attention
 
 _BLOCK = 1 << 18  # weights in a block
 _WORTH = 1 << 20  # multiplications; for fewer, waking another thread costs more than it saves
@@ -34,7 +34,8 @@ def attention(
         return out.astype(query.dtype, copy=False), sums
 
     def work(number: int) -> None:
-        part = case.part(number)
+        head, block = divmod(number, case.blocks)
+        part = case.part_at(*divmod(head, q.shape[1]), block * case.step)
         weights, top, total = _weights(case, part)
         b, h, start, stop, seen = part
         rows = out[b, h, start:stop]
@@ -92,14 +93,8 @@ def _empty_heads_inside(like: Any, width: int | None = None) -> Any:
     return numpy.empty((many, length, heads, width or same), like.dtype).swapaxes(1, 2)
 
 
-class _QueryBlock(NamedTuple):
-    """Queries start to stop of one head, which attend to the first `seen` keys."""
-
-    batch: int
-    head: int
-    start: int
-    stop: int
-    seen: int
+# Batch, head, first query, end of the queries, and how many keys they attend to.
+_QueryBlock = tuple[int, int, int, int, int]
 
 
 class _AttentionCall(NamedTuple):
@@ -115,15 +110,10 @@ class _AttentionCall(NamedTuple):
     step: int  # queries in a block
     blocks: int
 
-    def part(self, number: int) -> _QueryBlock:
-        """The block with this number, counted over batch and heads."""
-        head, block = divmod(number, self.blocks)
-        return self.part_at(*divmod(head, self.q.shape[1]), block * self.step)
-
     def part_at(self, batch: int, head: int, start: int) -> _QueryBlock:
         """The block that begins with query `start`."""
         stop, keys = min(start + self.step, self.q.shape[2]), self.k.shape[2]
-        return _QueryBlock(batch, head, start, stop, min(stop, keys) if self.causal else keys)
+        return batch, head, start, stop, min(stop, keys) if self.causal else keys
 
     def share_out(self, work: Any, count: int) -> None:
         """`threads.share_out`, on several threads if there is enough to do."""
@@ -133,17 +123,8 @@ class _AttentionCall(NamedTuple):
 def _prepare(
     query: Any, key: Any, value: Any, dropout: float, causal: bool, mask: Any, scale: float | None
 ) -> _AttentionCall:
-    if dropout > 0:
-        raise ValueError("this op has no dropout")
-    if not query.ndim == key.ndim == value.ndim == 4:
-        raise ValueError("query, key and value have four dimensions")
-    if key.shape[:3] != value.shape[:3] or query.shape[3] != key.shape[3]:
-        raise ValueError("query, key and value do not fit each other")
-    if query.shape[0] != key.shape[0] or query.shape[1] % max(key.shape[1], 1):
-        raise ValueError("the batch or the heads of query and key do not fit each other")
+    factor, share = plan_attention(query, key, value, dropout, scale)
     q, k, v = (widen(a) for a in (query, key, value))
-    width = query.shape[3]
-    factor = q.dtype.type((1 / math.sqrt(width) if width else 1) if scale is None else scale)
     if mask is not None:
         if mask.dtype == dtypes.BOOL:
             mask = numpy.where(mask, q.dtype.type(0), q.dtype.type(-numpy.inf))
@@ -155,8 +136,7 @@ def _prepare(
         step = min(step, max(64, length // 8))
     blocks = -(-length // step)
     even = -(-length // blocks) if blocks else step
-    share = query.shape[1] // max(key.shape[1], 1)
-    return _AttentionCall(q, k, v, mask, factor, bool(causal), share, even, blocks)
+    return _AttentionCall(q, k, v, mask, q.dtype.type(factor), bool(causal), share, even, blocks)
 
 
 def _scores(case: _AttentionCall, part: _QueryBlock) -> Any:
@@ -236,5 +216,4 @@ def _pack(array: Any, heads: int, outputs: int, depth: int) -> Any:
 
 
 def _address(array: Any, batch: int, head: int) -> int:
-    """The address of one head."""
     return array.ctypes.data + batch * array.strides[0] + head * array.strides[1]

@@ -17,7 +17,7 @@ import numpy
 
 from holdfast.compute.engines.numpy import threads
 from holdfast.compute.engines.numpy.c_kernels import Window, kernels
-from holdfast.compute.engines.numpy.layers.conv_im2col import ConvWindow
+from holdfast.compute.ops.layers.convolution import ConvWindow
 
 _PATCH = 200 * 1024  # elements of the input laid out at once: they stay in the L2 cache
 WORTH = 1 << 21  # multiplications; for fewer, waking another thread costs more than it saves
@@ -88,16 +88,9 @@ _ONE_TAP = forward_taps(1, 1, 0, 1)
 
 @functools.lru_cache(512)
 def plan(
-    sizes: Three,
-    x_steps: Three,
-    x_channel: int,
-    channels: int,
-    outputs: int,
-    taps: tuple[Taps, Taps, Taps],
-    out_sizes: Three,
-    out_steps: Three,
-    out_channel: int,
-) -> DirectPlan:
+    sizes: Three, x_steps: Three, x_channel: int, channels: int, outputs: int,
+    taps: tuple[Taps, Taps, Taps], out_sizes: Three, out_steps: Three, out_channel: int,
+) -> DirectPlan:  # fmt: skip
     """Plan the C loop for arrays of these shapes. Steps are strides in elements."""
     planes = list(itertools.product(*(t.phases for t in taps)))
     number = {phase: i for i, phase in enumerate(planes)}
@@ -163,7 +156,6 @@ def pack(weight: Any, found: DirectPlan, groups: int) -> Any:
 
 
 def _convolve(x: Any, weight: Any, bias: Any, out: Any, found: DirectPlan, groups: int) -> None:
-    """Convolve every image and group."""
     loop, window = kernels().holdfast_convolve, found.window
     many = x.shape[0]
     block = _results_per_call(found, many * groups)
@@ -206,8 +198,8 @@ def _groups_per_call(groups: int, parts: int, work: int) -> int:
 def gather(x: Any, w: Any, b: Any, sizes: tuple[int, ...], setting: ConvWindow) -> Any:
     """Convolution: each result is the sum of a window of `x` times the weight."""
     out = numpy.empty((x.shape[0], w.shape[0], *sizes), numpy.float32)
-    settings = zip(setting.sizes, setting.stride, setting.padding, setting.dilation, strict=True)
-    _run(x, w, b, out, tuple(forward_taps(*each) for each in settings), setting.groups)
+    taps = tuple(forward_taps(*each) for each in zip(*setting[:4], strict=True))
+    _run(x, w, b, out, taps, setting.groups)
     return out
 
 
@@ -221,8 +213,8 @@ def spread(g: Any, w: Any, shape: tuple[int, ...], setting: ConvWindow) -> Any:
     out = numpy.empty((g.shape[0], *shape), numpy.float32)
     swapped = w.reshape(groups, w.shape[0] // groups, *w.shape[1:]).swapaxes(1, 2)
     swapped = swapped.reshape(shape[0], w.shape[0] // groups, *w.shape[2:])
-    settings = zip(setting.sizes, setting.stride, setting.padding, setting.dilation, strict=True)
-    for phases in itertools.product(*(backward_taps(*each) for each in settings)):
+    along = (backward_taps(*each) for each in zip(*setting[:4], strict=True))
+    for phases in itertools.product(*along):
         target = out[(..., *(slice(p.first, None, p.stride) for p in phases))]
         if not target.size:
             continue

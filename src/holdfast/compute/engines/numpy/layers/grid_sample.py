@@ -15,10 +15,14 @@ import numpy
 from holdfast.compute import dtype as dtypes
 from holdfast.compute.engines.numpy.kernels import kernel, register
 from holdfast.compute.engines.numpy.layers.resample import BEND, cubic_weights
-from holdfast.compute.ops.layers.grid_sample import affine_shape, check_grid
-
-_LINEAR, _NEAREST, _CUBIC = range(3)
-_ZEROS, _BORDER, _REFLECTION = range(3)
+from holdfast.compute.ops.layers.grid_sample import (
+    CUBIC,
+    NEAREST,
+    REFLECTION,
+    ZEROS,
+    affine_shape,
+    check_grid,
+)
 
 
 class _Tap(NamedTuple):
@@ -33,10 +37,10 @@ class _Tap(NamedTuple):
 def _taps(point: Any, size: int, mode: int, padding: int, aligned: bool) -> tuple[list[_Tap], Any]:
     """The neighbours of points, and the derivative of the pixel by the grid coordinate."""
     pixel, factor = _to_pixels(point, size, aligned)
-    if mode == _CUBIC:
+    if mode == CUBIC:
         return _cubic_taps(pixel, size, padding, aligned), factor
     pixel, turn = _pad_coordinate(pixel, size, padding, aligned)
-    if mode == _NEAREST:
+    if mode == NEAREST:
         return [_Tap(*_to_index(numpy.rint(pixel), size), None, None)], None
     low = numpy.floor(pixel)
     pair = [
@@ -78,10 +82,10 @@ def _to_pixels(point: Any, size: int, aligned: bool) -> tuple[Any, Any]:
 
 def _pad_coordinate(pixel: Any, size: int, padding: int, aligned: bool) -> tuple[Any, Any]:
     """Apply border or reflection padding to pixel coordinates; also returns the derivative."""
-    if padding == _ZEROS:
+    if padding == ZEROS:
         return pixel, 1
     turn: Any = 1
-    if padding == _REFLECTION:
+    if padding == REFLECTION:
         low, span = (0, size - 1) if aligned else (-0.5, size)
         pixel, turn = _reflect(pixel, pixel.dtype.type(low), pixel.dtype.type(span))
     moves = (pixel > 0) & (pixel < size - 1)
@@ -115,11 +119,7 @@ class _Points:
     def __init__(
         self, input: Any, grid: Any, count: int, mode: int, padding: int, aligned: bool
     ) -> None:
-        if mode not in (_LINEAR, _NEAREST, *((_CUBIC,) if count == 2 else ())):
-            raise ValueError(f"interpolation_mode {mode} is unknown for {count} dimensions")
-        if padding not in (_ZEROS, _BORDER, _REFLECTION):
-            raise ValueError(f"padding_mode is {padding}, it can be 0, 1 or 2")
-        self.shape = check_grid(input, grid, count)
+        self.shape = check_grid(count, input, grid, mode, padding)
         self.working = dtypes.working(input.dtype)
         self.sizes = input.shape[2:]
         points = grid.astype(self.working, copy=False).reshape(len(grid), -1, count)

@@ -1,4 +1,7 @@
-"""Layer, group and RMS norm, in blocks of rows, so that a row is read from memory once."""
+"""Layer, group, RMS and batch norm, in blocks of rows, so that a row is read from memory once.
+
+Running statistics are updated in place, and only in training.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +11,31 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as dtypes
-from holdfast.compute.engines.numpy.kernels import cast, kernel, widen
+from holdfast.compute.engines.numpy.kernels import cast, kernel, register, widen
 from holdfast.compute.engines.numpy.reduce import c_rows
 from holdfast.compute.engines.numpy.reduce.axes import (
+    BLOCK,
     row_moments,
     spans,
     store_block,
+    total,
     working_block,
 )
-from holdfast.compute.ops.layers.normalize import statistics_dtype
+from holdfast.compute.ops.layers.normalize import (
+    check_batch_norm,
+    leading_dims,
+    other_forms,
+    statistics_dtype,
+)
 
 # ---- layer norm
 
 
 def _rows(input: Any, normalized_shape: Any) -> tuple[Any, tuple[int, ...]]:
     """`input` as a matrix whose rows are normalized, and the shape of the statistics."""
-    shape = tuple(normalized_shape)
-    lead = input.ndim - len(shape)
-    if lead < 0 or input.shape[lead:] != shape or not shape:
-        raise ValueError(f"the last sizes of the input are not the normalized shape {list(shape)}")
-    count = math.prod(input.shape[:lead])
-    return input.reshape(count, math.prod(shape)), (*input.shape[:lead], *(1,) * len(shape))
+    lead = leading_dims(input, normalized_shape)
+    outer, inner = input.shape[:lead], input.shape[lead:]
+    return input.reshape(math.prod(outer), math.prod(inner)), (*outer, *(1,) * len(inner))
 
 
 @kernel("native_layer_norm")
@@ -145,8 +152,6 @@ def _select_gradients(mask: Any, found: Any, like: Any) -> tuple[Any, ...]:
 def group_norm(
     input: Any, weight: Any, bias: Any, N: int, C: int, HxW: int, group: int, eps: float
 ) -> Any:
-    if C % group:
-        raise ValueError(f"{C} channels do not make {group} equal groups")
     kind = statistics_dtype(input, weight, bias)
     values = widen(input.reshape(N * group, -1 if input.size else 0))
     width = C // group * HxW
@@ -251,3 +256,175 @@ def rms_norm_backward(
     made = (scaled - normal * inner) * scale if output_mask[0] else None
     to_weight = numpy.add.reduce(grads * normal, axis=0) if output_mask[1] else None
     return _select_gradients(output_mask, (made, to_weight), (input, weight))
+
+
+# ---- batch norm
+
+
+def _to_channels(input: Any) -> Any:
+    """Reshape to [samples, channels, positions]."""
+    return input.reshape(*input.shape[:2], math.prod(input.shape[2:]))
+
+
+def _channel_rows(values: Any) -> Any:
+    """Reshape to one row for each channel of each sample."""
+    return values.reshape(values.shape[0] * values.shape[1], values.shape[2])
+
+
+def _squared_distances(values: Any, mean: Any) -> Any:
+    """The sum of squared distances from each channel's mean."""
+    samples, channels, positions = values.shape
+    if positions == 1:
+        distance = values[:, :, 0] - mean
+        return total(numpy.multiply(distance, distance, out=distance), (0,))
+    found = numpy.zeros((samples, channels), values.dtype)
+    for part in _blocks(values.shape):
+        distance = values[part] - mean[part[1], None]
+        found[part[:2]] = numpy.vecdot(distance, distance)
+    return total(found, (0,))
+
+
+def _blocks(shape: tuple[int, ...]) -> Any:
+    """Blocks of whole samples, or of some channels of one sample if samples are large."""
+    samples, channels, positions = shape
+    if channels * positions <= BLOCK:
+        for part in spans(samples, channels * positions):
+            yield part, slice(None)
+        return
+    for sample in range(samples):
+        for part in spans(channels, positions):
+            yield slice(sample, sample + 1), part
+
+
+def _statistics(values: Any) -> tuple[Any, Any]:
+    """The mean and the biased variance of each channel."""
+    count = values.shape[0] * values.shape[2]
+    rows = _channel_rows(values)
+    if c_rows.can_run_channels(rows):
+        means, squares = (a.reshape(values.shape[:2]) for a in c_rows.moments(rows))
+        mean = means.mean(axis=0)
+        squares += values.shape[2] * numpy.square(means - mean)
+        return cast(mean, values.dtype), cast(squares.sum(axis=0) / count, values.dtype)
+    sums = values[:, :, 0] if values.shape[2] == 1 else numpy.add.reduce(values, axis=2)
+    mean = total(sums, (0,)) / values.dtype.type(count)
+    return mean, _squared_distances(values, mean) / values.dtype.type(count)
+
+
+def _update_running(running: Any, value: Any, momentum: float) -> None:
+    if running is not None:
+        kept = running.astype(numpy.float64) * (1 - momentum)
+        running[...] = (kept + value.astype(numpy.float64) * momentum).astype(running.dtype)
+
+
+def _scale_channels(values: Any, mean: Any, rstd: Any, weight: Any, bias: Any, kind: Any) -> Any:
+    scale = rstd if weight is None else rstd * widen(weight)
+    shift = -mean * scale if bias is None else widen(bias) - mean * scale
+    if kind == values.dtype and c_rows.can_run_channels(_channel_rows(values)):
+        return c_rows.scale_rows(_channel_rows(values), scale, shift)
+    made = numpy.empty(values.shape, kind)
+    for part in _blocks(values.shape):
+        target = made[part]
+        block = working_block(target, values.dtype)
+        numpy.multiply(values[part], scale[part[1], None], out=block)
+        store_block(target, numpy.add(block, shift[part[1], None], out=block))
+    return made
+
+
+@kernel("native_batch_norm", "_native_batch_norm_legit")
+def batch_norm(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool,
+    momentum: float, eps: float,
+) -> Any:  # fmt: skip
+    check_batch_norm(input, weight, bias, running_mean, running_var, training)
+    values = widen(_to_channels(input))
+    kind = statistics_dtype(input, weight, bias, running_mean, running_var)
+    if training:
+        mean, variance = _statistics(values)
+        count = values.shape[0] * values.shape[2]
+        _update_running(running_mean, mean, momentum)
+        _update_running(running_var, variance * (count / max(count - 1, 1)), momentum)
+    else:
+        mean, variance = widen(running_mean), widen(running_var)
+    rstd = 1 / numpy.sqrt(variance + variance.dtype.type(eps))
+    made = _scale_channels(values, mean, rstd, weight, bias, input.dtype).reshape(input.shape)
+    if not training:
+        mean = rstd = numpy.empty(0, kind)
+    return made, cast(mean, kind), cast(rstd, kind)
+
+
+@kernel("native_batch_norm_backward")
+def batch_norm_backward(
+    grad_out: Any, input: Any, weight: Any, running_mean: Any, running_var: Any, save_mean: Any,
+    save_invstd: Any, train: bool, eps: float, output_mask: Any,
+) -> Any:  # fmt: skip
+    values, grads = _to_channels(input), _to_channels(grad_out)
+    working = dtypes.working(input.dtype)
+    if train:
+        mean, rstd = widen(save_mean), widen(save_invstd)
+    else:
+        mean = widen(running_mean)
+        rstd = 1 / numpy.sqrt(widen(running_var) + working.type(eps))
+    added, along = _gradient_sums(grads, values, mean)
+    scale = rstd if weight is None else rstd * widen(weight)
+    made = None
+    if output_mask[0]:
+        count = working.type(max(values.shape[0] * values.shape[2], 1))
+        bend = along * rstd * rstd / count if train else None
+        made = _channel_gradient(grads, values, mean, scale, bend, added / count, input.dtype)
+        made = made.reshape(input.shape)
+    kind = input.dtype if weight is None else weight.dtype
+    return (
+        made,
+        cast(along * rstd, kind) if output_mask[1] else None,
+        cast(added, kind) if output_mask[2] else None,
+    )
+
+
+def _gradient_sums(grads: Any, values: Any, mean: Any) -> tuple[Any, Any]:
+    """The sums of grad and of grad * (value - mean) of each channel."""
+    samples, channels, positions = values.shape
+    working = dtypes.working(values.dtype)
+    if c_rows.can_run_channels(_channel_rows(values), _channel_rows(grads)):
+        found = c_rows.gradient_sums(_channel_rows(grads), _channel_rows(values), mean)
+        added, along = (a.reshape(samples, channels).sum(axis=0) for a in found)
+        return cast(added, working), cast(along, working)
+    added, along = (numpy.zeros((samples, channels), working) for _ in range(2))
+    for part in _blocks(values.shape):
+        grad, distance = widen(grads[part]), widen(values[part]) - mean[part[1], None]
+        if positions == 1:
+            added[part] = grad[:, :, 0]
+            along[part] = numpy.multiply(grad, distance, out=distance)[:, :, 0]
+        else:
+            added[part] = numpy.add.reduce(grad, axis=2)
+            along[part] = numpy.vecdot(grad, distance)
+    return total(added, (0,)), total(along, (0,))
+
+
+def _channel_gradient(
+    grads: Any, values: Any, mean: Any, scale: Any, bend: Any, middle: Any, kind: Any
+) -> Any:
+    """scale * (grad - middle - distance * bend), or scale * grad outside of training."""
+    rows, slopes = _channel_rows(values), _channel_rows(grads)
+    if kind == dtypes.FLOAT32 and c_rows.can_run_channels(rows, slopes):
+        if bend is None:
+            return c_rows.scale_rows(slopes, scale, numpy.zeros_like(scale))
+        return c_rows.combine_gradients(slopes, rows, mean, scale, bend * scale, middle * scale)
+    made = numpy.empty(values.shape, kind)
+    for part in _blocks(values.shape):
+        channels = (part[1], None)
+        if bend is None:
+            made[part] = widen(grads[part]) * scale[channels]
+            continue
+        target = made[part]
+        block = working_block(target, mean.dtype)
+        numpy.subtract(widen(values[part]), mean[channels], out=block)
+        numpy.multiply(block, bend[channels], out=block)
+        numpy.subtract(widen(grads[part]), block, out=block)
+        numpy.subtract(block, middle[channels], out=block)
+        store_block(target, numpy.multiply(block, scale[channels], out=block))
+    return made
+
+
+_FORMS = other_forms(batch_norm, batch_norm_backward, lambda _: numpy.empty(0, numpy.uint8))
+for _name, _form in _FORMS.items():
+    register(_name, _form)

@@ -6,6 +6,7 @@ computed as (1 + tanh(x / 2)) / 2: one tanh for all gates of a step.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -19,13 +20,22 @@ def _steps(count: int, reverse: bool) -> range:
     return range(count - 1, -1, -1) if reverse else range(count)
 
 
-def _widen_all(*arrays: Array) -> list[Array]:
-    """`widen` each array; None stays None."""
-    return [a if a is None else widen(a) for a in arrays]
+def _layer_kernel(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function that computes in float32 or wider; the first argument gives the dtype."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        def compute(*args: Any) -> Any:
+            found = function(*(widen(a) if isinstance(a, numpy.ndarray) else a for a in args))
+            if not isinstance(found, tuple):
+                return found.astype(args[0].dtype, copy=False)
+            return tuple(a.astype(args[0].dtype, copy=False) for a in found)
+
+        return kernel(name)(compute)
+
+    return decorate
 
 
 def _previous_states(first: Array, states: Array, reverse: bool) -> Array:
-    """The state before every step."""
     shifted = numpy.empty_like(states)
     if not len(states):
         return shifted
@@ -44,10 +54,8 @@ def _weight_gradient(gates: Array, before: Array) -> Array:
     return _flat(gates).T @ _flat(before)
 
 
-@kernel("_lstm_layer")
+@_layer_kernel("_lstm_layer")
 def lstm_layer(gates: Array, h: Array, c: Array, weight: Array, reverse: bool) -> Any:
-    kind = gates.dtype
-    gates, h, c, weight = _widen_all(gates, h, c, weight)
     steps, batch, width = gates.shape
     hidden = width // 4
     scale = numpy.full(width, 0.5, gates.dtype)
@@ -71,17 +79,14 @@ def lstm_layer(gates: Array, h: Array, c: Array, weight: Array, reverse: bool) -
         numpy.tanh(cell, out=out)
         out *= o
         h, c = out, cell
-    return tuple(a.astype(kind, copy=False) for a in (output, cells, active))
+    return output, cells, active
 
 
-@kernel("_lstm_layer_backward")
+@_layer_kernel("_lstm_layer_backward")
 def lstm_layer_backward(
     grad: Array, grad_cells: Array, h: Array, c: Array, weight: Array,
     output: Array, cells: Array, active: Array, reverse: bool,
 ) -> Any:  # fmt: skip
-    kind = active.dtype
-    grad, grad_cells, h, c, weight = _widen_all(grad, grad_cells, h, c, weight)
-    output, cells, active = _widen_all(output, cells, active)
     hidden = cells.shape[-1]
     i, f, g, o = (active[..., n * hidden : (n + 1) * hidden] for n in range(4))
     curved = numpy.tanh(cells)
@@ -103,13 +108,11 @@ def lstm_layer_backward(
         along *= forget[step]
         down = now @ weight
     found = _weight_gradient(slopes, _previous_states(h, output, reverse))
-    return tuple(a.astype(kind, copy=False) for a in (slopes, down, along, found))
+    return slopes, down, along, found
 
 
-@kernel("_gru_layer")
+@_layer_kernel("_gru_layer")
 def gru_layer(gates: Array, h: Array, weight: Array, bias: Array | None, reverse: bool) -> Any:
-    kind = gates.dtype
-    gates, h, weight, bias = _widen_all(gates, h, weight, bias)
     steps, batch, width = gates.shape
     hidden = width // 3
     turned = numpy.ascontiguousarray(weight.T)
@@ -133,7 +136,7 @@ def gru_layer(gates: Array, h: Array, weight: Array, bias: Array | None, reverse
         scratch *= now[:, hidden : 2 * hidden]
         numpy.add(new, scratch, out=out)
         h = out
-    return tuple(a.astype(kind, copy=False) for a in (output, active))
+    return output, active
 
 
 def _sigmoid(array: Array) -> None:
@@ -143,13 +146,11 @@ def _sigmoid(array: Array) -> None:
     array += 0.5
 
 
-@kernel("_gru_layer_backward")
+@_layer_kernel("_gru_layer_backward")
 def gru_layer_backward(
     grad: Array, h: Array, weight: Array, bias: Array | None, output: Array, active: Array,
     reverse: bool,
 ) -> Any:  # fmt: skip
-    kind = active.dtype
-    grad, h, weight, output, active = _widen_all(grad, h, weight, output, active)
     hidden = output.shape[-1]
     r, z, n, carried = (active[..., p * hidden : (p + 1) * hidden] for p in range(4))
     before = _previous_states(h, output, reverse)
@@ -169,14 +170,11 @@ def gru_layer_backward(
             rows.reshape(-1, 3, hidden)[...] *= down[:, None]
         down *= kept[step]
         down += inner[step] @ weight
-    found = (slopes, down, _weight_gradient(inner, before), _flat(inner).sum(0))
-    return tuple(a.astype(kind, copy=False) for a in found)
+    return slopes, down, _weight_gradient(inner, before), _flat(inner).sum(0)
 
 
-@kernel("_rnn_layer")
+@_layer_kernel("_rnn_layer")
 def rnn_layer(gates: Array, h: Array, weight: Array, relu: bool, reverse: bool) -> Array:
-    kind = gates.dtype
-    gates, h, weight = _widen_all(gates, h, weight)
     turned = numpy.ascontiguousarray(weight.T)
     output = numpy.empty(gates.shape, gates.dtype)
     for step in _steps(len(gates), reverse):
@@ -184,15 +182,13 @@ def rnn_layer(gates: Array, h: Array, weight: Array, relu: bool, reverse: bool) 
         numpy.matmul(h, turned, out=now)
         now += gates[step]
         h = numpy.maximum(now, 0, out=now) if relu else numpy.tanh(now, out=now)
-    return output.astype(kind, copy=False)
+    return output
 
 
-@kernel("_rnn_layer_backward")
+@_layer_kernel("_rnn_layer_backward")
 def rnn_layer_backward(
     grad: Array, h: Array, weight: Array, output: Array, relu: bool, reverse: bool
 ) -> Any:
-    kind = output.dtype
-    grad, h, weight, output = _widen_all(grad, h, weight, output)
     slopes = (output > 0).astype(output.dtype) if relu else 1 - output * output
     down = numpy.zeros_like(h)
     for step in _steps(len(output), not reverse):
@@ -200,5 +196,4 @@ def rnn_layer_backward(
         now = slopes[step]
         now *= down
         down = now @ weight
-    found = (slopes, down, _weight_gradient(slopes, _previous_states(h, output, reverse)))
-    return tuple(a.astype(kind, copy=False) for a in found)
+    return slopes, down, _weight_gradient(slopes, _previous_states(h, output, reverse))

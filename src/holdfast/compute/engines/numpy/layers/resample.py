@@ -6,15 +6,16 @@ pixels are picked.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy
 
 from holdfast.compute import dtype as dtypes
-from holdfast.compute.engines.numpy.index.take_rows import add_along
+from holdfast.compute.engines.numpy.index.indexing import add_along
 from holdfast.compute.engines.numpy.kernels import register
-from holdfast.compute.ops.layers.resample import KINDS, SCALES, factored, sizes_of
+from holdfast.compute.ops.layers.resample import register_modes
 
 BEND = -0.75  # the cubic's parameter: its slope at a distance of one pixel
 
@@ -31,24 +32,20 @@ def _step(size: int, outputs: int, aligned: bool, scale: float | None, real: Any
     return real(size) / real(outputs)
 
 
-def _nearest(size: int, outputs: int, aligned: bool, scale: Any, real: Any) -> Stencil:
+def _nearest(
+    size: int, outputs: int, aligned: bool, scale: Any, real: Any, shift: float = 0.0
+) -> Stencil:
     step = _step(size, outputs, False, scale, numpy.float32)
-    position = numpy.floor(numpy.arange(outputs, dtype=numpy.float32) * step)
-    return numpy.minimum(position.astype(numpy.int64), size - 1)[:, None], None
+    count = numpy.arange(outputs, dtype=numpy.float32) + numpy.float32(shift)
+    position = numpy.floor(count * step).astype(numpy.int64)
+    return numpy.minimum(position, size - 1)[:, None], None
 
 
-def _nearest_kept(size: int, outputs: int, aligned: bool, scale: Any, real: Any) -> Stencil:
+def _nearest_kept(size: int, outputs: int, *settings: Any) -> Stencil:
     """`_nearest`, which ignores the scale if the size stays or doubles."""
     if outputs in (size, 2 * size):
         return (numpy.arange(outputs) // (outputs // size))[:, None], None
-    return _nearest(size, outputs, aligned, scale, real)
-
-
-def _nearest_exact(size: int, outputs: int, aligned: bool, scale: Any, real: Any) -> Stencil:
-    step = _step(size, outputs, False, scale, numpy.float32)
-    middle = numpy.arange(outputs, dtype=numpy.float32) + numpy.float32(0.5)
-    position = numpy.floor(middle * step)
-    return numpy.minimum(position.astype(numpy.int64), size - 1)[:, None], None
+    return _nearest(size, outputs, *settings)
 
 
 def _positions(size: int, outputs: int, aligned: bool, scale: Any, real: Any) -> Any:
@@ -89,19 +86,11 @@ def cubic_weights(part: Any, bend: Any) -> Any:
 # ---- antialiased
 
 
-def _triangle(x: Any) -> Any:
-    return numpy.maximum(1 - numpy.abs(x), 0)
-
-
 def _sharp(x: Any) -> Any:
     x = numpy.abs(x)
     near = (1.5 * x - 2.5) * x * x + 1
     far = ((-0.5 * x + 2.5) * x - 4) * x + 2
     return numpy.where(x < 1, near, numpy.where(x < 2, far, 0))
-
-
-def _lanczos(x: Any) -> Any:
-    return numpy.where(numpy.abs(x) < 3, numpy.sinc(x) * numpy.sinc(x / 3), 0)
 
 
 def _antialiased(shape: Callable[[Any], Any], reach: float) -> Callable[..., Stencil]:
@@ -129,14 +118,16 @@ def _antialiased(shape: Callable[[Any], Any], reach: float) -> Callable[..., Ste
 _STENCILS: dict[str, Callable[..., Stencil]] = {
     "nearest": _nearest,
     "nearest_kept": _nearest_kept,
-    "nearest_exact": _nearest_exact,
+    "nearest_exact": functools.partial(_nearest, shift=0.5),
     "linear": _linear,
     "bilinear": _linear,
     "trilinear": _linear,
     "bicubic": _cubic,
-    "bilinear_aa": _antialiased(_triangle, 1.0),
+    "bilinear_aa": _antialiased(lambda x: numpy.maximum(1 - numpy.abs(x), 0), 1.0),
     "bicubic_aa": _antialiased(_sharp, 2.0),
-    "lanczos_aa": _antialiased(_lanczos, 3.0),
+    "lanczos_aa": _antialiased(
+        lambda x: numpy.where(numpy.abs(x) < 3, numpy.sinc(x) * numpy.sinc(x / 3), 0), 3.0
+    ),
 }
 
 
@@ -183,10 +174,7 @@ def stencils_of(name: str, sizes: Any, wanted: Any, aligned: bool, scales: Any, 
     ]
 
 
-def _resample(
-    name: str, count: int, self: Any, output_size: Any, aligned: bool, scales: Any
-) -> Any:
-    shape = sizes_of(self.shape, count, output_size)
+def _resample(name: str, self: Any, shape: tuple[int, ...], aligned: bool, scales: Any) -> Any:
     real = _real(self.dtype)
     stencils = stencils_of(name, self.shape[2:], shape[2:], aligned, scales, real)
     unweighted = all(weights is None for _, (_, weights) in stencils)
@@ -200,57 +188,13 @@ def _resample(
 
 
 def _resample_backward(
-    name: str, count: int, grad_output: Any, output_size: Any, input_size: Any,
-    aligned: bool, scales: Any,
-) -> Any:  # fmt: skip
-    shape = sizes_of(input_size, count, output_size)
-    if grad_output.shape != shape:
-        raise ValueError(f"the gradient is {list(grad_output.shape)}, the result was {list(shape)}")
-    real = _real(grad_output.dtype)
-    out = grad_output.astype(real, copy=False)
-    for axis, stencil in stencils_of(name, input_size[2:], shape[2:], aligned, scales, real):
-        out = _adjoint(out, axis, input_size[axis], stencil)
-    return out.astype(grad_output.dtype, copy=False)
+    name: str, grad: Any, sizes: tuple[int, ...], aligned: bool, scales: Any
+) -> Any:
+    real = _real(grad.dtype)
+    out = grad.astype(real, copy=False)
+    for axis, stencil in stencils_of(name, sizes, grad.shape[2:], aligned, scales, real):
+        out = _adjoint(out, axis, sizes[axis], stencil)
+    return out.astype(grad.dtype, copy=False)
 
 
-def _register(op: str, names: tuple[str, str], count: int, aligned: bool) -> None:
-    order = SCALES[count]
-
-    def forward(self: Any, output_size: Any, *rest: Any, **named: Any) -> Any:
-        corners, scales = settings_of(aligned, order, rest, named)
-        return _resample(names[0], count, self, output_size, corners, scales)
-
-    def backward(
-        grad_output: Any, output_size: Any, input_size: Any, *rest: Any, **named: Any
-    ) -> Any:
-        corners, scales = settings_of(aligned, order, rest, named)
-        return _resample_backward(
-            names[1], count, grad_output, output_size, input_size, corners, scales
-        )
-
-    def by_factors(input: Any, output_size: Any, *rest: Any, **named: Any) -> Any:
-        names_given = ("align_corners", "scale_factors") if aligned else ("scale_factors",)
-        values = dict(zip(names_given, rest, strict=False)) | named
-        factors = values.get("scale_factors")
-        sizes = factored(input.shape, output_size, factors)
-        corners = bool(values.get("align_corners", False))
-        return _resample(names[0], count, input, sizes, corners, factors or [None] * count)
-
-    register(op, forward)
-    register(f"{op}.vec", by_factors)
-    register(f"{op}_backward", backward)
-
-
-def settings_of(aligned: bool, order: Any, rest: Any, named: Any) -> tuple[bool, list[Any]]:
-    """align_corners and the scale of each dimension, from the remaining arguments of a call."""
-    names = ("align_corners", *order) if aligned else order
-    values = dict(zip(names, rest, strict=False)) | named
-    return bool(values.get("align_corners", False)), [values.get(name) for name in order]
-
-
-for _op, (_count, _aligned) in KINDS.items():
-    _name = _op.removeprefix("_").removeprefix("upsample_").replace(f"{_count}d", "")
-    # Only here torch ignores a scale like 2.1 if the size doubles.
-    _there = "nearest_kept" if (_name, _count) == ("nearest", 2) else _name
-    _back = "nearest_kept" if _name == "nearest" else _name
-    _register(_op, (_there, _back), _count, _aligned)
+register_modes(register, _resample, _resample_backward)

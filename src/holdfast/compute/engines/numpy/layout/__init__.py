@@ -1,11 +1,8 @@
-"""Kernels that make, view, copy and join arrays.
+"""Kernels that make, copy and join arrays.
 
-Views share memory with their argument; all other results have memory of their own.
+    factory    zeros, full, arange, linspace, eye …; copies and casts
+    assemble   cat, im2col and col2im, the gradient of unfold
+    padding    reflection and replication padding
 
-    factory       zeros, full, arange, linspace, eye …; copies and casts
-    views         views: reshape, transpose, slices, as_strided, split …
-    view_copies   `_copy`, `_scatter` and backward ops of views; sizes and strides
-    assemble      cat, stack, repeat, flip, roll
-    padding       constant, reflection and replication padding
-    patches       im2col and col2im, pixel and channel shuffles
+Views and what is made of them have one kernel for all engines: `engines.layout`.
 """

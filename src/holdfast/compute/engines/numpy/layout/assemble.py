@@ -1,4 +1,4 @@
-"""Joining, repeating, flipping and rolling arrays."""
+"""cat, im2col and col2im, the gradient of unfold."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy
 
+from holdfast.compute import dtype as dtypes
+from holdfast.compute.engines.layout.views import at
 from holdfast.compute.engines.numpy.kernels import kernel
-from holdfast.compute.engines.numpy.layout.views import diagonal
-from holdfast.compute.ops.layout import shapes
+from holdfast.compute.ops.layers import windows
+from holdfast.compute.ops.layout import patches, shapes
 from holdfast.compute.ops.layout.assemble import joined_dtype
 from holdfast.compute.ops.rules import normalize_dim
 
@@ -23,68 +25,43 @@ def cat(tensors: Any, dim: int = 0) -> Any:
     return numpy.concatenate([t.astype(kind, copy=False) for t in real], axis)
 
 
-@kernel("stack")
-def stack(tensors: Any, dim: int = 0) -> Any:
-    shape = shapes.stack([t.shape for t in tensors], dim)
-    made = numpy.empty(shape, joined_dtype(tensors))
-    lines = numpy.moveaxis(made, shapes.new_dim(dim, len(shape) - 1), 0)
-    for index, one in enumerate(tensors):
-        lines[index] = one
-    return made
+@kernel("im2col")
+def im2col(self: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+    shape = patches.columns_shape(self.shape, kernel_size, dilation, padding, stride)
+    high, wide = patches.patches(self.shape[-2:], kernel_size, dilation, padding, stride)
+    out = numpy.zeros(
+        (*self.shape[:-2], high.kernel, wide.kernel, high.outputs, wide.outputs), self.dtype
+    )
+    for row, rows, from_rows in windows.places(high):
+        for column, cols, from_cols in windows.places(wide):
+            out[..., row, column, rows, cols] = self[..., from_rows, from_cols]
+    return out.reshape(shape)
 
 
-@kernel("_chunk_cat")
-def chunk_cat(tensors: Any, dim: int, num_chunks: int) -> Any:
-    """Split each tensor into `num_chunks` flat chunks, padded with zeros; concatenate them."""
-    if num_chunks < 1 or not tensors or not all(one.size for one in tensors):
-        raise ValueError("non-empty tensors and at least one chunk are needed")
-    parts = []
-    for one in tensors:
-        axis = normalize_dim(dim, one.ndim)
-        lead = one.shape[:axis]
-        length = -(-one.shape[axis] // num_chunks)
-        made = numpy.zeros((*lead, num_chunks * length, *one.shape[axis + 1 :]), one.dtype)
-        made[(*(slice(None),) * axis, slice(0, one.shape[axis]))] = one
-        parts.append(made.reshape(*lead, num_chunks, -1))
-    return numpy.concatenate(parts, -1)
+@kernel("col2im")
+def col2im(
+    self: Any, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any
+) -> Any:
+    shape = patches.image_shape(self.shape, output_size, kernel_size, dilation, padding, stride)
+    high, wide = patches.patches(shape[-2:], kernel_size, dilation, padding, stride)
+    cut = self.reshape(*shape[:-2], high.kernel, wide.kernel, high.outputs, wide.outputs)
+    out = numpy.zeros(shape, dtypes.working(self.dtype))
+    for row, rows, into_rows in windows.places(high):
+        for column, cols, into_cols in windows.places(wide):
+            out[..., into_rows, into_cols] += cut[..., row, column, rows, cols]
+    return out.astype(self.dtype, copy=False)
 
 
-@kernel("repeat")
-def repeat(self: Any, repeats: Any) -> Any:
-    shapes.repeat(self.shape, repeats)
-    return numpy.tile(self, shapes.as_list(repeats))
-
-
-@kernel("flip")
-def flip(self: Any, dims: Any) -> Any:
-    axes = [normalize_dim(d, self.ndim) for d in shapes.as_list(dims)]
-    if len(set(axes)) != len(axes):
-        raise ValueError(f"{dims} names a dimension twice")
-    flipped = [slice(None, None, -1) if d in axes else slice(None) for d in range(self.ndim)]
-    return self[(*flipped, ...)].copy(order="C")
-
-
-@kernel("roll")
-def roll(self: Any, shifts: Any, dims: Any = ()) -> Any:
-    by, axes = shapes.as_list(shifts), shapes.as_list(dims)
-    if not axes and len(by) == 1:
-        return numpy.roll(self, by[0])
-    if len(by) != len(axes) or not by:
-        raise ValueError(f"{len(by)} shifts for {len(axes)} dimensions")
-    axes = [shapes.existing_dim(self.shape, d) for d in axes]
-    return numpy.roll(self, by, axes) if self.size else self.copy()
-
-
-@kernel("rot90")
-def rot90(self: Any, k: int = 1, dims: Any = (0, 1)) -> Any:
-    if len(dims) != 2:
-        raise ValueError(f"rot90 takes two dimensions, not {len(dims)}")
-    one, other = shapes.two_dims(self.shape, *dims)
-    return numpy.rot90(self, k, (one, other)).copy(order="C")
-
-
-@kernel("diag_embed")
-def diag_embed(self: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
-    made = numpy.zeros(shapes.diag_embed(self.shape, offset, dim1, dim2), self.dtype)
-    diagonal(made, offset, dim1, dim2)[...] = self
-    return made
+@kernel("unfold_backward")
+def unfold_backward(grad_in: Any, input_sizes: Any, dim: int, size: int, step: int) -> Any:
+    kind = dtypes.working(grad_in.dtype)
+    made = numpy.zeros(input_sizes, kind)
+    if not made.ndim:
+        return (grad_in.reshape(()) if size else made).astype(grad_in.dtype)
+    axis = normalize_dim(dim, made.ndim)
+    count = grad_in.shape[axis]
+    # One pass for each offset in a window: elements of one pass never overlap.
+    for offset in range(size if count else 0):
+        part = slice(offset, offset + (count - 1) * step + 1, step)
+        made[at(axis, part)] += grad_in[..., offset]
+    return made.astype(grad_in.dtype, copy=False)

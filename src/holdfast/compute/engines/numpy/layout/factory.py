@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy
 
 from holdfast.compute import dtype as dtypes
+from holdfast.compute.engines.layout.factories import factory_kernels
 from holdfast.compute.engines.numpy.kernels import kernel, register
-from holdfast.compute.ops.layout import shapes
 from holdfast.compute.ops.layout.factory import range_dtype, range_length, spaced_dtype
 
-_F32 = dtypes.FLOAT32
 
-
-def _full(shape: tuple[int, ...], value: Any, kind: Any) -> Any:
+def full(shape: tuple[int, ...], value: Any, kind: Any) -> Any:
     if kind.kind in "biuf" and isinstance(value, complex):
         raise TypeError(f"{value} is complex, {kind} is not")
     if kind.kind in "iu" and isinstance(value, float):
@@ -30,98 +27,6 @@ def _full(shape: tuple[int, ...], value: Any, kind: Any) -> Any:
     made = numpy.empty(shape, kind)
     made.fill(value)
     return made
-
-
-# ---- zeros, ones, empty
-
-
-def _register_factory(name: str, make: Callable[..., Any], overload: str = "") -> None:
-    """Register `name`, `name_like` and `new_name`, which all call `make(shape, dtype)`."""
-
-    def plain(size: Any, dtype: Any = None) -> Any:
-        return make(shapes.sizes(size), dtypes.dtype_or(dtype, _F32))
-
-    def like(self: Any, dtype: Any = None) -> Any:
-        return make(self.shape, dtypes.dtype_or(dtype, self.dtype))
-
-    def new(self: Any, size: Any, dtype: Any = None) -> Any:
-        return make(shapes.sizes(size), dtypes.dtype_or(dtype, self.dtype))
-
-    register(f"{name}{overload}", plain)
-    register(f"{name}_like", like)
-    register(f"new_{name}", new)
-
-
-_register_factory("zeros", numpy.zeros)
-_register_factory("ones", numpy.ones)
-_register_factory("empty", numpy.empty, ".memory_format")
-
-
-# ---- one value everywhere
-
-
-@kernel("full")
-def full(size: Any, fill_value: Any, dtype: Any = None) -> Any:
-    kind = dtypes.dtype_or(dtype, dtypes.of_scalar(fill_value))
-    return _full(shapes.sizes(size), fill_value, kind)
-
-
-@kernel("full_like")
-def full_like(self: Any, fill_value: Any, dtype: Any = None) -> Any:
-    return _full(self.shape, fill_value, dtypes.dtype_or(dtype, self.dtype))
-
-
-@kernel("new_full")
-def new_full(self: Any, size: Any, fill_value: Any, dtype: Any = None) -> Any:
-    return _full(shapes.sizes(size), fill_value, dtypes.dtype_or(dtype, self.dtype))
-
-
-@kernel("scalar_tensor")
-def scalar_tensor(s: Any, dtype: Any = None) -> Any:
-    return _full((), s, dtypes.dtype_or(dtype, _F32))
-
-
-@kernel("fill.Scalar")
-def fill(self: Any, value: Any) -> Any:
-    return _full(self.shape, value, self.dtype)
-
-
-@kernel("fill.Tensor")
-def fill_tensor(self: Any, value: Any) -> Any:
-    if value.ndim:
-        raise ValueError(f"fill takes a number or a tensor without dimensions, not {value.ndim}")
-    return copy(self, value)
-
-
-@kernel("zero")
-def zero(self: Any) -> Any:
-    return numpy.zeros(self.shape, self.dtype)
-
-
-# ---- uninitialized, with given strides
-
-
-@kernel("empty_strided")
-def empty_strided(size: Any, stride: Any, dtype: Any = None) -> Any:
-    sizes, steps = shapes.sizes(size), shapes.as_list(stride)
-    kind = dtypes.dtype_or(dtype, _F32)
-    count = 1 + sum((n - 1) * s for n, s in zip(sizes, steps, strict=True))
-    made = numpy.empty(max(count, 1), kind)
-    strides = [s * kind.itemsize for s in steps]
-    return numpy.lib.stride_tricks.as_strided(made, sizes, strides)
-
-
-@kernel("new_empty_strided")
-def new_empty_strided(self: Any, size: Any, stride: Any, dtype: Any = None) -> Any:
-    return empty_strided(size, stride, dtypes.dtype_or(dtype, self.dtype))
-
-
-@kernel("empty_permuted")
-def empty_permuted(size: Any, physical_layout: Any, dtype: Any = None) -> Any:
-    sizes = shapes.sizes(size)
-    order = shapes.order(len(sizes), physical_layout)
-    made = numpy.empty([sizes[d] for d in order], dtypes.dtype_or(dtype, _F32))
-    return made.transpose(numpy.argsort(order)) if order else made
 
 
 # ---- copies
@@ -148,37 +53,22 @@ def to_copy(self: Any, dtype: Any = None) -> Any:
     return copy_to(self, dtypes.dtype_or(dtype, self.dtype))
 
 
-@kernel("copy")
-def copy(self: Any, src: Any) -> Any:
+@kernel("copy", "fill.Tensor")
+def copy(self: Any, value: Any) -> Any:
     made = numpy.empty(self.shape, self.dtype)
-    made[...] = src if src.dtype == made.dtype else copy_to(src, made.dtype)
+    made[...] = value if value.dtype == made.dtype else copy_to(value, made.dtype)
     return made
 
 
 # ---- ranges
 
 
-def _arange(start: Any, end: Any, step: Any, dtype: Any) -> Any:
+def arange(start: Any, end: Any, step: Any, dtype: Any) -> Any:
     kind = dtypes.dtype_or(dtype, range_dtype(start, end, step))
     count = range_length(start, end, step, kind)
     if dtypes.category(kind) == dtypes.INTEGER:
         return (numpy.arange(count) * int(step) + int(start)).astype(kind, copy=False)
     return (numpy.arange(count, dtype=numpy.float64) * step + start).astype(kind)
-
-
-@kernel("arange")
-def arange(end: Any, dtype: Any = None) -> Any:
-    return _arange(0, end, 1, dtype)
-
-
-@kernel("arange.start")
-def arange_start(start: Any, end: Any, dtype: Any = None) -> Any:
-    return _arange(start, end, 1, dtype)
-
-
-@kernel("arange.start_step")
-def arange_start_step(start: Any, end: Any, step: Any = 1, dtype: Any = None) -> Any:
-    return _arange(start, end, step, dtype)
 
 
 def _to_scalar(value: Any) -> Any:
@@ -233,13 +123,13 @@ def logspace(start: Any, end: Any, steps: int, base: float = 10.0, dtype: Any = 
         return copy_to(numpy.power(work.type(base), exponents), kind)
 
 
-@kernel("eye")
-def eye(n: int, dtype: Any = None) -> Any:
-    return eye_m(n, n, dtype)
-
-
-@kernel("eye.m")
-def eye_m(n: int, m: int, dtype: Any = None) -> Any:
-    if n < 0 or m < 0:
-        raise ValueError(f"a matrix of {n} by {m} cannot be made")
-    return numpy.eye(n, m, dtype=dtypes.dtype_or(dtype, _F32))
+FACTORIES = factory_kernels(
+    numpy.zeros,
+    numpy.ones,
+    numpy.empty,
+    full,
+    arange,
+    lambda n, m, kind: numpy.eye(n, m, dtype=kind),
+)
+for _name, _function in FACTORIES.items():
+    register(_name, _function)

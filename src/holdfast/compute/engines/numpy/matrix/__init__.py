@@ -4,8 +4,7 @@ Products use NumPy's BLAS, factorizations LAPACK, from SciPy or NumPy.
 
     products   matrix products, addmm and its kin, linear, triangles, trace
     linalg     LU, solve, inverse, determinant; batches of matrices
-    factor     Cholesky, LDL and QR factorizations
-    spectral   eigenvalues, SVD, pseudo-inverse, least squares, matrix exponential
+    factor     Cholesky, LDL, QR, eigenvalues, SVD, least squares, matrix exponential
     fft        Fourier transforms
     distance   pairwise distances: cdist and pdist
 """

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy
 
-from holdfast.compute import dtype as dtypes
 from holdfast.compute.engines.numpy.kernels import cast, kernel, to_floating, widen
 from holdfast.compute.engines.numpy.reduce.axes import spans
 from holdfast.compute.engines.numpy.reduce.norm import p_norm
@@ -26,16 +25,8 @@ def _euclidean(x1: Any, x2: Any) -> Any:
     return numpy.sqrt(numpy.maximum(found, 0, out=found), out=found)
 
 
-@kernel("_euclidean_dist")
-def euclidean_dist(x1: Any, x2: Any) -> Any:
-    kind = dtypes.result_type(x1, x2)
-    return cast(_euclidean(to_floating(x1), to_floating(x2)), kind)
-
-
 def _pairs(x1: Any, x2: Any) -> tuple[Any, Any, tuple[int, ...]]:
     """Both arrays with one flat batch dimension, and the shape of the batch."""
-    if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-1]:
-        raise ValueError("distances are between rows of equal length, in at least 2 dimensions")
     batch = numpy.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
     one, other = (numpy.broadcast_to(x, batch + x.shape[-2:]) for x in (x1, x2))
     count = math.prod(batch)
@@ -44,8 +35,6 @@ def _pairs(x1: Any, x2: Any) -> tuple[Any, Any, tuple[int, ...]]:
 
 @kernel("_cdist_forward")
 def cdist(x1: Any, x2: Any, p: float, compute_mode: Any) -> Any:
-    if p < 0:
-        raise ValueError(f"p is not negative; it is {p}")
     one, other, batch = _pairs(to_floating(x1), to_floating(x2))
     rows, columns, width = one.shape[1], other.shape[1], one.shape[2]
     many = rows > _MANY or columns > _MANY
@@ -94,10 +83,6 @@ def cdist_backward(grad: Any, x1: Any, x2: Any, p: float, cdist: Any) -> Any:
 
 @kernel("_pdist_forward")
 def pdist(self: Any, p: float = 2.0) -> Any:
-    if self.ndim != 2:
-        raise ValueError(f"pdist takes a matrix, not {self.ndim} dimensions")
-    if p < 0:
-        raise ValueError(f"p is not negative; it is {p}")
     one, other = numpy.triu_indices(self.shape[0], 1)
     values = to_floating(self)
     made = numpy.zeros(one.size, values.dtype)

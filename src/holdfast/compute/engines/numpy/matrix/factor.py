@@ -1,4 +1,4 @@
-"""Cholesky, LDL and QR factorizations, and solving and multiplying with them."""
+"""Cholesky, LDL and QR factorizations; eigenvalues, SVD, least squares, matrix exponential."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from typing import Any
 
 import numpy
 
+from holdfast.compute import dtype as dtypes
+from holdfast.compute.engines.numpy import scipy
 from holdfast.compute.engines.numpy.kernels import kernel
 from holdfast.compute.engines.numpy.matrix.linalg import (
     adjoint,
     broadcast_batches,
-    check_matrices,
-    fill_diagonal_with_ones,
     lapack,
     map_matrices,
     raise_for_info,
 )
+from holdfast.compute.ops.matrix.linalg import check_matrices, is_vector
 
 _INT32 = numpy.dtype("int32")
 
@@ -155,43 +156,112 @@ def qr(A: Any, mode: str = "reduced") -> Any:
     return q, r
 
 
-def _reflectors(a: Any) -> Any:
-    """The vectors below the diagonal, with the ones on it that LAPACK does not store."""
-    vectors = numpy.tril(a, -1)
-    fill_diagonal_with_ones(vectors)
-    return vectors
+# ---- eigenvalues and singular values
 
 
-def _reflect(out: Any, vectors: Any, tau: Any, order: Any) -> Any:
-    """Multiply by (1 - tau v v^H) from the left, for every column v in that order."""
-    for column in order:
-        v = vectors[..., column : column + 1]
-        out = out - (tau[..., column, None, None] * v) @ (adjoint(v) @ out)
-    return out
+def _scale_rows(values: Any, matrix: Any) -> Any:
+    return values[..., :, None] * matrix
 
 
-@kernel("linalg_householder_product")
-def householder_product(input: Any, tau: Any) -> Any:
-    check_matrices(input)
-    rows, columns = input.shape[-2:]
-    if columns > rows or tau.shape[-1] > columns:
-        raise ValueError(
-            f"{tau.shape[-1]} reflections, {columns} columns, {rows} rows: none may exceed the next"
-        )
-    start = numpy.broadcast_to(numpy.eye(rows, columns, dtype=input.dtype), input.shape)
-    out = _reflect(start, _reflectors(input), tau, reversed(range(tau.shape[-1])))
-    return out.copy() if out is start else out
+@kernel("_linalg_eigh")
+def eigh(A: Any, UPLO: str = "L", compute_v: bool = True) -> Any:
+    check_matrices(A, square=True)
+    side: Any = UPLO.upper()
+    if side not in ("L", "U"):
+        raise ValueError(f"UPLO must be 'L' or 'U', not {UPLO!r}")
+    if not compute_v:
+        return numpy.linalg.eigvalsh(A, side), numpy.empty((0,), A.dtype)
+    values, vectors = numpy.linalg.eigh(A, side)
+    return values, vectors
 
 
-@kernel("ormqr")
-def ormqr(self: Any, input2: Any, input3: Any, left: bool = True, transpose: bool = False) -> Any:
-    vectors = _reflectors(check_matrices(self))
-    count = input2.shape[-1]
-    # From the right, C Q is the adjoint of Q^H C^H.
-    side = input3 if left else adjoint(input3)
-    transpose = transpose == left
-    order = range(count) if transpose else reversed(range(count))
-    found = _reflect(side, vectors, input2.conj() if transpose else input2, order)
-    if not count:
-        return input3.copy()
-    return found if left else numpy.ascontiguousarray(adjoint(found))
+@kernel("linalg_eig")
+def eig(self: Any) -> Any:
+    kind = dtypes.complex_of(check_matrices(self, square=True).dtype)
+    values, vectors = numpy.linalg.eig(self)
+    return values.astype(kind, copy=False), vectors.astype(kind, copy=False)
+
+
+@kernel("linalg_eigvals")
+def eigvals(self: Any) -> Any:
+    kind = dtypes.complex_of(check_matrices(self, square=True).dtype)
+    return numpy.linalg.eigvals(self).astype(kind, copy=False)
+
+
+@kernel("_linalg_svd")
+def svd(
+    A: Any, full_matrices: bool = False, compute_uv: bool = True, driver: str | None = None
+) -> Any:
+    check_matrices(A)
+    none = numpy.empty((0,), A.dtype)
+    if not compute_uv:
+        return none, numpy.linalg.svd(A, compute_uv=False), none
+    u, s, vh = numpy.linalg.svd(A, full_matrices)
+    return u, s, vh
+
+
+def _default_rtol(a: Any) -> float:
+    return max(a.shape[-2:]) * float(numpy.finfo(a.dtype).eps)
+
+
+@kernel("linalg_pinv.atol_rtol_tensor")
+def pinv(self: Any, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:
+    check_matrices(self, square=hermitian)
+    if not self.size:
+        return numpy.empty((*self.shape[:-2], self.shape[-1], self.shape[-2]), self.dtype)
+    if rtol is None:
+        rtol = _default_rtol(self)
+        if atol is not None:
+            rtol = numpy.where(atol > 0, 0.0, rtol)
+    atol = numpy.asarray(0.0 if atol is None else atol)
+    if hermitian:
+        signed, left = numpy.linalg.eigh(self)
+        values, right = numpy.abs(signed), adjoint(left)
+    else:
+        left, signed, right = numpy.linalg.svd(self, full_matrices=False)
+        values = signed
+    least = numpy.maximum(atol, numpy.asarray(rtol) * values.max(-1))
+    kept = values > least[..., None]
+    inverse = numpy.where(kept, 1 / numpy.where(kept, signed, 1), 0)
+    return (adjoint(right) @ _scale_rows(inverse, adjoint(left))).astype(self.dtype)
+
+
+@kernel("linalg_lstsq")
+def lstsq(self: Any, b: Any, rcond: float | None = None, driver: str | None = None) -> Any:
+    driver = driver or "gelsy"
+    if driver not in ("gels", "gelsy", "gelsd", "gelss"):
+        raise ValueError(f"driver must be 'gels', 'gelsy', 'gelsd' or 'gelss', not {driver!r}")
+    rows, columns = check_matrices(self).shape[-2:]
+    vector = is_vector(self, b)
+    a, right = broadcast_batches(self, b[..., None] if vector else b)
+    u, s, vh = numpy.linalg.svd(a.astype(numpy.promote_types(a.dtype, "f8")), full_matrices=False)
+    rtol = _default_rtol(self) if rcond is None else rcond
+    kept = s > rtol * s.max(-1, keepdims=True, initial=0)
+    inverse = numpy.where(kept, 1 / numpy.where(kept, s, 1), 0)
+    found = adjoint(vh) @ _scale_rows(inverse, adjoint(u) @ right)
+    rank = kept.sum(-1)
+    left_over = numpy.empty((0,), dtypes.real_of(self.dtype))
+    full = driver == "gels" or bool(numpy.all(rank == columns))
+    if rows > columns and driver != "gelsy" and full:
+        rest = numpy.abs(a @ found - right)
+        left_over = (rest * rest).sum(-2).astype(left_over.dtype)
+    found = (found[..., 0] if vector else found).astype(self.dtype)
+    ranks = numpy.empty((0,), "int64") if driver == "gels" else rank.astype("int64")
+    singular = s.astype(dtypes.real_of(self.dtype))
+    if driver in ("gels", "gelsy"):
+        singular = numpy.empty((0,), singular.dtype)
+    return found, left_over, ranks, singular
+
+
+@kernel("linalg_matrix_exp")
+def matrix_exp(self: Any) -> Any:
+    kind = self.dtype
+    if self.ndim < 2 or self.shape[-1] != self.shape[-2]:
+        raise ValueError(f"the matrix must be square, not {list(self.shape)}")
+    if dtypes.category(kind) < dtypes.FLOATING:
+        raise TypeError(f"matrix_exp needs a floating-point or complex dtype, not {kind}")
+    if not self.size:
+        return self.copy()
+    # In float64: repeated squaring would cost float32 its last digits.
+    wide = dtypes.COMPLEX128 if dtypes.is_complex(kind) else dtypes.FLOAT64
+    return scipy.submodule("linalg").expm(self.astype(wide)).astype(kind)

@@ -61,11 +61,9 @@ def c2r(self: Any, dim: Any, normalization: int, last_dim_size: int) -> Any:
 
 @kernel("fft_fftfreq")
 def fftfreq(n: int, d: float = 1.0, dtype: Any = None) -> Any:
-    kind = dtypes.dtype_or(dtype, dtypes.FLOAT32)
-    return numpy.fft.fftfreq(n, d).astype(kind)
+    return numpy.fft.fftfreq(n, d).astype(dtypes.dtype_or(dtype, dtypes.FLOAT32))
 
 
 @kernel("fft_rfftfreq")
 def rfftfreq(n: int, d: float = 1.0, dtype: Any = None) -> Any:
-    kind = dtypes.dtype_or(dtype, dtypes.FLOAT32)
-    return numpy.fft.rfftfreq(n, d).astype(kind)
+    return numpy.fft.rfftfreq(n, d).astype(dtypes.dtype_or(dtype, dtypes.FLOAT32))

@@ -14,10 +14,7 @@ import numpy
 from holdfast.compute import dtype as dtypes
 from holdfast.compute.engines.numpy import scipy
 from holdfast.compute.engines.numpy.kernels import kernel
-from holdfast.compute.ops.matrix.linalg import is_vector
-
-_LAPACK_DTYPES = (dtypes.FLOAT32, dtypes.FLOAT64, dtypes.COMPLEX64, dtypes.COMPLEX128)
-
+from holdfast.compute.ops.matrix.linalg import check_matrices, is_vector
 
 # ---- helpers
 
@@ -25,17 +22,6 @@ _LAPACK_DTYPES = (dtypes.FLOAT32, dtypes.FLOAT64, dtypes.COMPLEX64, dtypes.COMPL
 def lapack(name: str, array: Any) -> Any:
     """LAPACK's routine for the dtype of an array."""
     return scipy.submodule("linalg").get_lapack_funcs((name,), (array,))[0]
-
-
-def check_matrices(array: Any, *, square: bool = False) -> Any:
-    """Return `array`; raise ValueError or TypeError unless it is matrices that LAPACK takes."""
-    if array.ndim < 2:
-        raise ValueError(f"{array.ndim} dimensions are fewer than 2")
-    if square and array.shape[-1] != array.shape[-2]:
-        raise ValueError(f"{array.shape[-2]} x {array.shape[-1]} is not square")
-    if array.dtype not in _LAPACK_DTYPES:
-        raise TypeError(f"matrices of {array.dtype} are not factored")
-    return array
 
 
 def map_matrices(function: Callable[..., Any], *arrays: Any, cores: tuple[int, ...] = ()) -> Any:
@@ -72,23 +58,13 @@ def adjoint(array: Any) -> Any:
     return array.swapaxes(-1, -2).conj()
 
 
-def fill_diagonal_with_ones(array: Any) -> None:
-    """Write 1 into the diagonal of every matrix."""
-    diagonal = numpy.arange(min(array.shape[-2:]))
-    array[..., diagonal, diagonal] = 1
-
-
 def raise_for_info(info: Any, name: str, reason: str) -> None:
     """Raise ValueError if LAPACK reported a failure."""
-    if numpy.any(info):
-        raise ValueError(f"{name}: {reason}{_describe_info(numpy.asarray(info))}")
-
-
-def _describe_info(info: Any) -> str:
-    if not info.ndim:
-        return f" (LAPACK's info: {int(info)})"
-    first = tuple(int(i) for i in numpy.argwhere(info)[0])
-    return f" (matrix {list(first)} of the batch, LAPACK's info: {int(info[first])})"
+    info = numpy.asarray(info)
+    if info.any():
+        first = tuple(int(i) for i in numpy.argwhere(info)[0])
+        where = f"matrix {list(first)} of the batch, " if first else ""
+        raise ValueError(f"{name}: {reason} ({where}LAPACK's info: {int(info[first])})")
 
 
 @kernel("_linalg_check_errors")
@@ -140,7 +116,8 @@ def lu_unpack(
     p, lower, upper = none, none, none
     if unpack_data:
         lower = numpy.tril(LU_data[..., :least], -1)
-        fill_diagonal_with_ones(lower)
+        diagonal = numpy.arange(least)
+        lower[..., diagonal, diagonal] = 1
         upper = numpy.triu(LU_data[..., :least, :])
     if unpack_pivots:
         order = _row_order(LU_pivots, rows)

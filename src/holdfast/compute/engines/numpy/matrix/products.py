@@ -1,4 +1,4 @@
-"""Products of matrices and vectors, and ops on triangles and diagonals.
+"""Products of matrices and vectors, and triangles.
 
 One BLAS call for each matrix of a batch, or a single one if the second argument is one matrix.
 float16 and bfloat16 are computed in float32 and rounded once.
@@ -13,6 +13,7 @@ import numpy
 from holdfast.compute import dtype as dtypes
 from holdfast.compute.engines.numpy import threads
 from holdfast.compute.engines.numpy.kernels import kernel, widen
+from holdfast.compute.ops.matrix.products import check_product
 
 _F32 = dtypes.FLOAT32
 _matmul = numpy.matmul
@@ -26,7 +27,7 @@ def product(one: Any, other: Any) -> Any:
     kind = one.dtype
     if not kind is _F32 is other.dtype:  # fast path for float32
         if kind != other.dtype:
-            raise TypeError(f"{kind} and {other.dtype} are not multiplied with each other")
+            check_product(one, other)
         if kind in dtypes.NARROW:
             one, other = one.astype(_F32), other.astype(_F32)
     try:
@@ -34,8 +35,9 @@ def product(one: Any, other: Any) -> Any:
             rows = _multiply(one.reshape(-1, one.shape[-1]), other)
             return rows.reshape(*one.shape[:-1], other.shape[1])
         return _multiply(one, other)
-    except ValueError as exc:
-        raise ValueError(_explain_mismatch(one.shape, other.shape)) from exc
+    except ValueError:
+        check_product(one, other)  # says why
+        raise
 
 
 def _multiply(one: Any, other: Any) -> Any:
@@ -52,68 +54,19 @@ def _multiply(one: Any, other: Any) -> Any:
     return _matmul(one, other)
 
 
-def _explain_mismatch(one: tuple[int, ...], other: tuple[int, ...]) -> str:
-    """Why matrices of these shapes cannot be multiplied."""
-    if not one or not other:
-        return "a scalar is not a matrix"
-    columns, rows = one[-1], other[-2:][0]
-    if columns != rows:
-        return f"{columns} columns do not match {rows} rows"
-    return f"batches of {list(one[:-2])} and of {list(other[:-2])} do not broadcast"
-
-
 def round_to(out: Any, kind: Any) -> Any:
     """Cast a result to dtype `kind`."""
     return out if out.dtype is kind or out.dtype == kind else out.astype(kind)
 
 
-def _check_ndim(ndim: int, **arrays: Any) -> None:
-    for name, array in arrays.items():
-        if array.ndim != ndim:
-            raise ValueError(f"{name} has {array.ndim} dimensions, not {ndim}")
-
-
-def _check_batches(**arrays: Any) -> None:
-    _check_ndim(3, **arrays)
-    one, other = (len(array) for array in arrays.values())
-    if one != other:
-        raise ValueError(f"batches of {one} and of {other} matrices")
-
-
-@kernel("matmul")
+@kernel("matmul", "mm", "bmm", "mv", "dot")
 def matmul(self: Any, other: Any) -> Any:
     return round_to(product(self, other), self.dtype)
 
 
-@kernel("mm")
-def mm(self: Any, mat2: Any) -> Any:
-    _check_ndim(2, self=self, mat2=mat2)
-    return round_to(product(self, mat2), self.dtype)
-
-
-@kernel("bmm")
-def bmm(self: Any, mat2: Any) -> Any:
-    _check_batches(self=self, mat2=mat2)
-    return round_to(product(self, mat2), self.dtype)
-
-
-@kernel("mv")
-def mv(self: Any, vec: Any) -> Any:
-    _check_ndim(2, self=self)
-    _check_ndim(1, vec=vec)
-    return round_to(product(self, vec), self.dtype)
-
-
-@kernel("dot")
-def dot(self: Any, tensor: Any) -> Any:
-    _check_ndim(1, self=self, tensor=tensor)
-    return round_to(product(self, tensor), self.dtype)
-
-
 @kernel("vdot")
 def vdot(self: Any, other: Any) -> Any:
-    _check_ndim(1, self=self, other=other)
-    return round_to(product(self.conj(), other), self.dtype)
+    return matmul(self.conj(), other)
 
 
 def add_scaled(base: Any, out: Any, beta: Any, alpha: Any) -> Any:
@@ -132,53 +85,9 @@ def add_scaled(base: Any, out: Any, beta: Any, alpha: Any) -> Any:
     return round_to(out, kind)
 
 
-def _check_dtypes(base: Any, one: Any) -> None:
-    if base.dtype != one.dtype:
-        raise TypeError(f"{base.dtype} and {one.dtype} are not added to each other")
-
-
-@kernel("addmm")
-def addmm(self: Any, mat1: Any, mat2: Any, beta: Any = 1, alpha: Any = 1) -> Any:
-    _check_ndim(2, mat1=mat1, mat2=mat2)
-    _check_dtypes(self, mat1)
-    return add_scaled(self, product(mat1, mat2), beta, alpha)
-
-
-@kernel("baddbmm")
-def baddbmm(self: Any, batch1: Any, batch2: Any, beta: Any = 1, alpha: Any = 1) -> Any:
-    _check_batches(batch1=batch1, batch2=batch2)
-    _check_dtypes(self, batch1)
-    return add_scaled(self, product(batch1, batch2), beta, alpha)
-
-
-@kernel("addbmm")
-def addbmm(self: Any, batch1: Any, batch2: Any, beta: Any = 1, alpha: Any = 1) -> Any:
-    _check_batches(batch1=batch1, batch2=batch2)
-    _check_dtypes(self, batch1)
-    # One long product sums over the batch.
-    count, rows, inner = batch1.shape
-    side = batch1.transpose(1, 0, 2).reshape(rows, count * inner)
-    if batch2.shape[1] != inner:
-        raise ValueError(f"{inner} columns do not match {batch2.shape[1]} rows")
-    flat = batch2.reshape(count * inner, batch2.shape[2])
-    return add_scaled(self, product(side, flat), beta, alpha)
-
-
-@kernel("addmv")
-def addmv(self: Any, mat: Any, vec: Any, beta: Any = 1, alpha: Any = 1) -> Any:
-    _check_ndim(2, mat=mat)
-    _check_ndim(1, vec=vec)
-    _check_dtypes(self, mat)
-    return add_scaled(self, product(mat, vec), beta, alpha)
-
-
-@kernel("addr")
-def addr(self: Any, vec1: Any, vec2: Any, beta: Any = 1, alpha: Any = 1) -> Any:
-    _check_ndim(1, vec1=vec1, vec2=vec2)
-    kind = dtypes.promote(self.dtype, dtypes.promote(vec1.dtype, vec2.dtype))
-    working = dtypes.working(kind)
-    out = numpy.multiply.outer(vec1.astype(working), vec2.astype(working))
-    return add_scaled(self.astype(kind, copy=False), out, beta, alpha)
+@kernel("addmm", "baddbmm", "addmv")
+def add_product(self: Any, one: Any, other: Any, beta: Any = 1, alpha: Any = 1) -> Any:
+    return add_scaled(self, product(one, other), beta, alpha)
 
 
 @kernel("linear")
@@ -204,42 +113,6 @@ def _lower_mask(self: Any, diagonal: int) -> Any:
     if self.ndim < 2:
         raise ValueError(f"{self.ndim} dimensions are fewer than 2")
     return numpy.tri(*self.shape[-2:], k=diagonal, dtype=bool)
-
-
-@kernel("trace")
-def trace(self: Any) -> Any:
-    _check_ndim(2, self=self)
-    kind = self.dtype
-    if dtypes.category(kind) < dtypes.FLOATING:
-        return numpy.trace(self, dtype=numpy.int64)
-    return round_to(numpy.asarray(numpy.trace(widen(self))), kind)
-
-
-@kernel("linalg_cross")
-def linalg_cross(self: Any, other: Any, dim: int = -1) -> Any:
-    if self.ndim != other.ndim:
-        raise ValueError(f"{self.ndim} and {other.ndim} dimensions")
-    if self.shape[dim] != 3 or other.shape[dim] != 3:
-        raise ValueError(f"sizes {self.shape[dim]} and {other.shape[dim]} along {dim}, not 3")
-    kind = dtypes.promote(self.dtype, other.dtype)
-    working = dtypes.working(kind)
-    one, two = self.astype(working, copy=False), other.astype(working, copy=False)
-    return round_to(numpy.cross(one, two, axis=dim), kind)
-
-
-@kernel("block_diag")
-def block_diag(tensors: Any) -> Any:
-    if any(t.ndim > 2 for t in tensors):
-        raise ValueError("a block has more than 2 dimensions")
-    blocks = [numpy.atleast_2d(t) for t in tensors]
-    kind = dtypes.result_type(*tensors)
-    out = numpy.zeros((sum(b.shape[0] for b in blocks), sum(b.shape[1] for b in blocks)), kind)
-    row = column = 0
-    for block in blocks:
-        rows, columns = block.shape
-        out[row : row + rows, column : column + columns] = block
-        row, column = row + rows, column + columns
-    return out
 
 
 @kernel("_trilinear")

@@ -82,14 +82,10 @@ def row_moments(rows: Any) -> tuple[Any, Any]:
     squares = numpy.zeros(count, rows.dtype)
     if width > BLOCK:
         for row in range(count):
-            parts = (_squared(rows[row, part] - mean[row]) for part in spans(width, 1))
-            squares[row] = sum(parts)
+            apart = (rows[row, part] - mean[row] for part in spans(width, 1))
+            squares[row] = sum(float(numpy.dot(one, one)) for one in apart)
         return mean, squares
     for part in spans(count, width):
         apart = rows[part] - mean[part, None]
         squares[part] = numpy.vecdot(apart, apart)
     return mean, squares
-
-
-def _squared(values: Any) -> float:
-    return float(numpy.dot(values, values))

@@ -89,8 +89,10 @@ def _share_rows(work: Callable[[int, int], object], count: int, width: int) -> N
 
 
 def _address(array: Any, index: int) -> int | None:
-    """The address of `array[index]`; None stays None."""
-    return None if array is None else array.ctypes.data + index * array.strides[0]
+    """The address of `array[index]`; None and an address stay what they are."""
+    if array is None or isinstance(array, int):
+        return array
+    return array.ctypes.data + index * array.strides[0]
 
 
 # ---- elementwise
@@ -159,15 +161,10 @@ def layer_norm(rows: Any, weight: Any, bias: Any, eps: float) -> Any:
     if not _can_run(rows) or not _can_read(rows.shape[1], weight, bias):
         return None
     rows, weight, bias = _contiguous(rows), _contiguous(weight), _contiguous(bias)
-    made, (count, width) = numpy.empty(rows.shape, dtypes.FLOAT32), rows.shape
-    mean, scale = (numpy.empty(count, dtypes.FLOAT32) for _ in range(2))
-    call, factors = loops().holdfast_layer_norm, (_address(weight, 0), _address(bias, 0))
-
-    def work(start: int, stop: int) -> None:
-        written = (_address(a, start) for a in (made, mean, scale))
-        call(_address(rows, start), *factors, *written, stop - start, width, eps)
-
-    _share_rows(work, count, width)
+    made = numpy.empty(rows.shape, dtypes.FLOAT32)
+    mean, scale = (numpy.empty(rows.shape[0], dtypes.FLOAT32) for _ in range(2))
+    factors = (_address(weight, 0), _address(bias, 0))
+    _run(loops().holdfast_layer_norm, (rows, *factors, made, mean, scale), rows.shape, eps)
     return made, mean, scale
 
 

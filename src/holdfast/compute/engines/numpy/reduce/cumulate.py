@@ -5,20 +5,20 @@ As in torch, float32 is accumulated in float64.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy
 
 from holdfast.compute import dtype as dtypes
-from holdfast.compute.engines.numpy.kernels import cast, kernel, to_floating, widen
+from holdfast.compute.engines.numpy.kernels import cast, kernel, register, to_floating, widen
 from holdfast.compute.engines.numpy.reduce.axes import spans, to_three_axes
-from holdfast.compute.engines.numpy.reduce.reduce import refuse_complex
 from holdfast.compute.ops.rules import normalize_dim
 
 _WIDER = {dtypes.FLOAT32: dtypes.FLOAT64, dtypes.COMPLEX64: dtypes.COMPLEX128}
 
 
-def _accumulate(ufunc: Any, self: Any, dim: int, dtype: Any) -> Any:
+def _accumulate(ufunc: Any, self: Any, dim: int, *, dtype: Any = None) -> Any:
     axis = normalize_dim(dim, self.ndim)
     kind = dtypes.dtype_or(dtype, dtypes.of_sums(self.dtype))
     working = dtypes.working(kind)
@@ -35,22 +35,12 @@ def _accumulate(ufunc: Any, self: Any, dim: int, dtype: Any) -> Any:
     return made.reshape(self.shape)
 
 
-@kernel("cumsum")
-def cumsum(self: Any, dim: int, *, dtype: Any = None) -> Any:
-    return _accumulate(numpy.add, self, dim, dtype)
-
-
-@kernel("cumprod")
-def cumprod(self: Any, dim: int, *, dtype: Any = None) -> Any:
-    return _accumulate(numpy.multiply, self, dim, dtype)
-
-
 def _running_extreme(ufunc: Any, self: Any, dim: int) -> tuple[Any, Any]:
     """The extreme so far, and the last index of it, or of a NaN."""
     axis = normalize_dim(dim, self.ndim)
     if not self.ndim:
         return self.copy(), numpy.zeros((), dtypes.INT64)
-    values = refuse_complex(self)
+    values = widen(self)
     found = ufunc.accumulate(values, axis=axis)
     here = values == found
     if values.dtype.kind == "f":
@@ -61,14 +51,13 @@ def _running_extreme(ufunc: Any, self: Any, dim: int) -> tuple[Any, Any]:
     return cast(found, self.dtype), numpy.maximum.accumulate(indices * here, axis=axis)
 
 
-@kernel("cummax")
-def cummax(self: Any, dim: int) -> Any:
-    return _running_extreme(numpy.maximum, self, dim)
-
-
-@kernel("cummin")
-def cummin(self: Any, dim: int) -> Any:
-    return _running_extreme(numpy.minimum, self, dim)
+for _name, _run, _ufunc in (
+    ("cumsum", _accumulate, numpy.add),
+    ("cumprod", _accumulate, numpy.multiply),
+    ("cummax", _running_extreme, numpy.maximum),
+    ("cummin", _running_extreme, numpy.minimum),
+):
+    register(_name, functools.partial(_run, _ufunc))
 
 
 @kernel("logcumsumexp")

@@ -44,59 +44,29 @@ def _euclidean_norm(values: Any, over: tuple[int, ...], keepdim: bool) -> Any:
     return numpy.sqrt(total(square, over, keepdim))
 
 
-def _refuse_integers(kind: Any) -> None:
-    if dtypes.category(kind) < dtypes.FLOATING:
-        raise TypeError(f"a norm of {kind} needs floating-point or complex numbers")
-
-
-@kernel("linalg_vector_norm")
-def vector_norm(
-    self: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
+@kernel(
+    *("linalg_vector_norm", "norm.Scalar", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype"),
+    "norm.ScalarOpt_dtype",
+)
+def norm(
+    self: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
-    over = axes(dim, self)
-    if (ord < 0 or ord == math.inf) and not all(self.shape[axis] for axis in over):
-        raise ValueError(f"the norm of order {ord} of no elements is not defined")
-    return norm_dim(cast(self, dtypes.dtype_or(dtype, self.dtype)), ord, dim, keepdim)
-
-
-@kernel("norm.ScalarOpt_dim")
-def norm_dim(self: Any, p: Any, dim: Any, keepdim: bool = False) -> Any:
-    _refuse_integers(self.dtype)
-    found = p_norm(widen(self), 2.0 if p is None else float(p), axes(dim, self), keepdim)
-    return cast(found, dtypes.real_of(self.dtype))
-
-
-@kernel("norm.Scalar")
-def norm(self: Any, p: Any = 2) -> Any:
-    return norm_dim(self, p, None)
-
-
-@kernel("norm.ScalarOpt_dim_dtype")
-def norm_dim_dtype(self: Any, p: Any, dim: Any, keepdim: bool, *, dtype: Any) -> Any:
-    return norm_dim(cast(self, dtypes.dtype(dtype)), p, dim, keepdim)
-
-
-@kernel("norm.ScalarOpt_dtype")
-def norm_dtype(self: Any, p: Any, *, dtype: Any) -> Any:
-    return norm_dim(cast(self, dtypes.dtype(dtype)), p, None)
+    kind = dtypes.dtype_or(dtype, self.dtype)
+    order = 2.0 if p is None else float(p)
+    found = p_norm(widen(cast(self, kind)), order, axes(dim, self), keepdim)
+    return cast(found, dtypes.real_of(kind))
 
 
 @kernel("dist")
 def dist(self: Any, other: Any, p: Any = 2) -> Any:
-    kind = dtypes.result_type(self, other)
-    _refuse_integers(kind)
     apart = numpy.asarray(numpy.subtract(widen(self), widen(other)))
-    return cast(p_norm(apart, float(p), axes(None, apart)), dtypes.real_of(kind))
+    kind = dtypes.real_of(dtypes.result_type(self, other))
+    return cast(p_norm(apart, float(p), axes(None, apart)), kind)
 
 
 @kernel("renorm")
 def renorm(self: Any, p: Any, dim: int, maxnorm: Any) -> Any:
-    if self.ndim < 2:
-        raise ValueError("renorm takes at least 2 dimensions")
-    if p <= 0 or maxnorm < 0:
-        raise ValueError(f"p is positive and maxnorm not negative; they are {p} and {maxnorm}")
-    axis = axes([dim], self)[0]
-    values = widen(self)
+    axis, values = axes([dim], self)[0], widen(self)
     sizes = p_norm(values, float(p), tuple(d for d in range(self.ndim) if d != axis), True)
     limit = sizes.dtype.type(maxnorm)
     factor = numpy.where(sizes > limit, limit / (sizes + sizes.dtype.type(1e-7)), 1)

@@ -5,13 +5,14 @@ NaN propagates as in torch; narrow floats are summed in float32.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import numpy
 
 from holdfast.compute import dtype as dtypes
-from holdfast.compute.engines.numpy.kernels import cast, kernel, to_floating, widen
+from holdfast.compute.engines.numpy.kernels import cast, kernel, register, to_floating, widen
 from holdfast.compute.engines.numpy.reduce.axes import axes, row_moments, total
 from holdfast.compute.ops.rules import normalize_dim
 
@@ -22,8 +23,8 @@ def _to_working(self: Any, kind: Any) -> Any:
     return cast(self, dtypes.working(kind)) if self.dtype != kind else widen(self)
 
 
-@kernel("sum.dim_IntList")
-def sum_dim(self: Any, dim: Any, keepdim: bool = False, *, dtype: Any = None) -> Any:
+@kernel("sum", "sum.dim_IntList")
+def sum_dim(self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     kind = dtypes.dtype_or(dtype, dtypes.of_sums(self.dtype))
     if kind.kind in "iub" and self.dtype.kind in "iub":
         made = numpy.add.reduce(self, axis=axes(dim, self), keepdims=keepdim, dtype=kind)
@@ -31,39 +32,25 @@ def sum_dim(self: Any, dim: Any, keepdim: bool = False, *, dtype: Any = None) ->
     return cast(total(_to_working(self, kind), axes(dim, self), keepdim), kind)
 
 
-@kernel("sum")
-def sum_all(self: Any, *, dtype: Any = None) -> Any:
-    return sum_dim(self, None, dtype=dtype)
-
-
 @kernel("nansum")
 def nansum(self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    if self.dtype.kind == "c":
-        raise TypeError("nansum does not take complex numbers")
     if dtypes.category(self.dtype) == dtypes.FLOATING:
         self = numpy.where(numpy.isnan(self), self.dtype.type(0), self)
     return sum_dim(self, dim, keepdim, dtype=dtype)
 
 
-@kernel("mean.dim")
-def mean_dim(self: Any, dim: Any, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    kind = dtypes.dtype_or(dtype, self.dtype)
-    if dtypes.category(kind) < dtypes.FLOATING:
-        raise TypeError(f"the mean of {kind} is not an integer; name a dtype, or cast first")
-    over = axes(dim, self)
+@kernel("mean", "mean.dim")
+def mean(self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    kind, over = dtypes.dtype_or(dtype, self.dtype), axes(dim, self)
     count = math.prod(self.shape[axis] for axis in over)
     added = total(_to_working(self, kind), over, keepdim)
     with numpy.errstate(divide="ignore", invalid="ignore"):
         return cast(numpy.divide(added, added.dtype.type(count)), kind)
 
 
-@kernel("mean")
-def mean_all(self: Any, *, dtype: Any = None) -> Any:
-    return mean_dim(self, None, dtype=dtype)
-
-
-def _product(self: Any, over: Any, keepdim: bool, dtype: Any) -> Any:
-    kind = dtypes.dtype_or(dtype, dtypes.of_sums(self.dtype))
+@kernel("prod", "prod.dim_int")
+def prod(self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    kind, over = dtypes.dtype_or(dtype, dtypes.of_sums(self.dtype)), axes(dim, self)
     if self.dtype.kind == "b" and kind.kind in "iu":
         self = self.astype(kind)
     made = numpy.multiply.reduce(
@@ -72,89 +59,31 @@ def _product(self: Any, over: Any, keepdim: bool, dtype: Any) -> Any:
     return cast(made, kind)
 
 
-@kernel("prod")
-def prod_all(self: Any, *, dtype: Any = None) -> Any:
-    return _product(self, axes(None, self), False, dtype)
-
-
-@kernel("prod.dim_int")
-def prod_dim(self: Any, dim: int, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    return _product(self, axes(dim, self), keepdim, dtype)
-
-
 # ---- minima and maxima
 
 
-def refuse_complex(self: Any) -> Any:
-    """`widen`; raises TypeError for complex numbers."""
-    if self.dtype.kind == "c":
-        raise TypeError("complex numbers have no order")
-    return widen(self)
-
-
-def _refuse_empty(self: Any, over: tuple[int, ...]) -> None:
-    """Raise IndexError if one of the axes has size 0."""
-    if any(self.shape[axis] == 0 for axis in over):
-        raise IndexError("an extreme over a dimension of size 0 does not exist")
-
-
-def _extreme(ufunc: Any, self: Any, dim: Any, keepdim: bool) -> Any:
-    over = axes(dim, self)
-    _refuse_empty(self, over)
-    return cast(ufunc.reduce(refuse_complex(self), axis=over, keepdims=keepdim), self.dtype)
-
-
-@kernel("amax")
-def amax(self: Any, dim: Any = (), keepdim: bool = False) -> Any:
-    return _extreme(numpy.maximum, self, dim, keepdim)
-
-
-@kernel("amin")
-def amin(self: Any, dim: Any = (), keepdim: bool = False) -> Any:
-    return _extreme(numpy.minimum, self, dim, keepdim)
-
-
-@kernel("max")
-def max_all(self: Any) -> Any:
-    return amax(self)
-
-
-@kernel("min")
-def min_all(self: Any) -> Any:
-    return amin(self)
+def _extreme(ufunc: Any, self: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    return cast(ufunc.reduce(widen(self), axis=axes(dim, self), keepdims=keepdim), self.dtype)
 
 
 @kernel("aminmax")
 def aminmax(self: Any, *, dim: Any = None, keepdim: bool = False) -> Any:
-    return amin(self, dim, keepdim), amax(self, dim, keepdim)
+    return tuple(_extreme(f, self, dim, keepdim) for f in (numpy.minimum, numpy.maximum))
 
 
-def _arg_extreme(chooser: Any, self: Any, dim: Any, keepdim: bool) -> Any:
+def _arg_extreme(chooser: Any, self: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """The first index of the extreme, or of a NaN."""
-    values = refuse_complex(self)
+    values = widen(self)
     if dim is None:
-        _refuse_empty(self, axes(None, self))
         found = numpy.asarray(chooser(values.reshape(-1)))
         return found.reshape((1,) * self.ndim) if keepdim else found
-    if not self.ndim:
-        normalize_dim(dim, 0)
-        return numpy.zeros((), dtypes.INT64)
     axis = normalize_dim(dim, self.ndim)
-    _refuse_empty(self, (axis,))
+    if not self.ndim:
+        return numpy.zeros((), dtypes.INT64)
     return chooser(values, axis=axis, keepdims=keepdim)
 
 
-@kernel("argmax")
-def argmax(self: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return _arg_extreme(numpy.argmax, self, dim, keepdim)
-
-
-@kernel("argmin")
-def argmin(self: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return _arg_extreme(numpy.argmin, self, dim, keepdim)
-
-
-def _extreme_with_index(chooser: Any, self: Any, dim: int, keepdim: bool) -> Any:
+def _extreme_with_index(chooser: Any, self: Any, dim: int, keepdim: bool = False) -> Any:
     if not self.ndim:
         return numpy.array(self), _arg_extreme(chooser, self, dim, keepdim)
     axis = normalize_dim(dim, self.ndim)
@@ -163,14 +92,14 @@ def _extreme_with_index(chooser: Any, self: Any, dim: int, keepdim: bool) -> Any
     return (values, indices) if keepdim else (values.squeeze(axis), indices.squeeze(axis))
 
 
-@kernel("max.dim")
-def max_dim(self: Any, dim: int, keepdim: bool = False) -> Any:
-    return _extreme_with_index(numpy.argmax, self, dim, keepdim)
-
-
-@kernel("min.dim")
-def min_dim(self: Any, dim: int, keepdim: bool = False) -> Any:
-    return _extreme_with_index(numpy.argmin, self, dim, keepdim)
+for _name, _ufunc, _chooser in (
+    ("max", numpy.maximum, numpy.argmax),
+    ("min", numpy.minimum, numpy.argmin),
+):
+    register(_name, functools.partial(_extreme, _ufunc))
+    register(f"a{_name}", functools.partial(_extreme, _ufunc))
+    register(f"arg{_name}", functools.partial(_arg_extreme, _chooser))
+    register(f"{_name}.dim", functools.partial(_extreme_with_index, _chooser))
 
 
 @kernel("value_selecting_reduction_backward")
@@ -191,36 +120,22 @@ def value_selecting_reduction_backward(
 # ---- booleans and counts
 
 
-def _reduce_bool(ufunc: Any, self: Any, dim: Any, keepdim: bool) -> Any:
+def _reduce_bool(ufunc: Any, self: Any, dim: Any = None, keepdim: bool = False) -> Any:
     kind = self.dtype if self.dtype == numpy.uint8 else dtypes.BOOL
     return cast(ufunc.reduce(self.astype(bool), axis=axes(dim, self), keepdims=keepdim), kind)
 
 
-@kernel("all", "all.dim")
-def all_of(self: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return _reduce_bool(numpy.logical_and, self, dim, keepdim)
-
-
-@kernel("any", "any.dim")
-def any_of(self: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return _reduce_bool(numpy.logical_or, self, dim, keepdim)
-
-
-@kernel("all.dims")
-def all_dims(self: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return _reduce_dims(all_of, self, dim, keepdim)
-
-
-@kernel("any.dims")
-def any_dims(self: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return _reduce_dims(any_of, self, dim, keepdim)
-
-
-def _reduce_dims(function: Any, self: Any, dim: Any, keepdim: bool) -> Any:
+def _reduce_dims(ufunc: Any, self: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """Here an empty list of dimensions means none; elsewhere it means all."""
     if dim is not None and not len(dim):
         return self.astype(bool).astype(self.dtype if self.dtype == numpy.uint8 else bool)
-    return function(self, dim, keepdim)
+    return _reduce_bool(ufunc, self, dim, keepdim)
+
+
+for _name, _ufunc in (("all", numpy.logical_and), ("any", numpy.logical_or)):
+    register(_name, functools.partial(_reduce_bool, _ufunc))
+    register(f"{_name}.dim", functools.partial(_reduce_bool, _ufunc))
+    register(f"{_name}.dims", functools.partial(_reduce_dims, _ufunc))
 
 
 @kernel("count_nonzero", "count_nonzero.dim_IntList")
@@ -248,10 +163,10 @@ def hash_tensor(self: Any, dim: Any = (), *, keepdim: bool = False, mode: int = 
 # ---- moments
 
 
-def _moments(self: Any, dim: Any, correction: Any, keepdim: bool) -> tuple[Any, Any]:
-    """The variance and the mean."""
-    if dtypes.category(self.dtype) < dtypes.FLOATING:
-        raise TypeError(f"a variance of {self.dtype} needs floating-point or complex numbers")
+def _moments(
+    finish: Any, self: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+) -> tuple[Any, Any]:
+    """`finish` of the variance, and the mean."""
     over = axes(dim, self)
     count = math.prod(self.shape[axis] for axis in over)
     values = widen(self)
@@ -261,7 +176,7 @@ def _moments(self: Any, dim: Any, correction: Any, keepdim: bool) -> tuple[Any, 
         variance = numpy.divide(squares, divisor)
     if not keepdim:
         variance, mean = (numpy.squeeze(one, over) for one in (variance, mean))
-    return variance, mean
+    return cast(finish(variance), dtypes.real_of(self.dtype)), cast(mean, self.dtype)
 
 
 def _mean_and_squares(values: Any, over: tuple[int, ...]) -> tuple[Any, Any]:
@@ -282,31 +197,18 @@ def _mean_and_squares(values: Any, over: tuple[int, ...]) -> tuple[Any, Any]:
     return numpy.asarray(mean), total(apart, over, True)
 
 
-@kernel("var_mean.correction")
-def var_mean(self: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
-    variance, mean = _moments(self, dim, correction, keepdim)
-    return cast(variance, dtypes.real_of(self.dtype)), cast(mean, self.dtype)
+def _moment(finish: Any, self: Any, dim: Any = None, **named: Any) -> Any:
+    return _moments(finish, self, dim, **named)[0]
 
 
-@kernel("var.correction")
-def var(self: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
-    return var_mean(self, dim, correction=correction, keepdim=keepdim)[0]
+for _name, _finish in (("var", numpy.positive), ("std", numpy.sqrt)):
+    register(f"{_name}_mean.correction", functools.partial(_moments, _finish))
+    register(f"{_name}.correction", functools.partial(_moment, _finish))
 
 
 @kernel("var.dim")
 def var_dim(self: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False) -> Any:
-    return var(self, dim, correction=int(unbiased), keepdim=keepdim)
-
-
-@kernel("std_mean.correction")
-def std_mean(self: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
-    variance, mean = _moments(self, dim, correction, keepdim)
-    return cast(numpy.sqrt(variance), dtypes.real_of(self.dtype)), cast(mean, self.dtype)
-
-
-@kernel("std.correction")
-def std(self: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
-    return std_mean(self, dim, correction=correction, keepdim=keepdim)[0]
+    return _moment(numpy.positive, self, dim, correction=int(unbiased), keepdim=keepdim)
 
 
 @kernel("logsumexp")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 import numpy
 
 from holdfast.compute import dtype as dtypes
-from holdfast.compute.engines.numpy.kernels import kernel, widen
+from holdfast.compute.engines.numpy.kernels import kernel, register, widen
 from holdfast.compute.engines.numpy.reduce import c_rows
 from holdfast.compute.engines.numpy.reduce.axes import (
     BLOCK,
@@ -32,27 +33,18 @@ def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, slice, slice]]:
             yield slice(row, row + 1), every, columns
 
 
-def _result_dtype(self: Any, half_to_float: bool) -> Any:
-    if half_to_float and self.dtype != dtypes.FLOAT16:
-        raise TypeError(f"half_to_float is for float16, not {self.dtype}")
-    if dtypes.category(self.dtype) != dtypes.FLOATING:
-        raise TypeError(f"softmax takes floating-point numbers, not {self.dtype}; name a dtype")
-    return dtypes.FLOAT32 if half_to_float else self.dtype
-
-
 def _subtract_max(values: Any, target: Any) -> Any:
     """Subtract the maximum of the middle axis, into `target` if it has the working dtype."""
     top = numpy.maximum.reduce(values, axis=1, keepdims=True)
     return numpy.subtract(values, top, out=working_block(target, values.dtype))
 
 
-def _softmax(self: Any, dim: int, half_to_float: bool, logarithm: bool) -> Any:
-    kind = _result_dtype(self, half_to_float)
+def _softmax(logarithm: bool, self: Any, dim: int, half_to_float: bool = False) -> Any:
     quick = c_rows.softmax(self, dim, logarithm)
     if quick is not None:
         return quick
     values = to_three_axes(self, dim)
-    made = numpy.empty(values.shape, kind)
+    made = numpy.empty(values.shape, dtypes.FLOAT32 if half_to_float else self.dtype)
     if not values.size:
         return made.reshape(self.shape)
     with numpy.errstate(invalid="ignore"):
@@ -69,14 +61,9 @@ def _softmax(self: Any, dim: int, half_to_float: bool, logarithm: bool) -> Any:
     return made.reshape(self.shape)
 
 
-@kernel("_softmax")
-def softmax(self: Any, dim: int, half_to_float: bool = False) -> Any:
-    return _softmax(self, dim, half_to_float, logarithm=False)
-
-
-@kernel("_log_softmax")
-def log_softmax(self: Any, dim: int, half_to_float: bool = False) -> Any:
-    return _softmax(self, dim, half_to_float, logarithm=True)
+softmax, log_softmax = (functools.partial(_softmax, logarithm) for logarithm in (False, True))
+register("_softmax", softmax)
+register("_log_softmax", log_softmax)
 
 
 @kernel("_safe_softmax")
@@ -92,16 +79,20 @@ def safe_softmax(self: Any, dim: int, dtype: Any = None) -> Any:
     return made
 
 
-@kernel("_softmax_backward_data")
-def softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: Any) -> Any:
+def _backward(logarithm: bool, grad_output: Any, output: Any, dim: int, input_dtype: Any) -> Any:
     kind = dtypes.dtype(input_dtype)
-    quick = c_rows.softmax_backward(grad_output, output, dim, kind)
+    quick = c_rows.softmax_backward(grad_output, output, dim, kind, logarithm)
     if quick is not None:
         return quick
     grads, outs = to_three_axes(grad_output, dim), to_three_axes(output, dim)
     made = numpy.empty(grads.shape, kind)
     for part in _blocks(grads.shape):
         grad, out = widen(grads[part]), widen(outs[part])
+        if logarithm:
+            share = numpy.exp(out)
+            numpy.multiply(share, numpy.add.reduce(grad, axis=1, keepdims=True), out=share)
+            made[part] = numpy.subtract(grad, share, out=share)
+            continue
         target = made[part]
         product = numpy.multiply(grad, out, out=working_block(target, grad.dtype))
         inner = numpy.add.reduce(product, axis=1, keepdims=True)
@@ -109,17 +100,8 @@ def softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: Any) 
     return made.reshape(grad_output.shape)
 
 
-@kernel("_log_softmax_backward_data")
-def log_softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: Any) -> Any:
-    kind = dtypes.dtype(input_dtype)
-    quick = c_rows.softmax_backward(grad_output, output, dim, kind, logarithm=True)
-    if quick is not None:
-        return quick
-    grads, outs = to_three_axes(grad_output, dim), to_three_axes(output, dim)
-    made = numpy.empty(grads.shape, kind)
-    for part in _blocks(grads.shape):
-        grad = widen(grads[part])
-        share = numpy.exp(widen(outs[part]))
-        numpy.multiply(share, numpy.add.reduce(grad, axis=1, keepdims=True), out=share)
-        made[part] = numpy.subtract(grad, share, out=share)
-    return made.reshape(grad_output.shape)
+softmax_backward, log_softmax_backward = (
+    functools.partial(_backward, logarithm) for logarithm in (False, True)
+)
+register("_softmax_backward_data", softmax_backward)
+register("_log_softmax_backward_data", log_softmax_backward)

@@ -5,13 +5,14 @@ As in torch, sorting is stable, and NaN counts as the largest.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import numpy
 
 from holdfast.compute.engines.numpy.index.indexing import ensure_dim
-from holdfast.compute.engines.numpy.kernels import kernel, widen
+from holdfast.compute.engines.numpy.kernels import kernel, register, widen
 
 _PICKED = 0.5  # for k below this fraction of a row, a partition is cheaper than sorting it
 
@@ -28,8 +29,6 @@ def argsort(array: Any, dim: int, descending: bool = False) -> Any:
 
 @kernel("sort", "sort.stable")
 def sort(self: Any, dim: int = -1, descending: bool = False, stable: bool | None = None) -> Any:
-    if self.dtype.kind == "c":
-        raise TypeError("complex numbers have no order")
     array, dim = ensure_dim(self, dim)
     found = argsort(array, dim, descending)
     values = numpy.take_along_axis(array, found, dim)
@@ -39,11 +38,7 @@ def sort(self: Any, dim: int = -1, descending: bool = False, stable: bool | None
 @kernel("topk")
 def topk(self: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     array, dim = ensure_dim(self, dim)
-    size = array.shape[dim]
-    if not 0 <= k <= size:
-        raise ValueError(f"k is {k}, dimension {dim} has the size {size}")
-    keys = widen(array)
-    found = _greatest(keys, k, dim) if largest else _smallest(keys, k, dim)
+    found = _first(widen(array), k, dim, largest)
     values = numpy.take_along_axis(array, found, dim)
     shape = values.shape if self.ndim else ()
     return values.reshape(shape), found.reshape(shape)
@@ -53,22 +48,13 @@ def _slice_dim(array: Any, dim: int, start: int, stop: int) -> Any:
     return array[(slice(None),) * dim + (slice(start, stop),)]
 
 
-def _smallest(keys: Any, k: int, dim: int) -> Any:
-    if not 0 < k < keys.shape[dim] * _PICKED:
-        return _slice_dim(argsort(keys, dim), dim, 0, k)
-    picked = _slice_dim(numpy.argpartition(keys, k - 1, axis=dim), dim, 0, k)
-    return _sort_picked(keys, picked, dim, False)
-
-
-def _greatest(keys: Any, k: int, dim: int) -> Any:
+def _first(keys: Any, k: int, dim: int, descending: bool) -> Any:
+    """Indices of the first `k` elements of each row in order."""
     size = keys.shape[dim]
     if not 0 < k < size * _PICKED:
-        return _slice_dim(argsort(keys, dim, True), dim, 0, k)
-    picked = _slice_dim(numpy.argpartition(keys, size - k, axis=dim), dim, size - k, size)
-    return _sort_picked(keys, picked, dim, True)
-
-
-def _sort_picked(keys: Any, picked: Any, dim: int, descending: bool) -> Any:
+        return _slice_dim(argsort(keys, dim, descending), dim, 0, k)
+    start, pivot = (size - k, size - k) if descending else (0, k - 1)
+    picked = _slice_dim(numpy.argpartition(keys, pivot, axis=dim), dim, start, start + k)
     picked = numpy.sort(picked, axis=dim)
     inner = argsort(numpy.take_along_axis(keys, picked, dim), dim, descending)
     return numpy.take_along_axis(picked, inner, dim)
@@ -88,44 +74,28 @@ def _pick(self: Any, array: Any, found: Any, dim: int, keepdim: bool) -> Any:
 @kernel("kthvalue")
 def kthvalue(self: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     array, dim = ensure_dim(self, dim)
-    if not 1 <= k <= array.shape[dim]:
-        raise ValueError(f"k is {k}, dimension {dim} has the size {array.shape[dim]}")
     keys = widen(array)
     found = _slice_dim(numpy.argpartition(keys, k - 1, axis=dim), dim, k - 1, k)
     return _pick(self, array, found, dim, keepdim)
 
 
-@kernel("median")
-def median(self: Any) -> Any:
-    flat = widen(self.reshape(-1))
-    if flat.dtype.kind == "f" and (not flat.size or numpy.isnan(flat).any()):
-        return numpy.asarray(math.nan, self.dtype)
-    return _middle(flat, self.dtype)
-
-
-@kernel("nanmedian")
-def nanmedian(self: Any) -> Any:
+def _median_of_all(skip: bool, self: Any) -> Any:
     flat = widen(self.reshape(-1))
     if flat.dtype.kind == "f":
-        flat = flat[~numpy.isnan(flat)]
-        if not flat.size:
+        missing = numpy.isnan(flat)
+        flat = flat[~missing] if skip else flat
+        if not flat.size or (not skip and missing.any()):
             return numpy.asarray(math.nan, self.dtype)
-    return _middle(flat, self.dtype)
-
-
-def _middle(flat: Any, dtype: Any) -> Any:
     if not flat.size:
-        return numpy.asarray(numpy.iinfo(dtype).min, dtype)
-    at = (flat.size - 1) // 2
-    return numpy.partition(flat, at)[at].astype(dtype)
+        return numpy.asarray(numpy.iinfo(self.dtype).min, self.dtype)
+    middle = (flat.size - 1) // 2
+    return numpy.partition(flat, middle)[middle].astype(self.dtype)
 
 
 @kernel("mode")
 def mode(self: Any, dim: int = -1, keepdim: bool = False) -> Any:
     array, dim = ensure_dim(self, dim)
     size = array.shape[dim]
-    if not size:
-        raise IndexError(f"dimension {dim} has the size 0: there is no mode")
     sorting = argsort(array, dim)
     rows = numpy.moveaxis(numpy.take_along_axis(array, sorting, dim), dim, -1)
     indices = numpy.broadcast_to(numpy.arange(size), rows.shape)
@@ -137,21 +107,9 @@ def mode(self: Any, dim: int = -1, keepdim: bool = False) -> Any:
     return _pick(self, array, numpy.take_along_axis(sorting, ends, dim), dim, keepdim)
 
 
-@kernel("median.dim")
-def median_dim(self: Any, dim: int, keepdim: bool = False) -> Any:
-    return _median(self, dim, keepdim, skip=False)
-
-
-@kernel("nanmedian.dim")
-def nanmedian_dim(self: Any, dim: int, keepdim: bool = False) -> Any:
-    return _median(self, dim, keepdim, skip=True)
-
-
-def _median(self: Any, dim: int, keepdim: bool, skip: bool) -> Any:
+def _median(skip: bool, self: Any, dim: int, keepdim: bool = False) -> Any:
     array, dim = ensure_dim(self, dim)
     size = array.shape[dim]
-    if not size:
-        raise IndexError(f"dimension {dim} has the size 0: there is no median")
     keys = widen(array)
     missing = numpy.isnan(keys).sum(axis=dim, keepdims=True) if keys.dtype.kind == "f" else None
     if missing is None or not missing.any():
@@ -163,3 +121,8 @@ def _median(self: Any, dim: int, keepdim: bool, skip: bool) -> Any:
     index = numpy.maximum(valid - 1, 0) // 2
     index = index if skip else numpy.where(missing > 0, valid, index)
     return _pick(self, array, numpy.take_along_axis(argsort(keys, dim), index, dim), dim, keepdim)
+
+
+for _name, _skip in (("median", False), ("nanmedian", True)):
+    register(_name, functools.partial(_median_of_all, _skip))
+    register(f"{_name}.dim", functools.partial(_median, _skip))

@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy
 
-from holdfast.compute.engines.opencl.runtime.array import Array
+from holdfast.compute.engines.opencl.runtime.array import Array, NotHere
 from holdfast.compute.engines.opencl.runtime.engine_protocol import CLEngine
+from holdfast.compute.ops.layers.convolution import ConvWindow
 
 DIMENSIONS = 3  # spatial; missing ones have size 1
 
 
-class ConvWindow(NamedTuple):
-    """How a window moves over an input: three values each, one per spatial dimension."""
-
-    sizes: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
-
-    @property
-    def elements(self) -> int:
-        """Elements of a channel that it covers."""
-        return math.prod(self.sizes)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the convolution is 1x1 with stride 1 and no padding."""
-        return max(*self.sizes, *self.stride) == 1 and not any(self.padding)
-
-
-def window_counts(sizes: tuple[int, ...], window: ConvWindow) -> tuple[int, ...]:
-    """The output sizes of the last dimensions."""
-    given = zip(window.sizes, window.stride, window.padding, window.dilation, strict=True)
-    last = list(given)[-len(sizes) :]
-    return tuple(
-        (n + 2 * p - d * (k - 1) - 1) // s + 1 for n, (k, s, p, d) in zip(sizes, last, strict=True)
-    )
+def window_to_3d(window: ConvWindow) -> ConvWindow:
+    """The window with three dimensions. Raises NotHere if it has more."""
+    missing = DIMENSIONS - len(window.sizes)
+    if missing < 0:
+        raise NotHere("a convolution of more than three dimensions")
+    given = zip((1, 1, 0, 1), window[:4], strict=True)
+    wide = [(fill,) * missing + values for fill, values in given]
+    return ConvWindow._make([*wide, window.groups])
 
 
 def to_3d(array: Array) -> Array:
@@ -70,11 +51,7 @@ class ConvCase(NamedTuple):
         steps = self.w.steps
         first, second = steps[:2]
         group = self.w.shape[0] // self.window.groups * first
-        return (
-            [group, second, first, *steps[2:]]
-            if self.spread
-            else [group, first, second, *steps[2:]]
-        )
+        return [group, *((second, first) if self.spread else (first, second)), *steps[2:]]
 
     def rows(self, engine: CLEngine) -> Array:
         """The weight as [1, groups, outputs, inputs x window], without a copy if possible."""

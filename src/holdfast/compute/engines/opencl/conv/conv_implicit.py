@@ -1,7 +1,7 @@
 """Implicit GEMM convolution: the matrix of patches is never stored as a whole.
 
 Patches are copied chunk by chunk, into scratch that stays in the cache (conv_cpu.cl) or into local
-memory (conv_gpu.cl). `conv_im2col` decides when to use it.
+memory (conv_gpu.cl). `convolution` decides when to use it.
 """
 
 from __future__ import annotations
@@ -35,19 +35,15 @@ def suits(engine: CLEngine, case: ConvCase) -> bool:
     if not fits or (case.spread and max(window.stride) > 1):
         return False
     # Few tiles leave work-groups idle; a product of columns also splits the sums.
-    return _count_tiles(case, tuned_parameters.conv_tile(engine, case.channels[1])) >= engine.units
-
-
-def _count_tiles(case: ConvCase, tile: dict[str, int]) -> int:
+    tile, results = tuned_parameters.conv_tile(engine, case.channels[1]), case.channels[1]
     columns = case.out.shape[0] * math.prod(case.out.shape[2:])
-    groups, (_, results) = case.window.groups, case.channels
-    return -(-columns // tile["BN"]) * -(-results // tile["BM"]) * groups
+    tiles = -(-columns // tile["BN"]) * -(-results // tile["BM"]) * window.groups
+    return tiles >= engine.units
 
 
 def convolve(engine: CLEngine, case: ConvCase, bias: Array | None) -> None:
     """Compute `case.out`, which is contiguous."""
-    way = _on_cpu if engine.mapping == "cpu" else _on_gpu
-    way(engine, case, bias)
+    (_on_cpu if engine.mapping == "cpu" else _on_gpu)(engine, case, bias)
 
 
 def _on_gpu(engine: CLEngine, case: ConvCase, bias: Array | None) -> None:
@@ -86,7 +82,6 @@ def _on_cpu(engine: CLEngine, case: ConvCase, bias: Array | None) -> None:
 
 
 def _pack_weights(engine: CLEngine, case: ConvCase, defines: dict[str, Any]) -> Array:
-    """The weight packed into panels."""
     (summed, results), groups, high = case.channels, case.window.groups, defines["MR"]
     depth, weight = summed * case.window.elements, engine.contiguous(case.w)
     rows = -(-results // high)

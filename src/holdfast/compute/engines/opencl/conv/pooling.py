@@ -14,7 +14,6 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as dtypes
-from holdfast.compute.engines.numpy.layers.pooling import adaptive_bounds
 from holdfast.compute.engines.opencl.conv.resample import (
     axis_of_ranges,
     combine,
@@ -35,43 +34,15 @@ from holdfast.compute.engines.opencl.runtime.kernel_table import (
     working,
 )
 from holdfast.compute.ops.layers import windows
-
-Bounds = tuple[Any, Any]  # (first, end) of each window's inputs along a dimension
-
-
-def _window_bounds(window: windows.Window) -> Bounds:
-    """The inputs of a regular window: the first one inside the input, and the end."""
-    start = numpy.arange(window.outputs) * window.stride - window.padding
-    outside = numpy.maximum(0, -(start // window.dilation))
-    first = numpy.minimum(start + outside * window.dilation, window.size - 1)
-    end = numpy.minimum(start + (window.kernel - 1) * window.dilation + 1, window.size)
-    return first, end
-
+from holdfast.compute.ops.layers.windows import Bounds, adaptive_bounds, divisors, inner_bounds
 
 # ---- average
 
 
-def _inner_bounds(window: windows.Window) -> Bounds:
-    """The same without dilation; a window may be empty."""
+def _covered(window: windows.Window) -> Bounds:
+    """The inputs of a window without dilation, which may have none."""
     start = numpy.arange(window.outputs) * window.stride - window.padding
     return numpy.maximum(start, 0), numpy.minimum(start + window.kernel, window.size)
-
-
-def _divisors(along: Sequence[windows.Window], padded: bool, override: int | None) -> list[Any]:
-    """The divisors of sums, one factor per dimension."""
-    if override is not None:
-        if override == 0:
-            raise ValueError("divisor_override is 0, it must not be zero")
-        ones = [numpy.ones(window.outputs) for window in along]
-        return [ones[0] * override, *ones[1:]]
-    counts = []
-    for window in along:
-        first = numpy.arange(window.outputs) * window.stride - window.padding
-        end = numpy.minimum(first + window.kernel, window.size + window.padding)
-        if not padded:
-            first, end = numpy.maximum(first, 0), numpy.minimum(end, window.size)
-        counts.append(end - first)
-    return counts
 
 
 def _mean(engine: CLEngine, self: Array, bounds: list[Bounds], counts: list[Any]) -> Array:
@@ -95,8 +66,8 @@ def _average(
     divisor_override: int | None = None,
 ) -> Array:  # fmt: skip
     along = windows.windows(self.shape, count, kernel_size, stride, padding, 1, ceil_mode)
-    counts = _divisors(along, count_include_pad, divisor_override)
-    return _mean(engine, self, [_inner_bounds(one) for one in along], counts)
+    counts = divisors(along, count_include_pad, divisor_override)
+    return _mean(engine, self, [_covered(one) for one in along], counts)
 
 
 def _average_backward(
@@ -105,17 +76,16 @@ def _average_backward(
     divisor_override: int | None,
 ) -> Array:  # fmt: skip
     along = windows.windows(self.shape, count, kernel_size, stride, padding, 1, ceil_mode)
-    counts = _divisors(along, count_include_pad, divisor_override)
+    counts = divisors(along, count_include_pad, divisor_override)
     sizes = [one.size for one in along]
-    return _spread_mean(engine, grad_output, sizes, [_inner_bounds(one) for one in along], counts)
+    return _spread_mean(engine, grad_output, sizes, [_covered(one) for one in along], counts)
 
 
 def _adaptive_average(count: int, engine: CLEngine, self: Array, output_size: Any) -> Array:
     wanted = windows.adaptive(self.shape, count, output_size)
     if set(wanted) == {1} and dtypes.is_floating(self.dtype):
         return KERNELS["mean.dim"].function(engine, self, list(range(-count, 0)), True)
-    pairs = zip(self.shape[-count:], wanted, strict=True)
-    bounds = [adaptive_bounds(*pair) for pair in pairs]
+    bounds = adaptive_bounds(self.shape[-count:], wanted)
     return _mean(engine, self, bounds, [end - first for first, end in bounds])
 
 
@@ -123,8 +93,7 @@ def _adaptive_average_backward(
     count: int, engine: CLEngine, grad_output: Array, self: Array
 ) -> Array:
     sizes = self.shape[-count:]
-    pairs = zip(sizes, grad_output.shape[-count:], strict=True)
-    bounds = [adaptive_bounds(*pair) for pair in pairs]
+    bounds = adaptive_bounds(sizes, grad_output.shape[-count:])
     return _spread_mean(engine, grad_output, sizes, bounds, [end - first for first, end in bounds])
 
 
@@ -167,28 +136,22 @@ def _max(
 
 
 def _max_pool(
-    count: int, engine: CLEngine, self: Array, kernel_size: Any, stride: Any = (),
-    padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
-) -> tuple[Array, Array]:  # fmt: skip
-    along = windows.windows(self.shape, count, kernel_size, stride, padding, dilation, ceil_mode)
-    return _max(engine, self, [_window_bounds(w) for w in along], [w.dilation for w in along])
+    count: int, engine: CLEngine, self: Array, *args: Any, **named: Any
+) -> tuple[Array, Array]:
+    along = windows.windows(self.shape, count, *args, **named)
+    return _max(engine, self, [inner_bounds(w) for w in along], [w.dilation for w in along])
 
 
 def _adaptive_max(
     count: int, engine: CLEngine, self: Array, output_size: Any
 ) -> tuple[Array, Array]:
     wanted = windows.adaptive(self.shape, count, output_size)
-    pairs = zip(self.shape[-count:], wanted, strict=True)
-    return _max(engine, self, [adaptive_bounds(*pair) for pair in pairs], [1] * count)
+    return _max(engine, self, adaptive_bounds(self.shape[-count:], wanted), [1] * count)
 
 
 def _max_backward(
     engine: CLEngine, grad_output: Array, self: Array, bounds: list[Bounds], indices: Array
 ) -> Array:
-    if grad_output.shape != indices.shape:
-        raise ValueError(
-            f"the gradient {list(grad_output.shape)} and the indices {list(indices.shape)} differ"
-        )
     count = len(bounds)
     made = engine.alloc(self.shape, grad_output.dtype)
     if not made.size:
@@ -212,18 +175,16 @@ def _max_backward(
 
 
 def _max_pool_backward(
-    count: int, engine: CLEngine, grad_output: Array, self: Array, kernel_size: Any,
-    stride: Any, padding: Any, dilation: Any, ceil_mode: bool, indices: Array,
-) -> Array:  # fmt: skip
-    along = windows.windows(self.shape, count, kernel_size, stride, padding, dilation, ceil_mode)
-    return _max_backward(engine, grad_output, self, [_window_bounds(w) for w in along], indices)
+    count: int, engine: CLEngine, grad_output: Array, self: Array, *args: Any
+) -> Array:
+    along = windows.windows(self.shape, count, *args[:-1])
+    return _max_backward(engine, grad_output, self, [inner_bounds(w) for w in along], args[-1])
 
 
 def _adaptive_max_backward(
     count: int, engine: CLEngine, grad_output: Array, self: Array, indices: Array
 ) -> Array:
-    pairs = zip(self.shape[-count:], grad_output.shape[-count:], strict=True)
-    bounds = [adaptive_bounds(*pair) for pair in pairs]
+    bounds = adaptive_bounds(self.shape[-count:], grad_output.shape[-count:])
     return _max_backward(engine, grad_output, self, bounds, indices)
 
 
@@ -234,8 +195,6 @@ def _unpool(
     count: int, engine: CLEngine, self: Array, indices: Array, output_size: Any, *_: Any,
     **named: Any,
 ) -> Array:  # fmt: skip
-    if self.shape != indices.shape:
-        raise ValueError(f"the indices are {list(indices.shape)}, the input {list(self.shape)}")
     wanted = windows.per_dim(output_size, count, "output_size")
     lead, plane = self.shape[:-count], math.prod(wanted)
     flat = (math.prod(lead), math.prod(self.shape[-count:]))

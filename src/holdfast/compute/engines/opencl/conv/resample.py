@@ -22,10 +22,9 @@ from holdfast.compute.engines.opencl.runtime.array import Array, NotHere
 from holdfast.compute.engines.opencl.runtime.engine_protocol import CLEngine
 from holdfast.compute.engines.opencl.runtime.kernel_table import kernel, register, storage, working
 from holdfast.compute.ops.layers.grid_sample import check_grid
-from holdfast.compute.ops.layers.resample import KINDS, SCALES, sizes_of
+from holdfast.compute.ops.layers.resample import register_modes
 
 _UINT8 = numpy.dtype(numpy.uint8)
-_LINEAR, _NEAREST, _CUBIC = range(3)
 
 
 class Axis(NamedTuple):
@@ -186,10 +185,8 @@ def _axes(
 
 
 def _resample(
-    engine: CLEngine, name: str, count: int, self: Array, output_size: Any, aligned: bool,
-    scales: Any,
-) -> Array:  # fmt: skip
-    shape = sizes_of(self.shape, count, output_size)
+    engine: CLEngine, name: str, self: Array, shape: tuple[int, ...], aligned: bool, scales: Any
+) -> Array:
     wide = self.dtype == dtypes.FLOAT64
     axes, whole = _axes(name, self.shape[2:], shape[2:], aligned, tuple(scales), wide, False)
     if whole:
@@ -203,44 +200,14 @@ def _resample(
 
 
 def _resample_backward(
-    engine: CLEngine, name: str, count: int, grad_output: Array, output_size: Any,
-    input_size: Any, aligned: bool, scales: Any,
-) -> Array:  # fmt: skip
-    shape = sizes_of(input_size, count, output_size)
-    if grad_output.shape != shape:
-        raise ValueError(f"the gradient is {list(grad_output.shape)}, the result was {list(shape)}")
-    wide = grad_output.dtype == dtypes.FLOAT64
-    sizes = tuple(input_size[2:])
-    axes, _ = _axes(name, sizes, shape[2:], aligned, tuple(scales), wide, True)
-    return combine(engine, grad_output, axes)
+    engine: CLEngine, name: str, grad: Array, sizes: tuple[int, ...], aligned: bool, scales: Any
+) -> Array:
+    wide = grad.dtype == dtypes.FLOAT64
+    axes, _ = _axes(name, sizes, grad.shape[2:], aligned, tuple(scales), wide, True)
+    return combine(engine, grad, axes)
 
 
-def _register(op: str, names: tuple[str, str], count: int, aligned: bool) -> None:
-    order = SCALES[count]
-
-    def forward(engine: CLEngine, self: Array, output_size: Any, *rest: Any, **named: Any) -> Array:
-        corners, scales = host.settings_of(aligned, order, rest, named)
-        return _resample(engine, names[0], count, self, output_size, corners, scales)
-
-    def backward(
-        engine: CLEngine, grad_output: Array, output_size: Any, input_size: Any, *rest: Any,
-        **named: Any,
-    ) -> Array:  # fmt: skip
-        corners, scales = host.settings_of(aligned, order, rest, named)
-        return _resample_backward(
-            engine, names[1], count, grad_output, output_size, input_size, corners, scales
-        )
-
-    register(op, forward)
-    register(f"{op}_backward", backward)
-
-
-for _op, (_count, _aligned) in KINDS.items():
-    _name = _op.removeprefix("_").removeprefix("upsample_").replace(f"{_count}d", "")
-    # torch ignores a scale like 2.1 here, but not for the others.
-    _there = "nearest_kept" if (_name, _count) == ("nearest", 2) else _name
-    _back = "nearest_kept" if _name == "nearest" else _name
-    _register(_op, (_there, _back), _count, _aligned)
+register_modes(register, _resample, _resample_backward, 1)
 
 
 # ---- grid sampling
@@ -251,11 +218,7 @@ def grid_sampler(
     engine: CLEngine, input: Array, grid: Array, interpolation_mode: int, padding_mode: int,
     align_corners: bool,
 ) -> Array:  # fmt: skip
-    if interpolation_mode not in (_LINEAR, _NEAREST, _CUBIC):
-        raise ValueError(f"interpolation_mode {interpolation_mode} is unknown for 2 dimensions")
-    if padding_mode not in (0, 1, 2):
-        raise ValueError(f"padding_mode is {padding_mode}, it can be 0, 1 or 2")
-    shape = check_grid(input, grid, 2)
+    shape = check_grid(2, input, grid, interpolation_mode, padding_mode)
     work = dtypes.working(input.dtype)
     if not dtypes.is_floating(work) or (work == dtypes.FLOAT64 and not engine.has_double):
         raise NotHere(f"sampling of {input.dtype}")

@@ -33,15 +33,6 @@ def _scaled_text(numbers: str, truths: str | None, scale: str = "alpha") -> Text
     return text
 
 
-def _floats_only(text: str) -> Text:
-    def check(bound: dict[str, Any], kind: numpy.dtype[Any]) -> str:
-        if kind.kind in "biu":
-            raise TypeError("integers cannot be divided here; use add(self, div(…)) with rounding")
-        return text
-
-    return check
-
-
 def _no_bool(text: dict[str, str]) -> Text:
     def check(bound: dict[str, Any], kind: numpy.dtype[Any]) -> str:
         if kind.kind == "b":
@@ -67,7 +58,7 @@ add(
             "$self | ($tensor1 & $tensor2 & ($value != 0))",
             "value",
         ),
-        "addcdiv": _floats_only("$self + $value * ($tensor1 / $tensor2)"),
+        "addcdiv": "$self + $value * ($tensor1 / $tensor2)",
         **for_overloads("lerp", "Scalar Tensor", {"f": "f_lerp($self, $end, $weight)"}),
         "neg": _no_bool({"f": "-$self", "i": "(T)(0 - $self)", "u": "(T)(0 - $self)"}),
         "square": "$self * $self",
@@ -78,7 +69,7 @@ add(
 # ---- division with remainder
 
 
-def _division_text(numbers: str, whole: str) -> Text:
+def _division_text(numbers: str, whole: str | None = None) -> Text:
     def text(bound: dict[str, Any], kind: numpy.dtype[Any]) -> str | None:
         if kind.kind == "b":
             return None
@@ -87,7 +78,7 @@ def _division_text(numbers: str, whole: str) -> Text:
             empty = getattr(bound["self"], "size", 1) == 0  # nothing is divided then
             if not hasattr(other, "ndim") and not other and not empty:
                 raise ZeroDivisionError("integer division by zero")
-            return whole
+            return whole or numbers
         return numbers
 
     return text
@@ -96,14 +87,10 @@ def _division_text(numbers: str, whole: str) -> Text:
 add(
     {
         **for_overloads(
-            "floor_divide",
-            "- Scalar",
-            _division_text("f_floor_divide($self, $other)", "f_floor_divide($self, $other)"),
+            "floor_divide", "- Scalar", _division_text("f_floor_divide($self, $other)")
         ),
         **for_overloads(
-            "remainder",
-            "Tensor Scalar Scalar_Tensor",
-            _division_text("f_remainder($self, $other)", "f_remainder($self, $other)"),
+            "remainder", "Tensor Scalar Scalar_Tensor", _division_text("f_remainder($self, $other)")
         ),
         **for_overloads(
             "fmod", "Tensor Scalar", _division_text("fmod($self, $other)", "f_fmod($self, $other)")

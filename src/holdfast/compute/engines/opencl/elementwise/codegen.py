@@ -252,13 +252,16 @@ def _bases(index: str, arrays: list[str], dims: int) -> str:
 
 
 def _flat_gpu(form: Form, body: str) -> str:
+    """A few elements per work-item, or one vector, of which the last may have fewer elements."""
     index = "long" if form.large else "int"
-    return (
-        _flat_wide_gpu(form, index, body) if form.width > 1 else _flat_narrow_gpu(form, index, body)
-    )
-
-
-def _flat_narrow_gpu(form: Form, index: str, body: str) -> str:
+    if form.width > 1:
+        return f"""
+    {_flat_bases(form, index)}
+    const {index} begin_ = ({index})get_global_id(0) * W;
+    const {index} end_ = min(begin_ + W, ({index})z0);
+    const bool whole_ = end_ - begin_ == W;
+    for ({index} j = begin_; j < end_; j += whole_ ? W : 1) {{ {body} }}
+    """
     return f"""
     {_flat_bases(form, index)}
     const {index} first_ = get_group_id(0) * get_local_size(0) * {EACH} + get_local_id(0);
@@ -267,17 +270,6 @@ def _flat_narrow_gpu(form: Form, index: str, body: str) -> str:
         const {index} j = first_ + k_ * ({index})get_local_size(0);
         if (j < z0) {{ {body} }}
     }}
-    """
-
-
-def _flat_wide_gpu(form: Form, index: str, body: str) -> str:
-    """One vector per work-item; the last one may have fewer elements."""
-    return f"""
-    {_flat_bases(form, index)}
-    const {index} begin_ = ({index})get_global_id(0) * W;
-    const {index} end_ = min(begin_ + W, ({index})z0);
-    const bool whole_ = end_ - begin_ == W;
-    for ({index} j = begin_; j < end_; j += whole_ ? W : 1) {{ {body} }}
     """
 
 

@@ -13,6 +13,7 @@ from holdfast.compute.engines.opencl.elementwise.expressions import Text, add, f
 
 for _name, _sign in {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
     add(for_overloads(_name, "Tensor Scalar", f"$self {_sign} $other"))
+_NEVER = dict.fromkeys("ib", "$self != $self")
 add(
     {
         "logical_and": "($self != 0) & ($other != 0)",
@@ -20,14 +21,10 @@ add(
         "logical_xor": "($self != 0) != ($other != 0)",
         "logical_not": "$self == 0",
         "isnan": "$self != $self",
-        "isinf": {"f": "fabs($self) == (T)INFINITY", "i": "$self != $self", "b": "$self != $self"},
-        "isfinite": {
-            "f": "fabs($self) < (T)INFINITY",
-            "i": "$self == $self",
-            "b": "$self == $self",
-        },
-        "isposinf": {"f": "$self == (T)INFINITY", "i": "$self != $self", "b": "$self != $self"},
-        "isneginf": {"f": "$self == -(T)INFINITY", "i": "$self != $self", "b": "$self != $self"},
+        "isinf": {"f": "fabs($self) == (T)INFINITY", **_NEVER},
+        "isposinf": {"f": "$self == (T)INFINITY", **_NEVER},
+        "isneginf": {"f": "$self == -(T)INFINITY", **_NEVER},
+        "isfinite": {"f": "fabs($self) < (T)INFINITY", **dict.fromkeys("ib", "$self == $self")},
         "isreal": "($self == $self) | ($self != $self)",
         "signbit": {
             "f": "signbit($self) != 0",

@@ -31,12 +31,9 @@ _LOGICAL = {
 
 
 def fuse(
-    engine: CLEngine,
-    inputs: list[Any],
-    steps: Sequence[Any],
-    results: list[Any],
+    engine: CLEngine, inputs: list[Any], steps: Sequence[Any], results: list[Any],
     hosted: Collection[Any] = (),
-) -> Fused | None:
+) -> Fused | None:  # fmt: skip
     """A kernel for recorded steps; None if they have to run one by one.
 
     `hosted` are the inputs that will be NumPy scalars.
@@ -51,13 +48,9 @@ class Fused:
     """One kernel for a chain: `run(tensors)`."""
 
     def __init__(
-        self,
-        engine: CLEngine,
-        chain: strided_kernels.Chain,
-        reads: list[int],
-        numbers: list[float | int],
-        results: list[Any],
-    ) -> None:
+        self, engine: CLEngine, chain: strided_kernels.Chain, reads: list[int],
+        numbers: list[float | int], results: list[Any],
+    ) -> None:  # fmt: skip
         """`numbers` are float values, or indices (int) of inputs that are scalars."""
         self.engine, self.chain = engine, chain
         self._reads, self._numbers = reads, numbers

@@ -49,14 +49,9 @@ def inputs_of(type: str, **arrays: Array | None) -> list[Input]:
 
 
 def compute(
-    engine: CLEngine,
-    expression: str,
-    inputs: Sequence[Input],
-    numbers: Sequence[Number],
-    out: Array,
-    helpers: str = "",
-    wide: bool = False,
-) -> Array:
+    engine: CLEngine, expression: str, inputs: Sequence[Input], numbers: Sequence[Number],
+    out: Array, helpers: str = "", wide: bool = False,
+) -> Array:  # fmt: skip
     """Write an expression of arrays, which broadcast to `out`, into `out`.
 
     `wide`: the expression also works on vectors (see `codegen`).

@@ -11,22 +11,20 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as dtypes
-from holdfast.compute.engines.numpy.index import embedding as host
 from holdfast.compute.engines.opencl.elementwise import strided_kernels
 from holdfast.compute.engines.opencl.index.gather_scatter import reduce_at, take_at
-from holdfast.compute.engines.opencl.index.indexing import in_range, shape_only
-from holdfast.compute.engines.opencl.layout.views import fill, make_full, select_index, to_shape
+from holdfast.compute.engines.opencl.index.indexing import in_range
+from holdfast.compute.engines.opencl.layout.views import make_full, to_shape
 from holdfast.compute.engines.opencl.runtime.array import Array, NotHere
 from holdfast.compute.engines.opencl.runtime.engine_protocol import CLEngine
 from holdfast.compute.engines.opencl.runtime.kernel_table import kernel, working
+from holdfast.compute.ops.index.embedding import MAX, MEAN, SUM, bags_of
 
 _INT64 = dtypes.INT64
 
 
 def _check_indices(engine: CLEngine, indices: Array, rows: int) -> Array:
     """Indices as contiguous int64. Raises IndexError if the table has no such row."""
-    if dtypes.category(indices.dtype) != dtypes.INTEGER:
-        raise TypeError(f"indices must be integers, not {indices.dtype}")
     try:
         return in_range(engine, indices, rows, 0)
     except IndexError:
@@ -38,8 +36,6 @@ def embedding(
     engine: CLEngine, weight: Array, indices: Array, padding_idx: int = -1,
     scale_grad_by_freq: bool = False, sparse: bool = False,
 ) -> Array:  # fmt: skip
-    if weight.ndim != 2:
-        raise ValueError(f"a table of rows has 2 dimensions, not {weight.ndim}")
     return take_at(engine, weight, 0, [_check_indices(engine, indices, weight.shape[0])])
 
 
@@ -58,7 +54,7 @@ def _sum_rows(
     made = make_full(engine, (count, values.shape[1]), values.dtype)
     reduce_at(engine, made, 0, [places], values)
     if padding_idx >= 0:
-        fill(engine, select_index(made, 0, padding_idx), 0)
+        made[padding_idx].fill(0)
     return made
 
 
@@ -69,11 +65,6 @@ def _count(engine: CLEngine, places: Array, count: int, shares: Array | None = N
         shares = make_full(engine, (), _INT64, 1).broadcast_to(places.shape)
     reduce_at(engine, made, 0, [places], shares)
     return made
-
-
-def _by_frequency(engine: CLEngine, values: Array, places: Array, count: int) -> Array:
-    counts = _count(engine, places, count)
-    return _scale_rows(engine, values, take_at(engine, counts, 0, [places]), "$rows / $by")
 
 
 @kernel("embedding_dense_backward")
@@ -87,7 +78,8 @@ def embedding_dense_backward(
     width = grad_output.shape[-1]
     values = to_shape(engine, engine.cast(grad_output, work), (places.size, width))
     if scale_grad_by_freq and places.size:
-        values = _by_frequency(engine, values, places, num_weights)
+        counts = take_at(engine, _count(engine, places, num_weights), 0, [places])
+        values = _scale_rows(engine, values, counts, "$rows / $by")
     made = _sum_rows(engine, values, places, num_weights, padding_idx)
     return engine.cast(made, grad_output.dtype)
 
@@ -106,20 +98,14 @@ def _padding_mask(engine: CLEngine, indices: Array, padding_idx: int) -> Array:
 @kernel("_embedding_bag", "_embedding_bag_forward_only")
 def embedding_bag(
     engine: CLEngine, weight: Array, indices: Array, offsets: Array,
-    scale_grad_by_freq: bool = False, mode: int = host.SUM, sparse: bool = False,
+    scale_grad_by_freq: bool = False, mode: int = SUM, sparse: bool = False,
     per_sample_weights: Any = None, include_last_offset: bool = False, padding_idx: int = -1,
 ) -> Any:  # fmt: skip
-    if mode not in (host.SUM, host.MEAN, host.MAX):
-        raise ValueError(f"mode {mode} is unknown; 0 is sum, 1 is mean, 2 is max")
-    if per_sample_weights is not None and mode != host.SUM:
-        raise ValueError("per_sample_weights are for the sum only")
-    if mode == host.MAX:
+    if mode == MAX:
         raise NotHere("the largest of bags")
     rows = _check_indices(engine, indices, weight.shape[0])
     # Offsets are few, and the host must read them: this waits.
-    found, count = host.bags_of(
-        shape_only(indices.shape), engine.download(offsets), include_last_offset
-    )
+    found, count = bags_of(indices.size, engine.download(offsets), include_last_offset)
     homes = engine.upload(found.astype(numpy.int64))
     kept = _padding_mask(engine, rows, padding_idx)
     sizes = _count(engine, homes, count, kept)
@@ -130,43 +116,9 @@ def embedding_bag(
     if per_sample_weights is not None:
         values = _scale_rows(engine, values, per_sample_weights)
     made = _sum_rows(engine, values, homes, count)
-    if mode == host.MEAN:
+    if mode == MEAN:
         made = _scale_rows(engine, made, sizes, "$rows / ($by > 0 ? $by : 1)")
     kind = indices.dtype
     nothing = make_full(engine, (count,), kind)
     made = engine.cast(made, weight.dtype)
     return made, engine.cast(homes, kind), engine.cast(sizes, kind), nothing
-
-
-@kernel("_embedding_bag_dense_backward")
-def embedding_bag_dense_backward(
-    engine: CLEngine, grad: Array, indices: Array, offset2bag: Array, bag_size: Array,
-    maximum_indices: Array, num_weights: int, scale_grad_by_freq: bool, mode: int,
-    per_sample_weights: Any, padding_idx: int = -1,
-) -> Array:  # fmt: skip
-    if mode == host.MAX:
-        raise NotHere("the largest of bags")
-    wide = engine.cast(grad, dtypes.working(grad.dtype))
-    if mode == host.MEAN:
-        wide = _scale_rows(engine, wide, bag_size, "$rows / ($by > 0 ? $by : 1)")
-    bags = in_range(engine, offset2bag, grad.shape[0], 0)
-    places = _check_indices(engine, indices, num_weights)
-    values = take_at(engine, wide, 0, [bags])
-    if per_sample_weights is not None:
-        values = _scale_rows(engine, values, per_sample_weights)
-    if scale_grad_by_freq and indices.size:
-        values = _by_frequency(engine, values, places, num_weights)
-    made = _sum_rows(engine, values, places, num_weights, padding_idx)
-    return engine.cast(made, grad.dtype)
-
-
-@kernel("_embedding_bag_backward")
-def embedding_bag_backward(
-    engine: CLEngine, grad: Array, indices: Array, offsets: Array, offset2bag: Array,
-    bag_size: Array, maximum_indices: Array, num_weights: int, scale_grad_by_freq: bool, mode: int,
-    sparse: bool, per_sample_weights: Any, padding_idx: int = -1,
-) -> Array:  # fmt: skip
-    return embedding_bag_dense_backward(
-        engine, grad, indices, offset2bag, bag_size, maximum_indices, num_weights,
-        scale_grad_by_freq, mode, per_sample_weights, padding_idx,
-    )  # fmt: skip

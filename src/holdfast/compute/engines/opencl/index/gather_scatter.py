@@ -133,24 +133,17 @@ def take_at(
 # ---- writing and reducing
 
 
-class Values(NamedTuple):
-    """Values as [outer, indexed, inner], with steps that may be 0."""
-
-    array: Array
-    outer: int
-    place: int
-    inner: int
-
-
-def _as_values(engine: CLEngine, array: Array, first: int, last: int) -> Values:
-    """Values whose dimensions `first` to `last - 1` match the indices."""
+def _as_values(engine: CLEngine, array: Array, first: int, last: int) -> tuple[Array, list[int]]:
+    """Values whose dimensions `first` to `last - 1` match the indices, and the steps of the
+    dimensions before, at and behind the indices.
+    """
     found = [
         merge_dims(array.shape[part], array.steps[part])
         for part in (slice(0, first), slice(first, last), slice(last, None))
     ]
     if None in found:
         return _as_values(engine, make_copy(engine, array), first, last)
-    return Values(array, *(one[1] for one in found if one is not None))
+    return array, [one[1] for one in found if one is not None]
 
 
 def write_at(engine: CLEngine, out: Array, at: int, place: Any, values: Array) -> None:
@@ -159,16 +152,11 @@ def write_at(engine: CLEngine, out: Array, at: int, place: Any, values: Array) -
         return
     one = as_lines(engine, out, at, at + len(place))
     chosen = memory_offsets(engine, place, out.shape[at : at + len(place)], one.steps)
-    given = _as_values(engine, as_bits(values), at, at + place[0].ndim)
-    _put(engine, one, chosen, given)
-
-
-def _put(engine: CLEngine, one: Lines, place: Array, given: Values) -> None:
-    kernel = move_kernel(engine, "put", bits_type(one.array))
-    numbers = one.outer * place.size * one.inner
+    given, steps = _as_values(engine, as_bits(values), at, at + place[0].ndim)
+    kernel, count = move_kernel(engine, "put", bits_type(one.array)), chosen.size
     launch_over(
-        engine, kernel, numbers, one.array, given.array, place, one.outer, place.size, one.inner,
-        one.outer_step, one.inner_step, given.outer, given.place, given.inner,
+        engine, kernel, one.outer * count * one.inner, one.array, given, chosen, one.outer, count,
+        one.inner, one.outer_step, one.inner_step, *steps,
     )  # fmt: skip
 
 
@@ -180,18 +168,12 @@ def reduce_at(
         return
     one = as_lines(engine, out, at, at + len(place))
     chosen = memory_offsets(engine, place, out.shape[at : at + len(place)], one.steps)
-    given = _as_values(engine, values, at, at + place[0].ndim)
-    _reduce(engine, one._replace(array=out), chosen, given, how)
-
-
-def _reduce(engine: CLEngine, one: Lines, place: Array, given: Values, how: str) -> None:
-    kind, count = one.array.dtype, place.size
+    given, steps = _as_values(engine, values, at, at + place[0].ndim)
+    kind, count = out.dtype, chosen.size
     check_double(engine, kind)
     how = "or" if kind == dtypes.BOOL and how == "add" else how
-    args = (
-        one.array, given.array, place, one.outer, count, one.inner, one.outer_step,
-        one.inner_step, given.outer, given.place, given.inner,
-    )  # fmt: skip
+    sizes = one.outer, count, one.inner, one.outer_step, one.inner_step
+    args = (out, given, chosen, *sizes, *steps)
     if engine.mapping == "cpu":
         rows = one.outer * one.inner
         each = max(16, -(-rows // (engine.units * 4)))
@@ -203,7 +185,7 @@ def _reduce(engine: CLEngine, one: Lines, place: Array, given: Values, how: str)
     if how == "add" and kind == dtypes.FLOAT32 and count > _MANY:
         engine.launch(move_kernel(engine, "add_atomic"), (size,), (group,), *args)
         return
-    ranked = argsort(engine, place.view(place.dtype, (1, count)))
+    ranked = argsort(engine, chosen.view(chosen.dtype, (1, count)))
     kernel = compute_kernel(engine, "meet_sorted", kind, OP=how)
     engine.launch(kernel, (size,), (group,), *args[:3], ranked, *args[3:])
 

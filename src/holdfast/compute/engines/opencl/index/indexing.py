@@ -16,16 +16,11 @@ from holdfast.compute import dtype as dtypes
 from holdfast.compute.engines.numpy.index import indexing as host
 from holdfast.compute.engines.opencl.elementwise import strided_kernels
 from holdfast.compute.engines.opencl.index.gather_scatter import launch_over, move_kernel, take_at
-from holdfast.compute.engines.opencl.layout.views import (
-    as_bits,
-    bits_type,
-    make_copy,
-    make_full,
-    to_shape,
-)
+from holdfast.compute.engines.opencl.layout.views import as_bits, bits_type, make_copy, to_shape
 from holdfast.compute.engines.opencl.runtime.array import Array, NotHere, collapse_dims
 from holdfast.compute.engines.opencl.runtime.engine_protocol import CLEngine
 from holdfast.compute.engines.opencl.runtime.kernel_table import kernel, working
+from holdfast.compute.ops.index.resolve import resolve_indices, single_mask
 from holdfast.compute.ops.rules import normalize_dim
 
 _LEAST = 4096  # elements that make a work-item worthwhile on CPUs
@@ -54,11 +49,6 @@ def in_range(engine: CLEngine, index: Array, size: int, dim: int, negative: bool
             return plain
     host.check_range(engine.download(plain), size, dim, negative)
     return plain
-
-
-def shape_only(shape: Sequence[int]) -> Any:
-    """A host array with a shape and no memory, for the NumPy engine's shape checks."""
-    return numpy.broadcast_to(numpy.uint8(0), tuple(shape))
 
 
 def true_indices(engine: CLEngine, mask: Array) -> Array:
@@ -97,62 +87,26 @@ def unravel(engine: CLEngine, flat: Array, shape: Sequence[int]) -> list[Array]:
     found = []
     for d, size in enumerate(shape):
         made = engine.alloc(flat.shape, _INT64)
-        step = math.prod(shape[d + 1 :])
-        numbers = [_long("step", step), _long("size", max(size, 1))]
+        values = {"step": math.prod(shape[d + 1 :]), "size": max(size, 1)}
+        numbers = [strided_kernels.Number(name, n, "long") for name, n in values.items()]
         given = strided_kernels.Input("flat", flat, "long")
         strided_kernels.compute(engine, "$flat / $step % $size", [given], numbers, made)
         found.append(made)
     return found
 
 
-def _long(name: str, value: int) -> strided_kernels.Number:
-    return strided_kernels.Number(name, value, "long")
-
-
 def expand_indices(engine: CLEngine, shape: Sequence[int], indices: Sequence[Any]) -> list[Any]:
     """One entry per dimension: contiguous int64 indices of a common shape, or None for all."""
-    found: list[Any] = []
-    for index in indices:
-        if index is None:
-            found.append(None)
-        elif is_mask(index):
-            check_mask(shape, len(found), index)
-            if index.ndim:
-                found.extend(unravel(engine, true_indices(engine, index), index.shape))
-        elif index.dtype.kind not in "iu":
-            raise IndexError(f"an index has dtype {index.dtype}; integers and booleans are valid")
-        else:
-            found.append(index)
-    if len(found) > len(shape):
-        raise IndexError(f"{len(found)} indices for {len(shape)} dimensions")
-    size = _broadcast([f.shape for f in found if f is not None])
-    for dim, index in enumerate(found):
-        if index is not None:
-            if math.prod(size):
-                index = in_range(engine, index, shape[dim], dim, negative=True)
-            found[dim] = engine.contiguous(index.broadcast_to(size), _INT64)
-    return found + [None] * (len(shape) - len(found))
 
+    def locate(mask: Array) -> list[Array]:
+        return unravel(engine, true_indices(engine, mask), mask.shape)
 
-def is_mask(index: Array) -> bool:
-    """Whether an index is a boolean mask."""
-    return index.dtype == dtypes.BOOL or index.dtype == numpy.uint8
+    def prepare(index: Array, size: tuple[int, ...], dim: int) -> Array:
+        if math.prod(size):
+            index = in_range(engine, index, shape[dim], dim, negative=True)
+        return engine.contiguous(index.broadcast_to(size), _INT64)
 
-
-def check_mask(shape: Sequence[int], dim: int, mask: Array) -> None:
-    """Raise IndexError for a mask whose shape differs from the dimensions it selects from."""
-    if tuple(shape[dim : dim + mask.ndim]) != mask.shape:
-        raise IndexError(
-            f"a mask of shape {list(mask.shape)} does not fit {list(shape)} at dimension {dim}"
-        )
-
-
-def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
-    try:
-        return numpy.broadcast_shapes(*shapes)
-    except ValueError:
-        text = ", ".join(str(list(shape)) for shape in shapes)
-        raise IndexError(f"indices of shapes {text} do not broadcast") from None
+    return resolve_indices(shape, indices, locate, prepare)
 
 
 # ---- lists of indices
@@ -184,11 +138,10 @@ def index_tensor(engine: CLEngine, self: Array, indices: Any) -> Array:
 
 def as_single_mask(engine: CLEngine, self: Array, indices: Any) -> tuple[Array, int, Array] | None:
     """For a single mask: the array with masked dimensions merged, that dimension, flat indices."""
-    given = [(d, index) for d, index in enumerate(indices) if index is not None]
-    if len(given) != 1 or not is_mask(given[0][1]) or not given[0][1].ndim:
+    found = single_mask(self.shape, indices)
+    if found is None:
         return None
-    dim, mask = given[0]
-    check_mask(self.shape, dim, mask)
+    dim, mask = found
     flat = to_shape(engine, self, (*self.shape[:dim], mask.size, *self.shape[dim + mask.ndim :]))
     return flat, dim, true_indices(engine, mask)
 
@@ -203,9 +156,7 @@ def at_least_1d(array: Array, dim: int) -> tuple[Array, int]:
 
 
 def flat_index(index: Array) -> Array:
-    """A 0-d index as one of length 1. Raises ValueError for more than one dimension."""
-    if index.ndim > 1:
-        raise ValueError(f"the index has {index.ndim} dimensions, one is expected")
+    """A 0-d index as one of length 1."""
     return index if index.ndim else index.view(index.dtype, (1,))
 
 
@@ -225,7 +176,6 @@ def gather(
     picks = index if index.ndim else index.view(index.dtype, (1,))
     if not picks.size:
         return engine.alloc(index.shape, self.dtype)
-    host.corner(shape_only(array.shape), picks.shape, dim)
     picks = in_range(engine, picks, array.shape[dim], dim)
     return gather_along(engine, array, dim, picks).view(self.dtype, index.shape)
 
@@ -278,14 +228,4 @@ def nonzero(engine: CLEngine, self: Array) -> Array:
     made = engine.alloc((flat.size, self.ndim), _INT64)
     for d, column in enumerate(unravel(engine, flat, self.shape)):
         engine.write(made.view(_INT64, (flat.size,), (8 * self.ndim,), 8 * d), column)
-    return made
-
-
-@kernel("nonzero_static")
-def nonzero_static(engine: CLEngine, self: Array, size: int, fill_value: int = -1) -> Array:
-    found = nonzero(engine, self)
-    made = make_full(engine, (size, self.ndim), _INT64, fill_value)
-    count = min(size, found.shape[0])
-    part = (count, self.ndim)
-    engine.write(made.view(_INT64, part), found.view(_INT64, part))
     return made

@@ -5,7 +5,6 @@ Sums of narrow floats are rounded once, at the end.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +12,8 @@ from typing import Any
 import numpy
 
 from holdfast.compute import dtype as dtypes
-from holdfast.compute.engines.numpy.index import indexing as host
+from holdfast.compute.engines.numpy.index.indexing import as_scalar
+from holdfast.compute.engines.numpy.index.scatter import neutral_element
 from holdfast.compute.engines.opencl.elementwise import strided_kernels
 from holdfast.compute.engines.opencl.index.gather_scatter import (
     add_in_place,
@@ -31,15 +31,13 @@ from holdfast.compute.engines.opencl.index.indexing import (
     flat_index,
     in_range,
     make_adjacent,
-    masked_select,
-    shape_only,
     true_indices,
 )
 from holdfast.compute.engines.opencl.layout.views import make_copy, make_full, to_shape
 from holdfast.compute.engines.opencl.runtime.array import Array, NotHere
 from holdfast.compute.engines.opencl.runtime.engine_protocol import CLEngine
 from holdfast.compute.engines.opencl.runtime.kernel_table import KERNELS, kernel, working
-from holdfast.compute.ops.rules import normalize_dim
+from holdfast.compute.ops.index.resolve import check_values
 
 _OPS = {
     **dict.fromkeys(("sum", "add", "mean"), "add"),
@@ -56,66 +54,38 @@ _OPS = {
 def index_put(
     engine: CLEngine, self: Array, indices: Any, values: Array, accumulate: bool = False
 ) -> Array:
-    if values.dtype != self.dtype and not (values.size == 1 and _is_masked(indices, accumulate)):
-        raise TypeError(f"the values are {values.dtype}, the target is {self.dtype}")
-    if accumulate:
-        return _accumulate(engine, self, indices, values)
-    out, values = make_copy(engine, self), engine.cast(values, self.dtype)
-    single = as_single_mask(engine, out, indices)
+    work = dtypes.working(self.dtype) if accumulate else self.dtype
+    if accumulate and work.kind == "c":
+        raise NotHere("complex numbers")
+    out, values = make_copy(engine, self, work), engine.cast(values, work)
+    single = None if accumulate else as_single_mask(engine, out, indices)
     if single is not None:
         flat, at, place = single
         write_at(engine, flat, at, [place], _broadcast_values(values, flat, at, [place]))
         return out
     found = expand_indices(engine, self.shape, indices)
     if all(f is None for f in found):
-        engine.write(out, values)
-        return out
+        if accumulate:
+            add_in_place(engine, out, values.broadcast_to(self.shape))
+        else:
+            engine.write(out, values)
+        return engine.cast(out, self.dtype)
     array, at, dims = make_adjacent(out, found)
     chosen = [found[d] for d in dims]
-    full = _broadcast_values(values, array, at, chosen)
     # Dimensions that are not adjacent cannot be written without a copy.
-    plain = make_copy(engine, array) if array is not out else out
-    write_at(engine, plain, at, chosen, full)
+    plain = out if array is out else make_copy(engine, array)
+    into = reduce_at if accumulate else write_at
+    into(engine, plain, at, chosen, _broadcast_values(values, array, at, chosen))
     if plain is not out:
         engine.write(array, plain)
-    return out
-
-
-def _is_masked(indices: Any, accumulate: bool) -> bool:
-    """Whether a scalar is written by a mask: torch accepts any dtype there."""
-    given = [one for one in indices if one is not None]
-    return not accumulate and len(given) == 1 and given[0].dtype == dtypes.BOOL
+    return engine.cast(out, self.dtype)
 
 
 def _broadcast_values(values: Array, array: Array, at: int, chosen: Sequence[Array]) -> Array:
     """Broadcast values to the indexed shape. Raises ValueError."""
     shape = (*array.shape[:at], *chosen[0].shape, *array.shape[at + len(chosen) :])
-    try:
-        numpy.broadcast_to(shape_only(values.shape), shape)
-    except ValueError:
-        raise ValueError(
-            f"values of shape {list(values.shape)} do not broadcast to the indexed shape "
-            f"{list(shape)}"
-        ) from None
+    check_values(values, shape)
     return values.broadcast_to(shape)
-
-
-def _accumulate(engine: CLEngine, self: Array, indices: Any, values: Array) -> Array:
-    work = dtypes.working(self.dtype)
-    if work.kind == "c":
-        raise NotHere("complex numbers")
-    found = expand_indices(engine, self.shape, indices)
-    sums, values = make_copy(engine, self, work), engine.cast(values, work)
-    if all(f is None for f in found):
-        sums = add_in_place(engine, sums, values.broadcast_to(self.shape))
-        return engine.cast(sums, self.dtype)
-    array, at, dims = make_adjacent(sums, found)
-    chosen = [found[d] for d in dims]
-    plain = array if array is sums else make_copy(engine, array)
-    reduce_at(engine, plain, at, chosen, _broadcast_values(values, array, at, chosen))
-    if plain is not array:
-        engine.write(array, plain)
-    return engine.cast(sums, self.dtype)
 
 
 @kernel("_index_put_impl_")
@@ -130,18 +100,12 @@ def index_put_in_place(
 # ---- along one dimension
 
 
-def _check_source(engine: CLEngine, array: Array, chosen: Array, source: Array, dim: int) -> Array:
-    """The source with one row for each index, at least 1-d. Raises ValueError."""
-    host.check_rows(
-        shape_only(array.shape), shape_only(chosen.shape), shape_only(source.shape), dim
-    )
-    return source if source.ndim else source.view(source.dtype, (1,) * array.ndim)
+def _at_least_1d(source: Array, like: Array) -> Array:
+    return source if source.ndim else source.view(source.dtype, (1,) * like.ndim)
 
 
 @kernel("index_fill.int_Scalar", "index_fill.int_Tensor")
 def index_fill(engine: CLEngine, self: Array, dim: int, index: Array, value: Any) -> Array:
-    if getattr(value, "ndim", 0):
-        raise ValueError(f"the value has {value.ndim} dimensions, none is expected")
     out = make_copy(engine, self)
     array, dim = at_least_1d(out, dim)
     chosen = in_range(engine, flat_index(index), array.shape[dim], dim, negative=True)
@@ -154,9 +118,9 @@ def index_fill(engine: CLEngine, self: Array, dim: int, index: Array, value: Any
 def _as_array(engine: CLEngine, value: Any, kind: Any) -> Array:
     """A scalar as an array. Raises TypeError if the dtype cannot hold it."""
     if type(value) is not Array:
-        return make_full(engine, (), kind, host.as_scalar(value, kind))
+        return make_full(engine, (), kind, as_scalar(value, kind))
     if value.dtype.kind == "c" and kind.kind != "c":
-        host.as_scalar(engine.download(value), kind)
+        as_scalar(engine.download(value), kind)
     return engine.cast(value, kind)
 
 
@@ -165,10 +129,7 @@ def index_copy(engine: CLEngine, self: Array, dim: int, index: Array, source: Ar
     out = make_copy(engine, self)
     array, dim = at_least_1d(out, dim)
     chosen = in_range(engine, flat_index(index), array.shape[dim], dim)
-    given = _check_source(engine, array, chosen, source, dim)
-    if source.dtype != self.dtype:
-        raise TypeError(f"the source is {source.dtype}, the target is {self.dtype}")
-    write_at(engine, array, dim, [chosen], given)
+    write_at(engine, array, dim, [chosen], _at_least_1d(source, array))
     return out
 
 
@@ -178,10 +139,7 @@ def index_add(
 ) -> Array:
     array, dim = at_least_1d(self, dim)
     chosen = in_range(engine, flat_index(index), array.shape[dim], dim)
-    if source.dtype != self.dtype:
-        raise TypeError(f"the source is {source.dtype}, the target is {self.dtype}")
-    given = _check_source(engine, array, chosen, source, dim)
-    work = dtypes.working(self.dtype)
+    given, work = _at_least_1d(source, array), dtypes.working(self.dtype)
     sums = make_copy(engine, array, work)
     reduce_at(engine, sums, dim, [chosen], cast_scaled(engine, given, work, alpha))
     return engine.cast(sums, self.dtype).view(self.dtype, self.shape)
@@ -191,8 +149,6 @@ def index_add(
 def put(
     engine: CLEngine, self: Array, index: Array, source: Array, accumulate: bool = False
 ) -> Array:
-    if index.size != source.size:
-        raise ValueError(f"{index.size} indices for {source.size} elements")
     flat = in_range(engine, index, self.size, 0, negative=True)
     flat = flat.view(flat.dtype, (flat.size,))
     values = to_shape(engine, source, (source.size,))
@@ -215,14 +171,6 @@ def masked_scatter(engine: CLEngine, self: Array, mask: Array, source: Array) ->
     return out
 
 
-@kernel("masked_scatter_backward")
-def masked_scatter_backward(engine: CLEngine, grad_output: Array, mask: Array, sizes: Any) -> Array:
-    chosen = masked_select(engine, grad_output, mask.broadcast_to(grad_output.shape))
-    out = make_full(engine, (math.prod(sizes),), grad_output.dtype)
-    engine.write(out.view(out.dtype, chosen.shape), chosen)
-    return out.view(out.dtype, tuple(sizes))
-
-
 # ---- scatter
 
 
@@ -237,78 +185,43 @@ def _prepare(
         return flat, engine.alloc((0,), dtypes.INT64), engine.alloc((0,), work)
     array, dim = at_least_1d(out, dim)
     picks = index if index.ndim else index.view(index.dtype, (1,))
-    host.corner(shape_only(array.shape), picks.shape, dim)
     picks = in_range(engine, picks, array.shape[dim], dim)
-    place = _flat_indices(engine, picks, array, dim)
+    place = engine.alloc((picks.size,), dtypes.INT64)
+    table = OffsetTable(picks.shape, array.steps, dim)
+    launch_over(
+        engine, move_kernel(engine, "spread_places"), picks.size, place, picks,
+        engine.upload(table.numbers), table.ndim, picks.size, array.steps[dim],
+    )  # fmt: skip
     if type(src) is not Array:
         return flat, place, _as_array(engine, src, work).broadcast_to(place.shape)
-    if src.dtype != self.dtype:
-        raise TypeError(f"the source is {src.dtype}, the target is {self.dtype}")
     given = src if src.ndim else src.view(src.dtype, (1,))
-    host.corner(shape_only(given.shape), picks.shape)
     part = given.view(given.dtype, picks.shape, given.strides)
     return flat, place, to_shape(engine, engine.cast(part, work), place.shape)
 
 
-def _flat_indices(engine: CLEngine, index: Array, array: Array, dim: int) -> Array:
-    made = engine.alloc((index.size,), dtypes.INT64)
-    table = OffsetTable(index.shape, array.steps, dim)
-    launch_over(
-        engine, move_kernel(engine, "spread_places"), index.size, made, index,
-        engine.upload(table.numbers), table.ndim, index.size, array.steps[dim],
-    )  # fmt: skip
-    return made
-
-
-def _finish(engine: CLEngine, flat: Array, self: Array) -> Array:
-    return engine.cast(flat, self.dtype).view(self.dtype, self.shape)
-
-
 @kernel("scatter.src", "scatter.value")
-def scatter(
-    engine: CLEngine, self: Array, dim: int, index: Array, src: Any = None, value: Any = None
-) -> Array:
-    out, place, values = _prepare(engine, self, dim, index, value if src is None else src)
+def scatter(engine: CLEngine, self: Array, dim: int, index: Array, src: Any) -> Array:
+    out, place, values = _prepare(engine, self, dim, index, src)
     write_at(engine, out, 0, [place], values)
-    return _finish(engine, out, self)
+    return engine.cast(out, self.dtype).view(self.dtype, self.shape)
 
 
-@kernel("scatter.reduce", "scatter.value_reduce")
-def scatter_with(
-    engine: CLEngine, self: Array, dim: int, index: Array, src: Any = None,
-    value: Any = None, *, reduce: str,
-) -> Array:  # fmt: skip
-    if reduce not in ("add", "multiply"):
-        raise ValueError(f"there is no reduction {reduce!r}; 'add' and 'multiply' are")
-    out, place, values = _prepare(engine, self, dim, index, value if src is None else src)
-    reduce_at(engine, out, 0, [place], values, reduce)
-    return _finish(engine, out, self)
-
-
-@kernel("scatter_add")
-def scatter_add(engine: CLEngine, self: Array, dim: int, index: Array, src: Array) -> Array:
-    return scatter_with(engine, self, dim, index, src, reduce="add")
-
-
-@kernel("scatter_reduce.two")
+@kernel("scatter_add", "scatter.reduce", "scatter.value_reduce", "scatter_reduce.two")
 def scatter_reduce(
-    engine: CLEngine, self: Array, dim: int, index: Array, src: Array, reduce: str,
+    engine: CLEngine, self: Array, dim: int, index: Array, src: Any, reduce: str = "add",
     include_self: bool = True,
 ) -> Array:  # fmt: skip
-    if reduce not in ("sum", "prod", "mean", "amax", "amin"):
-        raise ValueError(f"there is no reduction {reduce!r}; sum, prod, mean, amax and amin are")
     out, place, values = _prepare(engine, self, dim, index, src)
     if place.size and not include_self:
-        start = make_full(engine, (), out.dtype, _neutral_element(reduce, out.dtype))
+        start = make_full(engine, (), out.dtype, neutral_element(reduce, out.dtype))
         write_at(engine, out, 0, [place], start.broadcast_to(place.shape))
     reduce_at(engine, out, 0, [place], values, _OPS[reduce])
     if reduce == "mean" and place.size:
         _divide(engine, out, place, include_self)
-    return _finish(engine, out, self)
+    return engine.cast(out, self.dtype).view(self.dtype, self.shape)
 
 
 def _divide(engine: CLEngine, out: Array, place: Array, include_self: bool) -> None:
-    """Turn sums into means, by the count of summed elements."""
     counts = make_full(engine, out.shape, dtypes.INT64, int(include_self))
     one = make_full(engine, (), dtypes.INT64, 1)
     reduce_at(engine, counts, 0, [place], one.broadcast_to(place.shape))
@@ -322,38 +235,6 @@ def _divide(engine: CLEngine, out: Array, place: Array, include_self: bool) -> N
     if out.dtype.kind in "iu":  # floor division
         text = f"$sum / {many} - ($sum % {many} != 0 && $sum < 0)"
     strided_kernels.compute(engine, text, given, [], out)
-
-
-@functools.cache
-def _neutral_element(reduce: str, dtype: Any) -> Any:
-    """The neutral element of a reduction."""
-    if reduce in ("prod", "sum", "mean"):
-        return int(reduce == "prod")
-    if dtype == dtypes.BOOL:
-        return reduce == "amin"
-    if dtype.kind in "iu":
-        limits = numpy.iinfo(dtype)
-        return limits.min if reduce == "amax" else limits.max
-    return -numpy.inf if reduce == "amax" else numpy.inf
-
-
-@kernel("index_reduce")
-def index_reduce(
-    engine: CLEngine, self: Array, dim: int, index: Array, source: Array, reduce: str,
-    include_self: bool = True,
-) -> Array:  # fmt: skip
-    if reduce not in ("prod", "mean", "amax", "amin"):
-        raise ValueError(f"there is no reduction {reduce!r}; prod, mean, amax and amin are")
-    chosen = flat_index(index)
-    if not source.ndim:
-        spread_index = chosen.view(chosen.dtype, ())
-    else:
-        dim = normalize_dim(dim, source.ndim)
-        if chosen.size != source.shape[dim]:
-            raise ValueError(f"{chosen.size} indices for {source.shape[dim]} rows of the source")
-        lined = tuple(chosen.size if d == dim else 1 for d in range(source.ndim))
-        spread_index = to_shape(engine, chosen, lined).broadcast_to(source.shape)
-    return scatter_reduce(engine, self, dim, spread_index, source, reduce, include_self)
 
 
 # ---- counting

@@ -1,5 +1,5 @@
 /* Direct convolution, and the columns that turn them into matrix products.
- * Called by conv_im2col.py.
+ * Called by convolution.py.
  *
  * Supports one to three dimensions (missing ones have size 1), strides, padding, dilation, groups, any
  *   dtype and any strides; forward, and with SPREAD its transpose, which is the gradient of its input.

@@ -1,7 +1,6 @@
 """Attention, normalization and losses.
 
 attention    scaled dot product attention and its gradient
-normalize    layer, group and RMS norm
-batchnorm    batch norm
+normalize    layer, group, RMS and batch norm
 loss         elementwise losses, cross entropy, nll
 """

@@ -7,7 +7,6 @@ is not supported.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy
@@ -24,6 +23,7 @@ from holdfast.compute.engines.opencl.runtime.kernel_table import (
     storage,
     working,
 )
+from holdfast.compute.ops.layers.attention import plan_attention
 
 WORKSPACE_BYTES = {"cpu": 8 << 20, "gpu": 256 << 20}  # for weights, in the gradient
 _CPU, _GPU = "panels_cpu attention_cpu", "fours_gpu attention_gpu"  # kernel files
@@ -39,11 +39,7 @@ class _Case(NamedTuple):
     mask: Array | None
     factor: float
     causal: bool
-
-    @property
-    def share(self) -> int:
-        """How many query heads share one key head."""
-        return self.q.shape[1] // max(self.k.shape[1], 1)
+    share: int  # query heads for each key head
 
 
 @kernel("_scaled_dot_product_flash_attention_for_cpu")
@@ -68,13 +64,12 @@ def attention_backward(
 ) -> Any:  # fmt: skip
     case = _check_arguments(engine, query, key, value, dropout_p, is_causal, attn_mask, scale)
     kind = dtypes.working(query.dtype)
-    case = case._replace(**{name: engine.cast(getattr(case, name), kind) for name in "qkv"})
     grads = [_heads_inside(engine, a.shape, kind) for a in (query, key, value)]
     for array in grads:
         if array.size:
             engine.write(array, numpy.zeros((), kind))
     if query.size and key.size:
-        _backward(engine, case, engine.cast(grad_out, kind), grads)
+        _backward(engine, _cast(engine, case, kind), engine.cast(grad_out, kind), grads)
     return tuple(engine.cast(a, query.dtype) for a in grads)
 
 
@@ -88,22 +83,13 @@ def _check_arguments(
     engine: CLEngine, query: Array, key: Array, value: Array, dropout: float, causal: bool,
     mask: Array | None, scale: float | None,
 ) -> _Case:  # fmt: skip
-    if dropout > 0:
-        raise ValueError("this op has no dropout")
-    if not query.ndim == key.ndim == value.ndim == 4:
-        raise ValueError("query, key and value have four dimensions")
-    if key.shape[:3] != value.shape[:3] or query.shape[3] != key.shape[3]:
-        raise ValueError("query, key and value do not fit each other")
-    if query.shape[0] != key.shape[0] or query.shape[1] % max(key.shape[1], 1):
-        raise ValueError("the batch or the heads of query and key do not fit each other")
+    factor, share = plan_attention(query, key, value, dropout, scale)
     working(query.dtype)  # raises NotHere for complex dtypes
     check_double(engine, query.dtype)
-    width = query.shape[3]
-    factor = (1 / math.sqrt(width) if width else 1.0) if scale is None else float(scale)
     if mask is not None:
         mask = _mask(engine, mask, query.dtype)
         mask = mask.broadcast_to((*query.shape[:3], key.shape[2]))
-    return _Case(query, key, value, mask, factor, bool(causal))
+    return _Case(query, key, value, mask, factor, bool(causal), share)
 
 
 def _mask(engine: CLEngine, mask: Array, kind: numpy.dtype[Any]) -> Array:
@@ -182,7 +168,6 @@ def _on_gpu(engine: CLEngine, case: _Case, out: Array, sums: Array) -> None:
 
 
 def _is_vectorizable(array: Array) -> bool:
-    """Whether heads can be read four elements at a time."""
     whole = (step % 4 == 0 for step, n in zip(array.steps[:3], array.shape, strict=False) if n > 1)
     return array.shape[3] % 4 == 0 == array.offset % (4 * array.itemsize) and all(whole)
 
@@ -211,21 +196,15 @@ def _in_steps(engine: CLEngine, case: _Case, out: Array, sums: Array) -> None:
     for start, stop, seen in _split_queries(engine, case):
         for part in range(case.share):
             weights = _compute_weights(engine, case, start, stop, seen, part, sums)
-            near = _select_rows(case.v, 0, seen)
-            gemm(
-                engine,
-                weights,
-                near,
-                _select_rows(_select_heads(target, part, case.share), start, stop),
-            )
+            into = _select_rows(_select_heads(target, part, case.share), start, stop)
+            gemm(engine, weights, _select_rows(case.v, 0, seen), into)
     if target is not out:
         engine.write(out, target)
 
 
 def _backward(engine: CLEngine, case: _Case, grad: Array, grads: list[Array]) -> None:
     dq, dk, dv = grads
-    case, share = _cast(engine, case, case.q.dtype), case.share
-    kind = case.q.dtype
+    share, kind = case.share, case.q.dtype
     sums = engine.alloc(case.q.shape[:3], kind)
     slopes = engine.kernel("attention_steps", "attention_slopes", **_defines(case))
     for start, stop, seen in _split_queries(engine, case):
@@ -293,7 +272,6 @@ def _compute_weights(
 
 
 def _select_heads(array: Array, part: int, share: int) -> Array:
-    """Every `share`th head, from `part` on."""
     shape = (array.shape[0], array.shape[1] // share, *array.shape[2:])
     strides = (array.strides[0], array.strides[1] * share, *array.strides[2:])
     return array.view(array.dtype, shape, strides, array.offset + part * array.strides[1])

@@ -23,7 +23,7 @@ from holdfast.compute.engines.opencl.reduce.reduction import ReduceOutput, reduc
 from holdfast.compute.engines.opencl.runtime.array import Array
 from holdfast.compute.engines.opencl.runtime.engine_protocol import CLEngine
 from holdfast.compute.engines.opencl.runtime.kernel_table import kernel, register, storage, working
-from holdfast.compute.ops.layers.loss import MEAN, NONE, SUM
+from holdfast.compute.ops.layers.loss import MEAN, NONE, check_reduction, class_axis
 
 # ---- shared
 
@@ -39,37 +39,25 @@ def _shape(inputs: Sequence[Input]) -> tuple[int, ...]:
 
 
 def _reduce_loss(
-    engine: CLEngine,
-    text: str,
-    inputs: list[Input],
-    numbers: list[Number],
-    reduction: int,
+    engine: CLEngine, text: str, inputs: list[Input], numbers: list[Number], reduction: int,
     kind: numpy.dtype[Any],
-) -> Array:
+) -> Array:  # fmt: skip
     """The values of an expression, their mean or their sum."""
+    check_reduction(reduction)
     shape, type = _shape(inputs), inputs[0].type
     if reduction == NONE:
         return strided_kernels.compute(engine, text, inputs, numbers, engine.alloc(shape, kind))
-    if reduction not in (MEAN, SUM):
-        raise ValueError(f"reduction {reduction} is unknown; 0 is none, 1 is mean, 2 is sum")
     over, finish = tuple(range(len(shape))), "$total"
     if reduction == MEAN:
-        numbers, finish = (
-            [*numbers, scalar(engine, "count", math.prod(shape), type)],
-            "$total / $count",
-        )
+        numbers = [*numbers, scalar(engine, "count", math.prod(shape), type)]
+        finish = "$total / $count"
     return reduce_one(engine, "sum", text, inputs, over, False, kind, type, numbers, finish)
 
 
 def _loss_gradient(
-    engine: CLEngine,
-    text: str,
-    grad: Array,
-    inputs: list[Input],
-    numbers: list[Number],
-    reduction: int,
-    kind: Any,
-) -> Array:
+    engine: CLEngine, text: str, grad: Array, inputs: list[Input], numbers: list[Number],
+    reduction: int, kind: Any,
+) -> Array:  # fmt: skip
     """The gradient of each element: a slope times the gradient of the reduced loss."""
     shape, type = _shape(inputs), inputs[0].type
     each = "$grad"
@@ -91,7 +79,6 @@ _SIGN = f"({_APART} > 0 ? 1 : {_APART} < 0 ? -1 : {_APART})"
 
 
 def _texts(name: str, setting: Any) -> tuple[str, str]:
-    """The expressions of a loss and of its slope."""
     if name == "mse_loss":
         return f"{_APART} * {_APART}", f"2 * {_APART}"
     if name == "huber_loss":
@@ -102,7 +89,6 @@ def _texts(name: str, setting: Any) -> tuple[str, str]:
 
 
 def _register_loss(name: str, default: float | None) -> None:
-    """Register a loss of (self - target) and its gradient."""
 
     def put(self: Array, target: Array, setting: Any) -> tuple[Any, list[Input], list[Number]]:
         kind, wide = _dtypes(self, target)
@@ -117,13 +103,9 @@ def _register_loss(name: str, default: float | None) -> None:
         return _reduce_loss(engine, _texts(name, setting)[0], inputs, numbers, reduction, kind)
 
     def backward(
-        engine: CLEngine,
-        grad_output: Array,
-        self: Array,
-        target: Array,
-        reduction: int,
+        engine: CLEngine, grad_output: Array, self: Array, target: Array, reduction: int,
         setting: Any = default,
-    ) -> Array:
+    ) -> Array:  # fmt: skip
         kind, inputs, numbers = put(self, target, setting)
         slope = _texts(name, setting)[1]
         return _loss_gradient(engine, slope, grad_output, inputs, numbers, reduction, kind)
@@ -142,37 +124,13 @@ def _softplus(value: str) -> str:
     return "(($0 > 0 ? $0 : 0) + log1p(exp(-fabs($0))))".replace("$0", f"({value})")
 
 
-@kernel("soft_margin_loss")
-def soft_margin_loss(engine: CLEngine, self: Array, target: Array, reduction: int = MEAN) -> Array:
-    kind, wide = _dtypes(self, target)
-    inputs = inputs_of(working(wide), self=self, target=target)
-    return _reduce_loss(engine, _softplus("-$target * $self"), inputs, [], reduction, kind)
-
-
-@kernel("soft_margin_loss_backward")
-def soft_margin_loss_backward(
-    engine: CLEngine, grad_output: Array, self: Array, target: Array, reduction: int
-) -> Array:
-    kind, wide = _dtypes(self, target)
-    inputs = inputs_of(working(wide), self=self, target=target)
-    return _loss_gradient(
-        engine, "-$target / (1 + exp($target * $self))", grad_output, inputs, [], reduction, kind
-    )
-
-
 # ---- binary cross entropy
-
-
-def _check_same_shape(self: Array, target: Array) -> None:
-    if self.shape != target.shape:
-        raise ValueError("input and target of a binary cross entropy have different shapes")
 
 
 @kernel("binary_cross_entropy")
 def binary_cross_entropy(
     engine: CLEngine, self: Array, target: Array, weight: Any = None, reduction: int = MEAN
 ) -> Array:
-    _check_same_shape(self, target)
     kind, wide = _dtypes(self, target, weight)
     inputs = inputs_of(working(wide), self=self, target=target, weight=weight)
     low = f"({working(wide)})-100"
@@ -183,13 +141,9 @@ def binary_cross_entropy(
 
 @kernel("binary_cross_entropy_backward")
 def binary_cross_entropy_backward(
-    engine: CLEngine,
-    grad_output: Array,
-    self: Array,
-    target: Array,
-    weight: Any = None,
+    engine: CLEngine, grad_output: Array, self: Array, target: Array, weight: Any = None,
     reduction: int = MEAN,
-) -> Array:
+) -> Array:  # fmt: skip
     kind, wide = _dtypes(self, target, weight)
     inputs = inputs_of(working(wide), self=self, target=target, weight=weight)
     text = f"($self - $target) / fmax((1 - $self) * $self, ({working(wide)})1e-12)"
@@ -199,14 +153,9 @@ def binary_cross_entropy_backward(
 
 @kernel("binary_cross_entropy_with_logits")
 def binary_cross_entropy_with_logits(
-    engine: CLEngine,
-    self: Array,
-    target: Array,
-    weight: Any = None,
-    pos_weight: Any = None,
+    engine: CLEngine, self: Array, target: Array, weight: Any = None, pos_weight: Any = None,
     reduction: int = MEAN,
-) -> Array:
-    _check_same_shape(self, target)
+) -> Array:  # fmt: skip
     kind, wide = _dtypes(self, target, weight, pos_weight)
     arrays = {"self": self, "target": target, "weight": weight, "positive": pos_weight}
     inputs = inputs_of(working(wide), **arrays)
@@ -219,30 +168,12 @@ def binary_cross_entropy_with_logits(
 # ---- negative log likelihood
 
 
-def _classes(self: Array, target: Array, weight: Any, spatial: bool) -> tuple[int, int, int, int]:
-    """The dimension of classes, and sizes: before it, of it, after it."""
-    axis = 1 if spatial or self.ndim == 2 else 0
-    wanted = self.shape[:axis] + self.shape[axis + 1 :]
-    if target.shape != wanted:
-        raise ValueError(
-            f"the target has shape {list(target.shape)}, the input asks for {list(wanted)}"
-        )
-    many = self.shape[axis]
-    if weight is not None and weight.shape != (many,):
-        raise ValueError(f"the weight has shape {list(weight.shape)}, for {many} classes")
-    return axis, math.prod(self.shape[:axis]), many, math.prod(self.shape[axis + 1 :])
-
-
 def _nll(
-    spatial: bool,
-    engine: CLEngine,
-    self: Array,
-    target: Array,
-    weight: Any,
-    reduction: int,
+    spatial: bool, engine: CLEngine, self: Array, target: Array, weight: Any, reduction: int,
     ignore_index: int,
-) -> Any:
-    _, outer, many, inner = _classes(self, target, weight, spatial)
+) -> Any:  # fmt: skip
+    axis = class_axis(self, target, weight, spatial)
+    outer, inner = (math.prod(part) for part in (self.shape[:axis], self.shape[axis + 1 :]))
     wide = dtypes.working(self.dtype)
     losses, counts = (engine.alloc(target.shape, wide) for _ in range(2))
     defines = {"WORD": storage(self.dtype), "REAL": working(wide), "CLASS": storage(target.dtype)}
@@ -251,7 +182,7 @@ def _nll(
     arrays = [engine.contiguous(a) for a in (self, target, weight) if a is not None]
     if losses.size:
         call = engine.kernel("loss", "nll", **defines)
-        sizes = (outer, many, inner, ignore_index)
+        sizes = (outer, self.shape[axis], inner, ignore_index)
         engine.launch(call, (losses.size,), None, *arrays, losses, counts, *sizes)
     if reduction == NONE:
         return engine.cast(losses, self.dtype), engine.upload(numpy.zeros((), self.dtype))
@@ -275,22 +206,19 @@ def _totals(
 
 def _nll_backward(spatial: bool, engine: CLEngine, *args: Any) -> Array:
     grad_output, self, target, weight, reduction, ignore_index, total_weight = args
-    axis, _, many, _ = _classes(self, target, weight, spatial)
-    type = working(self.dtype)
+    axis = class_axis(self, target, weight, spatial)
+    many, type = self.shape[axis], working(self.dtype)
     around = (*self.shape[:axis], 1, *self.shape[axis + 1 :])
     tail = (1,) * (self.ndim - axis - 1)
 
     def column(array: Array) -> Array:
         return to_shape(engine, array, (many, *tail))
 
+    grad = to_shape(engine, grad_output, around) if grad_output.ndim else grad_output
     inputs = [
         Input("target", to_shape(engine, target, around), "long"),
         Input("place", column(engine.upload(numpy.arange(many))), "long"),
-        Input(
-            "grad",
-            grad_output if not grad_output.ndim else to_shape(engine, grad_output, around),
-            type,
-        ),
+        Input("grad", grad, type),
     ]
     slope = "-$grad"
     if weight is not None:

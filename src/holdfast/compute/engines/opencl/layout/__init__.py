@@ -1,9 +1,10 @@
-"""Kernels that create, view, copy and rearrange arrays without computing.
+"""Kernels that create, copy and rearrange arrays without computing.
 
-views           views; copies and fills for any dtype
-view_copies     `_copy`, `_scatter` and gradients of views; tensor metadata
+views           arrays as bits; copies, fills and views for any dtype
 strided_copy    copies between strided arrays, with casts
 factory         zeros, full, arange, eye, tril …
-assemble        cat, stack, repeat, flip, roll, im2col, pixel_shuffle …
-padding         constant, reflection and replication padding
+assemble        cat, im2col and col2im, the gradient of unfold
+padding         reflection and replication padding
+
+Views and what is made of them have one kernel for all engines: `engines.layout`.
 """

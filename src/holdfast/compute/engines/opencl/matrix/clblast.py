@@ -64,33 +64,25 @@ def gemm(
         return False
     if c is not None:
         engine.write(out, c)
+    alpha, beta = float(alpha), float(beta) if c is not None else 0.0
     with engine.place.lock:
-        return _call(
-            engine, a, b, out, laid, steps, float(alpha), float(beta) if c is not None else 0.0
-        )
-
-
-def _call(
-    engine: CLEngine, a: Array, b: Array, out: Array, laid: Any, steps: Any, alpha: float,
-    beta: float,
-) -> bool:  # fmt: skip
-    # Neither evicted memory nor shared virtual memory.
-    if not all(isinstance(x.memory.buffer, cl.Buffer) for x in (a, b, out)):
-        return False
-    (m, k), n = a.shape[2:], b.shape[3]
-    given = []
-    for x, (_, length), step in zip((a, b, out), laid, steps, strict=True):
-        at = (x.memory.start + x.offset) // x.itemsize
-        given.append((x.memory.buffer.int_ptr, at, length, step))
-    queue = _POINTER(engine.place.queue.int_ptr)
-    arguments = (
-        _ROW_MAJOR, laid[0][0], laid[1][0], m, n, k, alpha, *given[0], *given[1], beta, *given[2],
-        a.shape[0] * a.shape[1], ctypes.byref(queue), None,
-    )  # fmt: skip
-    multiply = functools.partial(_library().CLBlastSgemmStridedBatched, *arguments)
-    if late_builds.builds_late(engine.place.device):
-        return late_builds.finish_at_once(engine.place, multiply) == 0
-    return multiply() == 0
+        # Neither evicted memory nor shared virtual memory.
+        if not all(isinstance(x.memory.buffer, cl.Buffer) for x in (a, b, out)):
+            return False
+        (m, k), n = a.shape[2:], b.shape[3]
+        given = []
+        for x, (_, length), step in zip((a, b, out), laid, steps, strict=True):
+            at = (x.memory.start + x.offset) // x.itemsize
+            given.append((x.memory.buffer.int_ptr, at, length, step))
+        queue = _POINTER(engine.place.queue.int_ptr)
+        arguments = (
+            _ROW_MAJOR, laid[0][0], laid[1][0], m, n, k, alpha, *given[0], *given[1], beta,
+            *given[2], a.shape[0] * a.shape[1], ctypes.byref(queue), None,
+        )  # fmt: skip
+        multiply = functools.partial(_library().CLBlastSgemmStridedBatched, *arguments)
+        if late_builds.builds_late(engine.place.device):
+            return late_builds.finish_at_once(engine.place, multiply) == 0
+        return multiply() == 0
 
 
 def _matrix_layout(array: Array) -> tuple[int, int] | None:

@@ -27,25 +27,21 @@ def _working_dtype(engine: CLEngine, array: Array) -> Any:
     return kind
 
 
-def _kernel(engine: CLEngine, function: str, work: Any) -> Any:
-    return engine.kernel("spans distance", function, WORK=working(work))
+def _launch(
+    engine: CLEngine, function: str, made: Array, p: float, arrays: list[Array], *sizes: int
+) -> None:
+    kernel = engine.kernel("spans distance", function, WORK=working(made.dtype))
+    power = _KINDS.get(float(p), 4), made.dtype.type(p)
+    launch_over(engine, kernel, made.size, made, *arrays, *sizes, *power)
 
 
 def _flatten_batches(
     engine: CLEngine, x1: Array, x2: Array, work: Any
 ) -> tuple[Array, Array, tuple[int, ...]]:
     """Both with one flat batch dimension, and the batch shape."""
-    if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-1]:
-        raise ValueError("distances are between rows of equal length, in at least 2 dimensions")
     batch = numpy.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
-    one, other = (
-        to_shape(
-            engine,
-            engine.contiguous(x.broadcast_to(batch + x.shape[-2:]), work),
-            (math.prod(batch), *x.shape[-2:]),
-        )
-        for x in (x1, x2)
-    )
+    whole = [engine.contiguous(x.broadcast_to(batch + x.shape[-2:]), work) for x in (x1, x2)]
+    one, other = (to_shape(engine, x, (math.prod(batch), *x.shape[-2:])) for x in whole)
     return one, other, batch
 
 
@@ -53,27 +49,17 @@ def _compute_distances(engine: CLEngine, one: Array, other: Array, p: float) -> 
     sheets, rows, width = one.shape
     made = engine.alloc((sheets, rows, other.shape[1]), one.dtype)
     if made.size:
-        launch_over(
-            engine, _kernel(engine, "distances", one.dtype), made.size, made, one, other,
-            sheets, rows, other.shape[1], width, _KINDS.get(float(p), 4), one.dtype.type(p),
-        )  # fmt: skip
+        sizes = sheets, rows, other.shape[1], width
+        _launch(engine, "distances", made, p, [one, other], *sizes)
     return made
 
 
 @kernel("_cdist_forward")
 def cdist(engine: CLEngine, x1: Array, x2: Array, p: float, compute_mode: Any) -> Array:
-    if p < 0:
-        raise ValueError(f"p is not negative; it is {p}")
     one, other, batch = _flatten_batches(engine, x1, x2, _working_dtype(engine, x1))
     made = _compute_distances(engine, one, other, p)
     made = made.view(made.dtype, (*batch, *made.shape[1:]))
     return engine.cast(made, x1.dtype)
-
-
-@kernel("_euclidean_dist")
-def euclidean_dist(engine: CLEngine, x1: Array, x2: Array) -> Array:
-    kind = dtypes.result_type(x1, x2)
-    return engine.cast(cdist(engine, engine.cast(x1, kind), engine.cast(x2, kind), 2.0, 2), kind)
 
 
 @kernel("_cdist_backward")
@@ -89,19 +75,13 @@ def cdist_backward(
         return engine.cast(made, x1.dtype).view(x1.dtype, (*batch, rows, width))
     pairs = (*batch, rows, columns)
     given = [engine.contiguous(a.broadcast_to(pairs), work) for a in (grad, cdist)]
-    launch_over(
-        engine, _kernel(engine, "distances_back", work), made.size, made, given[0], one, other,
-        given[1], sheets, rows, columns, width, _KINDS.get(float(p), 4), work.type(p),
-    )  # fmt: skip
+    arrays = [given[0], one, other, given[1]]
+    _launch(engine, "distances_back", made, p, arrays, sheets, rows, columns, width)
     return engine.cast(made.view(work, (*batch, rows, width)), x1.dtype)
 
 
 @kernel("_pdist_forward")
 def pdist(engine: CLEngine, self: Array, p: float = 2.0) -> Array:
-    if self.ndim != 2:
-        raise ValueError(f"pdist takes a matrix, not {self.ndim} dimensions")
-    if p < 0:
-        raise ValueError(f"p is not negative; it is {p}")
     one, _, _ = _flatten_batches(engine, self, self, _working_dtype(engine, self))
     if self.shape[0] < 2:
         return make_full(engine, (0,), self.dtype)

@@ -6,24 +6,21 @@ device; a scale of 0 gives inf or nan.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import numpy
 
 from holdfast.compute import dtype as dtypes
-from holdfast.compute.engines.opencl.conv import conv_im2col
-from holdfast.compute.engines.opencl.conv.conv_case import (
-    ConvCase,
-    ConvWindow,
-    to_3d,
-    window_counts,
-)
+from holdfast.compute.engines.opencl.conv.conv_case import ConvCase, to_3d, window_to_3d
+from holdfast.compute.engines.opencl.conv.convolution import multiply_columns
 from holdfast.compute.engines.opencl.elementwise.strided_kernels import Input, Number, compute
 from holdfast.compute.engines.opencl.matrix.gemm import as_batch, batch_step, gemm
 from holdfast.compute.engines.opencl.runtime.array import Array
 from holdfast.compute.engines.opencl.runtime.engine_protocol import CLEngine
 from holdfast.compute.engines.opencl.runtime.kernel_table import kernel, working
+from holdfast.compute.ops.layers.convolution import ConvWindow, output_sizes
 
 _INT8, _INT32 = numpy.dtype(numpy.int8), numpy.dtype(numpy.int32)
 _LEVEL = "(rint($self * (1 / $scale)) + $zero)"
@@ -33,11 +30,6 @@ _ROUNDED = f"((({_LEVEL} < $low ? $low : {_LEVEL} > $high ? $high : {_LEVEL}) - 
 
 
 # ---- levels
-
-
-def _check_levels(low: int, high: int) -> None:
-    if low >= high:
-        raise ValueError(f"{low} to {high} are no levels")
 
 
 def _quantize(engine: CLEngine, x: Array, inputs: list[Input], values: dict[str, float]) -> Any:
@@ -55,7 +47,6 @@ def _quantize(engine: CLEngine, x: Array, inputs: list[Input], values: dict[str,
 def fake_quantize_per_tensor(
     engine: CLEngine, self: Array, scale: float, zero_point: int, quant_min: int, quant_max: int
 ) -> Any:
-    _check_levels(quant_min, quant_max)
     if not (math.isfinite(scale) and scale > 0):
         raise ValueError("a scale is not above 0, or not finite")
     values = {"scale": scale, "zero": zero_point, "low": quant_min, "high": quant_max}
@@ -67,11 +58,6 @@ def fake_quantize_per_channel(
     engine: CLEngine, self: Array, scale: Array, zero_point: Array, axis: int, quant_min: int,
     quant_max: int,
 ) -> Any:  # fmt: skip
-    if scale.shape != (self.shape[axis],) or zero_point.shape != scale.shape:
-        raise ValueError(
-            f"{scale.size} scales and {zero_point.size} zero points for {self.shape[axis]} channels"
-        )
-    _check_levels(quant_min, quant_max)
     at, kind = axis % self.ndim, working(self.dtype)
     inputs = []
     for name, part in (("scale", scale), ("zero", zero_point)):
@@ -98,10 +84,6 @@ def fake_quantize_backward(engine: CLEngine, grad: Array, mask: Array) -> Array:
 
 @kernel("_int_mm")
 def int_mm(engine: CLEngine, self: Array, mat2: Array) -> Array:
-    if self.dtype != _INT8 or mat2.dtype != _INT8 or self.ndim != 2 or mat2.ndim != 2:
-        raise TypeError("both must be matrices of int8")
-    if self.shape[1] != mat2.shape[0]:
-        raise ValueError(f"{self.shape[1]} columns do not match {mat2.shape[0]} rows")
     out = engine.alloc((self.shape[0], mat2.shape[1]), _INT32)
     int8_product(engine, as_batch(self), as_batch(mat2), as_batch(out))
     return out
@@ -164,18 +146,12 @@ def int_conv2d(
     engine: CLEngine, self: Array, weight: Array, stride: Any, padding: Any, dilation: Any,
     groups: int, zero_point: int,
 ) -> Array:  # fmt: skip
-    if self.dtype != _INT8 or weight.dtype != _INT8 or self.ndim != 4 or weight.ndim != 4:
-        raise TypeError("both must be int8 with four dimensions")
-    if self.shape[1] != weight.shape[1] * groups:
-        raise ValueError(f"{self.shape[1]} channels for {weight.shape[1]} in {groups} groups")
-    window = ConvWindow(
-        (1, *weight.shape[2:]), (1, *stride), (0, *padding), (1, *dilation), int(groups)
-    )
-    sizes = window_counts(self.shape[2:], window)
+    window = ConvWindow(weight.shape[2:], tuple(stride), tuple(padding), tuple(dilation), groups)
+    sizes = output_sizes(self.shape[2:], *window[:4], False, (0, 0))
     out = engine.alloc((self.shape[0], weight.shape[0], *sizes), _INT32)
     if out.size:
         x, w, o = map(to_3d, (self, weight, out))
-        case = ConvCase(x, w, o, window, False)
+        case = ConvCase(x, w, o, window_to_3d(window), False)
         _convolve(engine, case, int(zero_point))
     return out
 
@@ -187,14 +163,8 @@ def _convolve(engine: CLEngine, case: ConvCase, zero: int) -> None:
     weight, places = engine.contiguous(case.w), math.prod(sizes)
     rows = weight.view(_INT8, (1, groups, results, depth))
     whole = case.out.view(_INT32, (many, groups, results, places))
-    for n, images, start, count in conv_im2col.split_work(engine, many, places, groups * depth):
-        made = engine.alloc((images, groups, depth, count), _INT8)
-        part = case._replace(x=conv_im2col.select_images(case.x, n, images))
-        conv_im2col.fill_columns(engine, part, made, start, count, made.steps[:3], zero)
-        at = whole.offset + n * whole.strides[0] + start * whole.strides[3]
-        into = whole.view(_INT32, (images, groups, results, count), whole.strides, at)
-        left = rows.broadcast_to((images, *rows.shape[1:]))
-        int8_product(engine, left, made, into)
+    product = functools.partial(int8_product, engine)
+    multiply_columns(engine, case, rows, whole, product, zero)
     if zero:
         _subtract_zero_point(engine, rows, whole, zero)
 

@@ -12,21 +12,13 @@ from typing import NamedTuple
 from holdfast.compute.engines.opencl.runtime.programs import source_of
 
 _NAME = re.compile(r"\$(\w+)")
-_LOWEST = {
-    "uchar": "0",
-    "int": "INT_MIN",
-    "long": "LONG_MIN",
-    "ulong": "0",
-    "float": "-INFINITY",
-    "double": "-INFINITY",
-}
-_HIGHEST = {
-    "uchar": "255",
-    "int": "INT_MAX",
-    "long": "LONG_MAX",
-    "ulong": "ULONG_MAX",
-    "float": "INFINITY",
-    "double": "INFINITY",
+_BOUNDS = {  # the lowest and the highest value of a C type
+    "uchar": ("0", "255"),
+    "int": ("INT_MIN", "INT_MAX"),
+    "long": ("LONG_MIN", "LONG_MAX"),
+    "ulong": ("0", "ULONG_MAX"),
+    "float": ("-INFINITY", "INFINITY"),
+    "double": ("-INFINITY", "INFINITY"),
 }
 
 # How to join the value `v` (with index `i`) to the state `{s}` (with index `{k}`).
@@ -62,8 +54,9 @@ class FoldSpec(NamedTuple):
 
     def start(self, kind: str) -> str:
         """The initial state in a C type."""
-        bounds = {"max": _LOWEST, "min": _HIGHEST}.get(self.fold)
-        return bounds[kind] if bounds else _STARTS[self.fold]
+        if self.fold in ("max", "min"):
+            return _BOUNDS[kind][self.fold == "min"]
+        return _STARTS[self.fold]
 
     def join(self, s: str, k: str, v: str, i: str) -> str:
         """C code that joins a value, and its index, to a state."""
@@ -84,16 +77,10 @@ class _Shape(NamedTuple):
 
 @functools.lru_cache(4096)
 def text_of(
-    way: str,
-    beside: bool,
-    inputs: tuple[tuple[str, str, str], ...],
-    numbers: tuple[tuple[str, str], ...],
-    states: tuple[FoldSpec, ...],
-    inner: tuple[int, ...],
-    dims: tuple[int, int],
-    index: str,
-    group: int,
-) -> str:
+    way: str, beside: bool, inputs: tuple[tuple[str, str, str], ...],
+    numbers: tuple[tuple[str, str], ...], states: tuple[FoldSpec, ...], inner: tuple[int, ...],
+    dims: tuple[int, int], index: str, group: int,
+) -> str:  # fmt: skip
     """The source of a kernel. `inner` is the innermost step of each input: 0, 1 or another (2)."""
     outs = tuple(word for state in states for word in (state.out, state.place) if word is not None)
     shape = _Shape(way, inputs, outs, inner, *dims)

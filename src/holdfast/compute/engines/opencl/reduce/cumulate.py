@@ -5,6 +5,7 @@ float32 is accumulated in float64 if the device has it, as torch does.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy
@@ -17,6 +18,7 @@ from holdfast.compute.engines.opencl.runtime.engine_protocol import CLEngine
 from holdfast.compute.engines.opencl.runtime.kernel_table import (
     check_double,
     kernel,
+    register,
     storage,
     working,
 )
@@ -74,7 +76,7 @@ def _wide(engine: CLEngine, kind: numpy.dtype[Any]) -> str:
     return accumulator(kind)
 
 
-def _accumulate(engine: CLEngine, run: str, self: Array, dim: int, dtype: Any) -> Array:
+def _accumulate(run: str, engine: CLEngine, self: Array, dim: int, *, dtype: Any = None) -> Array:
     kind = dtypes.dtype_or(dtype, dtypes.of_sums(self.dtype))
     if kind == dtypes.BOOL:
         raise NotHere("cumulative ops of booleans")
@@ -87,33 +89,18 @@ def _accumulate(engine: CLEngine, run: str, self: Array, dim: int, dtype: Any) -
     return made
 
 
-@kernel("cumsum")
-def cumsum(engine: CLEngine, self: Array, dim: int, *, dtype: Any = None) -> Array:
-    return _accumulate(engine, "sum", self, dim, dtype)
-
-
-@kernel("cumprod")
-def cumprod(engine: CLEngine, self: Array, dim: int, *, dtype: Any = None) -> Array:
-    return _accumulate(engine, "prod", self, dim, dtype)
-
-
-def _extreme(engine: CLEngine, run: str, self: Array, dim: int) -> tuple[Array, Array]:
+def _extreme(run: str, engine: CLEngine, self: Array, dim: int) -> tuple[Array, Array]:
     """The running extreme, and the last index of it, or of a NaN."""
-    if self.dtype.kind == "c":
-        raise TypeError("complex numbers have no order")
     made, place = engine.alloc(self.shape, self.dtype), engine.alloc(self.shape, dtypes.INT64)
     _run(engine, run, self, dim, made, accumulator(self.dtype), place)
     return made, place
 
 
-@kernel("cummax")
-def cummax(engine: CLEngine, self: Array, dim: int) -> Any:
-    return _extreme(engine, "max", self, dim)
-
-
-@kernel("cummin")
-def cummin(engine: CLEngine, self: Array, dim: int) -> Any:
-    return _extreme(engine, "min", self, dim)
+for _run_name, _function in (
+    *(("sum", _accumulate), ("prod", _accumulate)),
+    *(("max", _extreme), ("min", _extreme)),
+):
+    register(f"cum{_run_name}", functools.partial(_function, _run_name))
 
 
 @kernel("logcumsumexp")

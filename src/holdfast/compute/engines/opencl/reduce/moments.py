@@ -23,13 +23,9 @@ _VARIANCE = "$total / $divisor"
 
 
 def moments(
-    engine: CLEngine,
-    self: Array,
-    over: tuple[int, ...],
-    finish: str,
-    numbers: Sequence[Number],
+    engine: CLEngine, self: Array, over: tuple[int, ...], finish: str, numbers: Sequence[Number],
     kind: Any,
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array]:  # fmt: skip
     """The mean, in the working dtype, and `finish` of the sum of squared deviations.
 
     Both keep the reduced dimensions with size 1.
@@ -45,8 +41,6 @@ def _variance_and_mean(
     finish: str, engine: CLEngine, self: Array, dim: Any = None, *, correction: Any = None,
     keepdim: bool = False,
 ) -> Any:  # fmt: skip
-    if dtypes.category(self.dtype) < dtypes.FLOATING:
-        raise TypeError(f"a variance of {self.dtype} needs floating-point or complex numbers")
     over = axes(dim, self)
     count = math.prod(self.shape[axis] for axis in over)
     divisor = max(count - (1 if correction is None else correction), 0)

@@ -5,6 +5,7 @@ NaN propagates as in torch. Narrow floats are summed in float32 or wider; intege
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from holdfast.compute.engines.opencl.elementwise.strided_kernels import Input, N
 from holdfast.compute.engines.opencl.reduce.reduction import ReduceOutput, reduce
 from holdfast.compute.engines.opencl.runtime.array import Array, NotHere, broadcast_shape
 from holdfast.compute.engines.opencl.runtime.engine_protocol import CLEngine
-from holdfast.compute.engines.opencl.runtime.kernel_table import kernel, working
+from holdfast.compute.engines.opencl.runtime.kernel_table import kernel, register, working
 from holdfast.compute.ops.rules import normalize_dim
 
 # ---- shared
@@ -42,17 +43,10 @@ def reduced_shape(shape: Sequence[int], over: tuple[int, ...], keepdim: bool) ->
 
 
 def reduce_one(
-    engine: CLEngine,
-    fold: str,
-    value: str,
-    inputs: Sequence[Input],
-    over: tuple[int, ...],
-    keepdim: bool,
-    kind: numpy.dtype[Any],
-    type: str,
-    numbers: Sequence[Number] = (),
+    engine: CLEngine, fold: str, value: str, inputs: Sequence[Input], over: tuple[int, ...],
+    keepdim: bool, kind: numpy.dtype[Any], type: str, numbers: Sequence[Number] = (),
     finish: str = "$total",
-) -> Array:
+) -> Array:  # fmt: skip
     """Reduce one expression into a new array."""
     shape = broadcast_shape([i.array.shape for i in inputs])
     out = engine.alloc(reduced_shape(shape, over, False), kind)
@@ -60,8 +54,11 @@ def reduce_one(
     return out.view(kind, reduced_shape(shape, over, True)) if keepdim else out
 
 
-def _reduce_array(engine: CLEngine, fold: str, self: Array, over: Any, keepdim: bool, kind: Any,
-           type: str, numbers: Sequence[Number] = (), finish: str = "$total") -> Array:  # fmt: skip
+def _reduce_array(
+    engine: CLEngine, fold: str, self: Array, over: Any, keepdim: bool, kind: Any,
+    type: str | None = None, numbers: Sequence[Number] = (), finish: str = "$total",
+) -> Array:  # fmt: skip
+    type = accumulator(kind) if type is None else type
     inputs = [Input("self", self, type)]
     return reduce_one(engine, fold, "$self", inputs, over, keepdim, kind, type, numbers, finish)
 
@@ -76,27 +73,24 @@ def _sum_dtype(self: Array, dtype: Any) -> numpy.dtype[Any]:
     return kind
 
 
-@kernel("sum.dim_IntList")
-def sum_dim(
-    engine: CLEngine, self: Array, dim: Any, keepdim: bool = False, *, dtype: Any = None
-) -> Array:
-    kind = _sum_dtype(self, dtype)
-    return _reduce_array(engine, "sum", self, axes(dim, self), keepdim, kind, accumulator(kind))
+def _add_or_multiply(
+    fold: str, engine: CLEngine, self: Array, dim: Any = None, keepdim: bool = False, *,
+    dtype: Any = None,
+) -> Array:  # fmt: skip
+    return _reduce_array(engine, fold, self, axes(dim, self), keepdim, _sum_dtype(self, dtype))
 
 
-@kernel("sum")
-def sum_all(engine: CLEngine, self: Array, *, dtype: Any = None) -> Array:
-    return sum_dim(engine, self, None, dtype=dtype)
+for _fold, _overload in (("sum", "dim_IntList"), ("prod", "dim_int")):
+    register(_fold, functools.partial(_add_or_multiply, _fold))
+    register(f"{_fold}.{_overload}", functools.partial(_add_or_multiply, _fold))
 
 
 @kernel("nansum")
 def nansum(
     engine: CLEngine, self: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Array:
-    if self.dtype.kind == "c":
-        raise TypeError("nansum does not take complex numbers")
     if not dtypes.is_floating(self.dtype):
-        return sum_dim(engine, self, dim, keepdim, dtype=dtype)
+        return _add_or_multiply("sum", engine, self, dim, keepdim, dtype=dtype)
     kind = _sum_dtype(self, dtype)
     own, type = working(self.dtype), accumulator(kind)
     inputs = [Input("self", self, own)]
@@ -104,99 +98,34 @@ def nansum(
     return reduce_one(engine, "sum", value, inputs, axes(dim, self), keepdim, kind, type)
 
 
-@kernel("mean.dim")
-def mean_dim(
-    engine: CLEngine, self: Array, dim: Any, keepdim: bool = False, *, dtype: Any = None
+@kernel("mean", "mean.dim")
+def mean(
+    engine: CLEngine, self: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Array:
-    kind = dtypes.dtype_or(dtype, self.dtype)
-    if dtypes.category(kind) < dtypes.FLOATING:
-        raise TypeError(f"the mean of {kind} is not an integer; name a dtype, or cast first")
-    return mean_of(engine, self, axes(dim, self), keepdim, kind)
+    return mean_of(engine, self, axes(dim, self), keepdim, dtypes.dtype_or(dtype, self.dtype))
 
 
 def mean_of(
     engine: CLEngine, self: Array, over: tuple[int, ...], keepdim: bool, kind: numpy.dtype[Any]
 ) -> Array:
     """The mean over dimensions, in a dtype."""
-    count = scalar(engine, "count", math.prod(self.shape[d] for d in over), working(kind))
-    return _reduce_array(
-        engine,
-        "sum",
-        self,
-        over,
-        keepdim,
-        kind,
-        working(kind),
-        numbers=[count],
-        finish="$total / $count",
-    )
-
-
-@kernel("mean")
-def mean_all(engine: CLEngine, self: Array, *, dtype: Any = None) -> Array:
-    return mean_dim(engine, self, None, dtype=dtype)
-
-
-def _product(engine: CLEngine, self: Array, dim: Any, keepdim: bool, dtype: Any) -> Array:
-    kind = _sum_dtype(self, dtype)
-    return _reduce_array(engine, "prod", self, axes(dim, self), keepdim, kind, accumulator(kind))
-
-
-@kernel("prod")
-def prod_all(engine: CLEngine, self: Array, *, dtype: Any = None) -> Array:
-    return _product(engine, self, None, False, dtype)
-
-
-@kernel("prod.dim_int")
-def prod_dim(
-    engine: CLEngine, self: Array, dim: int, keepdim: bool = False, *, dtype: Any = None
-) -> Array:
-    return _product(engine, self, dim, keepdim, dtype)
+    type = working(kind)
+    count = scalar(engine, "count", math.prod(self.shape[d] for d in over), type)
+    return _reduce_array(engine, "sum", self, over, keepdim, kind, type, [count], "$total / $count")
 
 
 # ---- extremes
 
 
-def _check_extreme(self: Array, over: tuple[int, ...]) -> None:
-    """Raise TypeError for complex dtypes, IndexError for a reduced dimension of size 0."""
-    if self.dtype.kind == "c":
-        raise TypeError("complex numbers have no order")
-    if any(self.shape[axis] == 0 for axis in over):
-        raise IndexError("an extreme over a dimension of size 0 does not exist")
-
-
-def extreme(engine: CLEngine, fold: str, self: Array, dim: Any, keepdim: bool = False) -> Array:
-    """The largest ("max") or smallest ("min") elements over dimensions."""
-    over = axes(dim, self)
-    _check_extreme(self, over)
-    return _reduce_array(engine, fold, self, over, keepdim, self.dtype, accumulator(self.dtype))
-
-
-@kernel("amax")
-def amax(engine: CLEngine, self: Array, dim: Any = (), keepdim: bool = False) -> Array:
-    return extreme(engine, "max", self, dim, keepdim)
-
-
-@kernel("amin")
-def amin(engine: CLEngine, self: Array, dim: Any = (), keepdim: bool = False) -> Array:
-    return extreme(engine, "min", self, dim, keepdim)
-
-
-@kernel("max")
-def max_all(engine: CLEngine, self: Array) -> Array:
-    return extreme(engine, "max", self, None)
-
-
-@kernel("min")
-def min_all(engine: CLEngine, self: Array) -> Array:
-    return extreme(engine, "min", self, None)
+def _extreme(
+    fold: str, engine: CLEngine, self: Array, dim: Any = None, keepdim: bool = False
+) -> Array:
+    return _reduce_array(engine, fold, self, axes(dim, self), keepdim, self.dtype)
 
 
 @kernel("aminmax")
 def aminmax(engine: CLEngine, self: Array, *, dim: Any = None, keepdim: bool = False) -> Any:
-    over = axes(dim, self)
-    _check_extreme(self, over)
-    type = accumulator(self.dtype)
+    over, type = axes(dim, self), accumulator(self.dtype)
     outs = [engine.alloc(reduced_shape(self.shape, over, False), self.dtype) for _ in range(2)]
     parts = [
         ReduceOutput(fold, "$self", type, out)
@@ -208,12 +137,10 @@ def aminmax(engine: CLEngine, self: Array, *, dim: Any = None, keepdim: bool = F
 
 
 def _arg_extreme(
-    engine: CLEngine, fold: str, self: Array, dim: Any, keepdim: bool, values: bool
+    values: bool, fold: str, engine: CLEngine, self: Array, dim: Any = None, keepdim: bool = False
 ) -> Any:
     """Extremes (if `values`) and their first indices; NaN counts as the extreme."""
-    over = axes(None, self) if dim is None else (normalize_dim(dim, self.ndim),)
-    over = over if self.ndim else ()
-    _check_extreme(self, over)
+    over = axes(dim, self)
     shape, type = reduced_shape(self.shape, over, False), accumulator(self.dtype)
     if engine.mapping == "cpu":
         return _arg_extreme_cpu(engine, fold, self, over, keepdim)
@@ -227,7 +154,7 @@ def _arg_extreme(
 
 def _arg_extreme_cpu(engine: CLEngine, fold: str, self: Array, over: Any, keepdim: bool) -> Any:
     """Extremes first, then their indices: on CPUs two passes without branches are faster."""
-    found = _reduce_array(engine, fold, self, over, True, self.dtype, accumulator(self.dtype))
+    found = _reduce_array(engine, fold, self, over, True, self.dtype)
     own = working(self.dtype)
     inputs = [Input("self", self, own), Input("found", found, own)]
     few = math.prod(self.shape[axis] for axis in over) < 2**31
@@ -237,24 +164,15 @@ def _arg_extreme_cpu(engine: CLEngine, fold: str, self: Array, over: Any, keepdi
     return found.view(self.dtype, reduced_shape(self.shape, over, keepdim)), place
 
 
-@kernel("argmax")
-def argmax(engine: CLEngine, self: Array, dim: Any = None, keepdim: bool = False) -> Array:
-    return _arg_extreme(engine, "max", self, dim, keepdim, False)[1]
+def _arg(fold: str, engine: CLEngine, *args: Any, **named: Any) -> Array:
+    return _arg_extreme(False, fold, engine, *args, **named)[1]
 
 
-@kernel("argmin")
-def argmin(engine: CLEngine, self: Array, dim: Any = None, keepdim: bool = False) -> Array:
-    return _arg_extreme(engine, "min", self, dim, keepdim, False)[1]
-
-
-@kernel("max.dim")
-def max_dim(engine: CLEngine, self: Array, dim: int, keepdim: bool = False) -> Any:
-    return _arg_extreme(engine, "max", self, dim, keepdim, True)
-
-
-@kernel("min.dim")
-def min_dim(engine: CLEngine, self: Array, dim: int, keepdim: bool = False) -> Any:
-    return _arg_extreme(engine, "min", self, dim, keepdim, True)
+for _fold in ("max", "min"):
+    register(_fold, functools.partial(_extreme, _fold))
+    register(f"a{_fold}", functools.partial(_extreme, _fold))
+    register(f"arg{_fold}", functools.partial(_arg, _fold))
+    register(f"{_fold}.dim", functools.partial(_arg_extreme, True, _fold))
 
 
 @kernel("value_selecting_reduction_backward")
@@ -283,39 +201,29 @@ def value_selecting_reduction_backward(
 # ---- booleans and counts
 
 
-def _reduce_bool(engine: CLEngine, fold: str, self: Array, dim: Any, keepdim: bool) -> Array:
+def _reduce_bool(
+    fold: str, engine: CLEngine, self: Array, dim: Any = None, keepdim: bool = False
+) -> Array:
     kind = self.dtype if self.dtype == numpy.uint8 else dtypes.BOOL
     inputs = [Input("self", self, working(self.dtype))]
     return reduce_one(engine, fold, "$self != 0", inputs, axes(dim, self), keepdim, kind, "uchar")
 
 
-@kernel("all", "all.dim")
-def all_of(engine: CLEngine, self: Array, dim: Any = None, keepdim: bool = False) -> Array:
-    return _reduce_bool(engine, "and", self, dim, keepdim)
-
-
-@kernel("any", "any.dim")
-def any_of(engine: CLEngine, self: Array, dim: Any = None, keepdim: bool = False) -> Array:
-    return _reduce_bool(engine, "or", self, dim, keepdim)
-
-
-@kernel("all.dims")
-def all_dims(engine: CLEngine, self: Array, dim: Any = None, keepdim: bool = False) -> Array:
-    return _reduce_bool_dims(engine, "and", self, dim, keepdim)
-
-
-@kernel("any.dims")
-def any_dims(engine: CLEngine, self: Array, dim: Any = None, keepdim: bool = False) -> Array:
-    return _reduce_bool_dims(engine, "or", self, dim, keepdim)
-
-
-def _reduce_bool_dims(engine: CLEngine, fold: str, self: Array, dim: Any, keepdim: bool) -> Array:
+def _reduce_dims(
+    fold: str, engine: CLEngine, self: Array, dim: Any = None, keepdim: bool = False
+) -> Array:
     """An empty `dim` reduces nothing here; elsewhere it means all dimensions."""
     if dim is None or len(dim):
-        return _reduce_bool(engine, fold, self, dim, keepdim)
+        return _reduce_bool(fold, engine, self, dim, keepdim)
     made = engine.alloc(self.shape, self.dtype if self.dtype == numpy.uint8 else dtypes.BOOL)
     inputs = [Input("self", self, working(self.dtype))]
     return strided_kernels.compute(engine, "$self != 0", inputs, [], made)
+
+
+for _name, _fold in (("all", "and"), ("any", "or")):
+    register(_name, functools.partial(_reduce_bool, _fold))
+    register(f"{_name}.dim", functools.partial(_reduce_bool, _fold))
+    register(f"{_name}.dims", functools.partial(_reduce_dims, _fold))
 
 
 @kernel("count_nonzero", "count_nonzero.dim_IntList")
@@ -345,13 +253,9 @@ def equal(engine: CLEngine, self: Array, other: Array) -> bool:
 
 @kernel("allclose")
 def allclose(
-    engine: CLEngine,
-    self: Array,
-    other: Array,
-    rtol: float = 1e-5,
-    atol: float = 1e-8,
+    engine: CLEngine, self: Array, other: Array, rtol: float = 1e-5, atol: float = 1e-8,
     equal_nan: bool = False,
-) -> bool:
+) -> bool:  # fmt: skip
     type = working(dtypes.with_fractions(dtypes.result_type(self, other)))
     limits = [scalar(engine, "rtol", rtol, type), scalar(engine, "atol", atol, type)]
     apart = f"fabs(({type})$self - ({type})$other)"

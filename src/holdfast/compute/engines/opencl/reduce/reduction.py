@@ -85,13 +85,9 @@ class _ReductionPlan(NamedTuple):
 
 
 def reduce(
-    engine: CLEngine,
-    parts: Sequence[ReduceOutput],
-    inputs: Sequence[Input],
-    numbers: Sequence[Number],
-    shape: tuple[int, ...],
-    over: tuple[int, ...],
-) -> None:
+    engine: CLEngine, parts: Sequence[ReduceOutput], inputs: Sequence[Input],
+    numbers: Sequence[Number], shape: tuple[int, ...], over: tuple[int, ...],
+) -> None:  # fmt: skip
     """Reduce expressions of arrays, which broadcast to `shape`, over dimensions. Raises NotHere."""
     outs = [a for p in parts for a in (p.out, p.place) if a is not None]
     if not math.prod(n for d, n in enumerate(shape) if d not in over):
@@ -152,12 +148,9 @@ def _plan(
 
 
 def _make_layout(
-    shape: tuple[int, ...],
-    over: tuple[int, ...],
-    inputs: list[Array],
-    outs: list[Array],
+    shape: tuple[int, ...], over: tuple[int, ...], inputs: list[Array], outs: list[Array],
     ranked: bool,
-) -> _Layout:
+) -> _Layout:  # fmt: skip
     steps = [a.steps for a in inputs]
     weight = [max((abs(s[d]) for s in steps), default=0) for d in range(len(shape))]
     kept = [d for d in range(len(shape)) if d not in over]
@@ -265,9 +258,8 @@ _SPLITS = {"ROWS": _split_rows, "COLUMNS": _split_columns, "GROUPS": _split_grou
 
 def _wide(engine: CLEngine, part: ReduceOutput) -> str:
     """The C type of the states of a part."""
-    return (
-        "double" if part.type == "float" and part.fold == "sum" and engine.has_double else part.type
-    )
+    is_sum = part.type == "float" and part.fold == "sum"
+    return "double" if is_sum and engine.has_double else part.type
 
 
 def _chunk_states(
@@ -278,11 +270,8 @@ def _chunk_states(
     for part in parts:
         shape = (chunks, *layout.kept)
         state = engine.alloc(shape, _FORMATS[_wide(engine, part)])
-        place = (
-            None
-            if part.place is None and not part.index_from
-            else engine.alloc(shape, dtypes.INT64)
-        )
+        placed = part.place is not None or part.index_from
+        place = engine.alloc(shape, dtypes.INT64) if placed else None
         made.append(part._replace(out=state, finish="$total", place=place))
         arrays += [a for a in (state, place) if a is not None]
     return made, arrays

@@ -142,17 +142,9 @@ def _softmax_gpu(
 
 
 def normalize(
-    engine: CLEngine,
-    input: Array,
-    columns: int,
-    weight: Array | None,
-    bias: Array | None,
-    eps: float,
-    *,
-    rms: bool = False,
-    groups: int = 1,
-    span: int = 1,
-) -> tuple[Array, Array, Array] | None:
+    engine: CLEngine, input: Array, columns: int, weight: Array | None, bias: Array | None,
+    eps: float, *, rms: bool = False, groups: int = 1, span: int = 1,
+) -> tuple[Array, Array, Array] | None:  # fmt: skip
     """Normalized rows of `columns` elements, with their means and 1 / deviations in the wide dtype.
 
     `groups` or `span` above 1: rows are (sample, group), and a weight applies to a channel of

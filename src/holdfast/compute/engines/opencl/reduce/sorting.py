@@ -5,12 +5,14 @@ The sort is stable and NaN is the largest element, as in torch.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import numpy
 
 from holdfast.compute import dtype as dtypes
+from holdfast.compute.engines.layout.views import at
 from holdfast.compute.engines.opencl.elementwise import strided_kernels
 from holdfast.compute.engines.opencl.index.gather_scatter import (
     compute_kernel,
@@ -18,15 +20,7 @@ from holdfast.compute.engines.opencl.index.gather_scatter import (
     take_at,
 )
 from holdfast.compute.engines.opencl.index.indexing import at_least_1d, gather_along, in_range
-from holdfast.compute.engines.opencl.layout.views import (
-    fill,
-    make_copy,
-    make_full,
-    move_dim,
-    select_index,
-    slice_dim,
-    to_shape,
-)
+from holdfast.compute.engines.opencl.layout.views import make_full, move_dim
 from holdfast.compute.engines.opencl.reduce.row_sort import (
     INT32,
     SortedRows,
@@ -37,7 +31,12 @@ from holdfast.compute.engines.opencl.reduce.row_sort import (
 )
 from holdfast.compute.engines.opencl.runtime.array import Array
 from holdfast.compute.engines.opencl.runtime.engine_protocol import CLEngine
-from holdfast.compute.engines.opencl.runtime.kernel_table import check_double, kernel, working
+from holdfast.compute.engines.opencl.runtime.kernel_table import (
+    check_double,
+    kernel,
+    register,
+    working,
+)
 
 _FEW = 256  # k up to which CPUs select from much longer rows without sorting
 
@@ -63,11 +62,9 @@ def sort(
     engine: CLEngine, self: Array, dim: int = -1, descending: bool = False,
     stable: bool | None = None,
 ) -> Any:  # fmt: skip
-    if self.dtype.kind == "c":
-        raise TypeError("complex numbers have no order")
     array, dim = at_least_1d(self, dim)
     if not array.size:
-        return make_copy(engine, self), engine.alloc(self.shape, dtypes.INT64)
+        return self.copy(), engine.alloc(self.shape, dtypes.INT64)
     places = sort_rows(engine, move_dim(array, dim, array.ndim - 1), descending).indices
     return _gather_pairs(engine, self, array, _restore_dim(engine, places, dim), dim)
 
@@ -78,9 +75,6 @@ def topk(
     sorted: bool = True,
 ) -> Any:  # fmt: skip
     array, dim = at_least_1d(self, dim)
-    size = array.shape[dim]
-    if not 0 <= k <= size:
-        raise ValueError(f"k is {k}, dimension {dim} has the size {size}")
     places = _smallest(engine, move_dim(array, dim, array.ndim - 1), k, largest)
     found = _restore_dim(engine, places, dim)
     if not found.size:
@@ -93,7 +87,7 @@ def _smallest(engine: CLEngine, rows: Array, few: int, descending: bool) -> Arra
     count, last = rows.shape[-1], rows.ndim - 1
     keys = make_keys(engine, rows, descending)
     if engine.mapping == "gpu" or not 0 < few <= _FEW or count < 16 * few or not rows.size:
-        return slice_dim(sort_keys(engine, keys).indices, last, slice(0, few))
+        return sort_keys(engine, keys).indices[..., :few]
     many = rows.size // count
     parts = max(1, min(engine.units * 4 // many, count // (4 * few)))
     shape = (*rows.shape[:-1], parts * few)
@@ -105,7 +99,7 @@ def _smallest(engine: CLEngine, rows: Array, few: int, descending: bool) -> Arra
     if parts == 1:
         return made.indices
     # Chunks are in order, so equal elements are too after sorting the candidates.
-    best = slice_dim(sort_keys(engine, made.keys).indices, last, slice(0, few))
+    best = sort_keys(engine, made.keys).indices[..., :few]
     return gather_along(engine, made.indices, last, engine.contiguous(best, dtypes.INT64))
 
 
@@ -124,16 +118,14 @@ def _gather_one(
         values = gather_along(engine, array, dim, found)
     if self.ndim and keepdim:
         return values, found
-    return select_index(values, dim, 0), select_index(found, dim, 0)
+    return values[at(dim, 0)], found[at(dim, 0)]
 
 
 @kernel("kthvalue")
 def kthvalue(engine: CLEngine, self: Array, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     array, dim = at_least_1d(self, dim)
-    if not 1 <= k <= array.shape[dim]:
-        raise ValueError(f"k is {k}, dimension {dim} has the size {array.shape[dim]}")
     places = sort_rows(engine, move_dim(array, dim, array.ndim - 1)).indices
-    chosen = select_index(places, places.ndim - 1, k - 1)
+    chosen = places[..., k - 1]
     return _gather_one(engine, self, array, chosen, dim, keepdim)
 
 
@@ -157,47 +149,27 @@ def _scan_sorted(engine: CLEngine, name: str, rows: Array, skip: bool) -> Array:
 @kernel("mode")
 def mode(engine: CLEngine, self: Array, dim: int = -1, keepdim: bool = False) -> Any:
     array, dim = at_least_1d(self, dim)
-    if not array.shape[dim]:
-        raise IndexError(f"dimension {dim} has the size 0: there is no mode")
     places = _scan_sorted(engine, "pick_mode", move_dim(array, dim, array.ndim - 1), False)
     return _gather_one(engine, self, array, places, dim, keepdim)
 
 
-@kernel("median.dim")
-def median_dim(engine: CLEngine, self: Array, dim: int, keepdim: bool = False) -> Any:
-    return _median(engine, self, dim, keepdim, False)
-
-
-@kernel("nanmedian.dim")
-def nanmedian_dim(engine: CLEngine, self: Array, dim: int, keepdim: bool = False) -> Any:
-    return _median(engine, self, dim, keepdim, True)
-
-
-def _median(engine: CLEngine, self: Array, dim: int, keepdim: bool, skip: bool) -> Any:
+def _median(skip: bool, engine: CLEngine, self: Array, dim: int, keepdim: bool = False) -> Any:
     array, dim = at_least_1d(self, dim)
-    if not array.shape[dim]:
-        raise IndexError(f"dimension {dim} has the size 0: there is no median")
     places = _scan_sorted(engine, "pick_middle", move_dim(array, dim, array.ndim - 1), skip)
     return _gather_one(engine, self, array, places, dim, keepdim)
 
 
-@kernel("median")
-def median(engine: CLEngine, self: Array) -> Array:
-    return _middle(engine, self, False)
-
-
-@kernel("nanmedian")
-def nanmedian(engine: CLEngine, self: Array) -> Array:
-    return _middle(engine, self, True)
-
-
-def _middle(engine: CLEngine, self: Array, skip: bool) -> Array:
+def _median_of_all(skip: bool, engine: CLEngine, self: Array) -> Array:
     if not self.size:
         floating = dtypes.is_floating(self.dtype)
         value = math.nan if floating else numpy.iinfo(self.dtype).min
         return make_full(engine, (), self.dtype, value)
-    flat = engine.contiguous(self).view(self.dtype, (self.size,))
-    return _median(engine, flat, 0, False, skip)[0]
+    return _median(skip, engine, engine.contiguous(self).reshape((self.size,)), 0)[0]
+
+
+for _name, _skip in (("median", False), ("nanmedian", True)):
+    register(_name, functools.partial(_median_of_all, _skip))
+    register(f"{_name}.dim", functools.partial(_median, _skip))
 
 
 # ---- searching
@@ -208,35 +180,19 @@ def bucketize(
     engine: CLEngine, self: Any, boundaries: Array, out_int32: bool = False,
     right: bool = False,
 ) -> Array:  # fmt: skip
-    if boundaries.ndim != 1:
-        raise ValueError(f"the boundaries have {boundaries.ndim} dimensions, one is expected")
     return searchsorted(engine, boundaries, self, out_int32, right)
 
 
 @kernel("searchsorted.Tensor", "searchsorted.Scalar")
 def searchsorted(
-    engine: CLEngine,
-    sorted_sequence: Array,
-    self: Any,
-    out_int32: bool = False,
-    right: bool = False,
-    side: str | None = None,
-    sorter: Any = None,
-) -> Array:
-    if side not in (None, "left", "right"):
-        raise ValueError(f"there is no side {side!r}; left and right are")
-    if side == "left" and right:
-        raise ValueError("side='left' and right=True contradict each other")
+    engine: CLEngine, sorted_sequence: Array, self: Any, out_int32: bool = False,
+    right: bool = False, side: str | None = None, sorter: Any = None,
+) -> Array:  # fmt: skip
     sequence = sorted_sequence
     if sorter is not None:
         places = in_range(engine, sorter, sequence.shape[-1], sequence.ndim - 1)
         sequence = gather_along(engine, sequence, sequence.ndim - 1, places)
     sequence, values = _comparable(engine, sequence, self)
-    if sequence.ndim != 1 and (not values.ndim or sequence.shape[:-1] != values.shape[:-1]):
-        raise ValueError(
-            f"the order of shape {list(sequence.shape)} and the values of shape "
-            f"{list(values.shape)} differ before the last dimension"
-        )
     found = engine.alloc(values.shape, dtypes.INT64)
     if values.size:
         wide = values.shape[-1] if sequence.ndim > 1 else 0
@@ -276,9 +232,9 @@ def isin(
     )
     made = engine.alloc(one.shape, dtypes.BOOL)
     if not one.size or not other.size:
-        fill(engine, made, invert)
+        made.fill(invert)
         return made
-    ranked, _ = sort(engine, to_shape(engine, other, (other.size,)), 0)
+    ranked, _ = sort(engine, other.reshape((other.size,)), 0)
     place = engine.contiguous(searchsorted(engine, ranked, one))
     last = strided_kernels.Number("last", other.size - 1, "long")
     within = strided_kernels.Input("place", place, "long")

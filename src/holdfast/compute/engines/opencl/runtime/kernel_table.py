@@ -14,6 +14,9 @@ import numpy
 
 from holdfast.compute import dtype as dtypes
 from holdfast.compute.engines.kernel_registry import Kernels
+from holdfast.compute.engines.layout import assemble as assemble
+from holdfast.compute.engines.layout import views as views
+from holdfast.compute.engines.layout.arrays import SHARED
 from holdfast.compute.engines.opencl.runtime.array import NotHere
 from holdfast.compute.engines.opencl.runtime.engine_protocol import CLEngine
 
@@ -33,6 +36,14 @@ class Kernel:
 
 KERNELS = Kernels("OpenCL", Kernel)
 kernel, register = KERNELS.kernel, KERNELS.register
+
+
+def _without_engine(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda engine, *args, **kwargs: function(*args, **kwargs)
+
+
+for _name, _function in SHARED.items():
+    register(_name, _without_engine(_function))
 
 
 # ---- dtypes

@@ -17,7 +17,7 @@ from holdfast.compute.engines.opencl.runtime import late_builds
 from holdfast.compute.engines.opencl.runtime.array import Array
 from holdfast.compute.engines.opencl.runtime.engine_protocol import CLEngine
 from holdfast.memory.resources import opencl_devices
-from holdfast.memory.svm.providers.opencl_runtime import translate_errors
+from holdfast.memory.resources.opencl_devices import translate_errors
 
 
 def launch(

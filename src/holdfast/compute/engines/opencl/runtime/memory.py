@@ -23,8 +23,7 @@ from holdfast.memory.pools.manager import memory_manager
 from holdfast.memory.pools.memory_pool import MemoryPool
 from holdfast.memory.pools.pool import SEGMENT, Pool
 from holdfast.memory.resources.opencl import Buffers, SharedVirtualMemory
-from holdfast.memory.resources.opencl_devices import OpenCLDevice
-from holdfast.memory.svm.providers.opencl_runtime import translate_errors
+from holdfast.memory.resources.opencl_devices import OpenCLDevice, translate_errors
 
 SHARE = 0.9  # of the reported device memory; the driver needs the rest
 _BYTES = numpy.dtype(numpy.uint8)

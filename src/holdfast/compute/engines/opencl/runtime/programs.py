@@ -22,8 +22,7 @@ from holdfast.base.config import Config
 from holdfast.base.errors import Unsupported
 from holdfast.base.files import write_whole
 from holdfast.compute.engines.opencl.runtime import late_builds
-from holdfast.memory.resources.opencl_devices import OpenCLDevice
-from holdfast.memory.svm.providers.opencl_runtime import status
+from holdfast.memory.resources.opencl_devices import OpenCLDevice, status
 
 FOLDER = Path(__file__).parents[1] / "kernels"
 Defines = Mapping[str, Any]
