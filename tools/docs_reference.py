@@ -125,7 +125,12 @@ def _read(name: str) -> Module:
     summary = (ast.get_docstring(tree) or "").partition("\n")[0]
     seen = _exported(tree)
     homes = {n: home for n, home in _homes(name) if n not in seen}
-    homes |= {n: home for n in seen if _is_hidden(n, home := _defining_module(name, n))}
+    named = {one.name for node in ast.walk(tree) for one in getattr(node, "names", ())}
+    named |= set(_defined_names(tree))  # tools miss the names of `import *`
+    for seen_name in seen:
+        home = _defining_module(name, seen_name)
+        if seen_name not in named or _is_hidden(seen_name, home):
+            homes[seen_name] = home
     inside = tuple(n for n, home in homes.items() if home.endswith(f".{n}") and not _holds(home, n))
     rest = tuple((n, home) for n, home in homes.items() if n not in inside)
     return Module(name, summary, tuple(dict.fromkeys((*seen, *homes))), rest, inside)

@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 SETUP = ROOT / ".cache" / "comfyui"
 APP = SETUP / "app"
 SITE = SETUP / "site"
-START_S = 180  # it takes 10 s; on a busy machine much longer
+START_S = 600  # the machine may be busy
 # As the facts say; nothing is asked of a network, nothing is opened.
 OPTIONS = (
     *("--cpu", "--listen", "127.0.0.1", "--database-url", "sqlite:///:memory:"),
