@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -291,6 +292,7 @@ def test_free_memory_is_part_of_all() -> None:
 
 @pytest.fixture
 def a_limit_of_32_mb() -> Iterator[None]:
+    gc.collect()  # else garbage of other tests makes room later
     there.empty_cache()
     there.set_per_process_memory_fraction((there.memory_reserved() + 32 * MB) / _total_bytes())
     yield
