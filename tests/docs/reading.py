@@ -45,7 +45,7 @@ _BLOCK = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 FILE = re.compile(r"# ([\w-]+\.py)\n")
-_UNIT = r"(?: ?(?:[KMGT]i?B(?:/s)?|B|ns|µs|ms|s|%|x)(?![\w/]))?"
+_UNIT = r"(?: ?(?:[KMGT]i?B(?:/s)?|B|ns|µs|ms|s|min|h|%|x)(?![\w/]))?"
 _NUMBER = re.compile(rf"0x[0-9a-f]+|[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?{_UNIT}|[█░]+")
 
 
