@@ -75,12 +75,11 @@ def _draw(studio: Program, server: Server) -> None:
     studio.do("hold")
     studio.do("load 14MB")
     for seed, prompt in enumerate(PROMPTS):
-        studio.do(f"draw 20 {seed} {prompt}")
-    studio.say("draw 1000 7 a handwritten seven that nobody waits for")
-    until(lambda: (server.process_of(studio)["run"] or {}).get("stage") == "denoise", "a step")
-    time.sleep(1)
+        studio.draw_half(f"20 {seed} {prompt}")
+        studio.draw_rest()
+    studio.draw_half("1000 7 a handwritten seven that nobody waits for")
     server.post(f"/api/v1/processes/{studio.pid}/interrupt")
-    assert studio.hear() == "done draw"
+    studio.draw_rest()
 
 
 def _find_leaks(running: Any, server: Server, studio: Program, features: Program) -> None:

@@ -3,7 +3,7 @@
 python -m tests.dashboard.web.page_guest
 hold [NAME] | manage | load BUDGET | draw STEPS SEED PROMPT | leak
 
-`draw` waits in the middle of its steps for one more line.
+`draw` says "half way" in the middle of its steps, and waits there for one more line.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ def draw(steps: str, seed: str, *prompt: str) -> None:
 
     def wait(event: Event) -> None:
         if (event.stage, event.done) == ("denoise", int(steps) // 2):
+            print("half way", flush=True)
             sys.stdin.readline()
 
     pipe = next(one for one in reversed(KEPT) if isinstance(one, Pipeline))

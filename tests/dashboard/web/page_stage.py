@@ -51,10 +51,15 @@ class Program:
         self.say(line)
         assert self.hear() == f"done {line.split()[0]}"
 
-    def do_on(self, name: str) -> None:
-        """Let it go on with something it waits in, until that is done."""
+    def draw_half(self, line: str) -> None:
+        """Tell it to draw, and wait until it has done half the steps, where it waits."""
+        self.say(f"draw {line}")
+        assert self.hear() == "half way"
+
+    def draw_rest(self) -> None:
+        """Let it go on drawing, until that is done."""
         self.say("go on")
-        assert self.hear() == f"done {name}"
+        assert self.hear() == "done draw"
 
     def end(self) -> None:
         """End it, and give back what it was read and written with."""

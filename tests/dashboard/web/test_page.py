@@ -64,13 +64,13 @@ def test_a_run_is_seen_while_it_is_drawn_and_then_with_its_picture(
 ) -> None:
     prompt = "a red handwritten seven on yellow paper"
     with window(running, server.url) as shown:
-        guest.say(f"draw 40 3 {prompt}")
+        guest.draw_half(f"40 3 {prompt}")
         now = shown.page.locator(f"{_card(guest)} .run-now")
         now.locator("[data-stage=denoise][data-state=now]").wait_for()
         assert now.locator(".run-what").inner_text().split("\n")[-1].endswith(prompt)
         steps = now.locator(".bar-head span").first
         until(lambda: "of 40" in steps.inner_text(), "a step")
-        guest.do_on("draw")
+        guest.draw_rest()
         now.wait_for(state="hidden")
         shown.go("runs")
         card = shown.page.locator(".run-card").first
@@ -88,13 +88,13 @@ def test_a_run_that_is_stopped_is_shown_as_such(
     running: Any, server: Server, guest: Program
 ) -> None:
     with window(running, server.url) as shown:
-        guest.say("draw 40 4 a run without an end")
+        guest.draw_half("40 4 a run without an end")
         shown.page.locator(f"{_card(guest)} [data-action=stopRun]").click()
         question = shown.page.locator("dialog")
         assert "It ends within a step, without a picture." in question.inner_text()
         question.locator("button.main").click()
         shown.page.locator(_card(guest), has_text="The run is being stopped.").wait_for()
-        guest.do_on("draw")
+        guest.draw_rest()
         shown.go("runs")
         stopped = shown.page.locator(".run-card", has_text="a run without an end")
         stopped.locator("[data-status=stopped]").wait_for()
@@ -107,10 +107,10 @@ def test_texts_that_look_like_markup_stay_texts(
 ) -> None:
     guest.do(f"hold {HOSTILE}")
     with window(running, server.url) as shown:
-        guest.say(f"draw 40 5 {HOSTILE}")
+        guest.draw_half(f"40 5 {HOSTILE}")
         prompt = shown.page.locator(f"{_card(guest)} .run-now .prompt")
         until(lambda: prompt.text_content() == HOSTILE, "the prompt")
-        guest.do_on("draw")
+        guest.draw_rest()
         shown.go("runs")
         shown.page.locator(".run-card", has_text=HOSTILE).first.click()
         assert shown.text("dialog .prompt") == HOSTILE
