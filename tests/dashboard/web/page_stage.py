@@ -193,8 +193,14 @@ class Window:
 
     def shown(self) -> tuple[float, float]:
         """The part of the time that the timeline shows, in seconds since 1970."""
-        canvas = self.page.locator("#timeline")
-        return float(canvas.get_attribute("data-from")), float(canvas.get_attribute("data-to"))
+        both = "one => [one.dataset.from, one.dataset.to]"  # of one drawing
+        start, end = self.page.locator("#timeline").evaluate(both)
+        return float(start), float(end)
+
+    def settle(self) -> None:
+        """Wait until what has changed is drawn."""
+        draw = "requestAnimationFrame(() => requestAnimationFrame(done))"
+        self.page.evaluate(f"() => new Promise(done => {draw})")
 
     def at(self, selector: str, across: float, down: float) -> tuple[float, float]:
         """A point within an element, in parts of its width and height."""

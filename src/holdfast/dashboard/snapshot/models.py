@@ -173,5 +173,5 @@ def _comfyui() -> Iterable[ModelUse]:
 
 def links() -> tuple[LinkUse, ...]:
     """Links to devices, with the bytes of weights sent so far."""
-    found = call("holdfast.residency.carriers.traffic", "traffic")
+    found = call("holdfast.residency.carriers.carrier", "traffic")
     return tuple(LinkUse(one.device, one.copied_bytes, one.link_gb_s) for one in found)

@@ -5,7 +5,7 @@ with serving(port=8765) as server:
     print(server.url_to_open)
 
 server          the server in a thread of its own, addresses
-application     HTTP: routes, middleware, headers, errors
+application     HTTP: routes, middleware, headers, errors, static files
 guard           who may connect: host, origin, token
 table           all endpoints of the API
 endpoints       what an endpoint is; reads and checks requests
@@ -18,7 +18,6 @@ feed            one snapshot loop for all listeners
 events          server-sent events
 history         values over time in bounded memory
 metrics         a snapshot for Prometheus
-pages           static files of the page
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
-"""The web application: routes, access checks, headers and errors.
+"""The web application: routes, access checks, headers, errors and static files.
 
 Every answer has the strict security headers. Every error is JSON in three parts, or text where a
-person opens the page.
+person opens the page. Files are looked up in a list, so nothing outside of their folder is served.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
@@ -19,7 +21,6 @@ from holdfast.dashboard.web import openapi
 from holdfast.dashboard.web.endpoints import BODY_BYTES, ApiCall, Endpoint, body, numbers
 from holdfast.dashboard.web.events import stream
 from holdfast.dashboard.web.guard import Guard, Visit, check_type
-from holdfast.dashboard.web.pages import Pages
 from holdfast.dashboard.web.refusals import (
     NoSuchPage,
     TooLarge,
@@ -44,6 +45,16 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Server": "holdfast",
+}
+FOLDER = Path(__file__).parent / "static"
+TYPES = {
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".json": "application/json",
+    ".woff2": "font/woff2",
 }
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -168,3 +179,48 @@ def _refuse(
 
 async def _strict(request: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(HEADERS)
+
+
+# ---- static files
+
+
+class _Kept(NamedTuple):
+    stamp: tuple[int, int]
+    tag: str
+    data: bytes
+
+
+class Pages:
+    """Files of a folder, read again when they change."""
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        self._folder = folder
+        self._kept: dict[str, _Kept] = {}
+
+    def answer(self, request: web.Request, name: str) -> web.Response:
+        """Serve a file; 304 if the browser has it. Raises NoSuchPage."""
+        kept = self._file(name)
+        headers = {"ETag": kept.tag, "Cache-Control": "no-cache"}
+        if request.headers.get("If-None-Match") == kept.tag:
+            return web.Response(status=304, headers=headers)
+        kind = TYPES[Path(name).suffix]
+        charset = None if kind.startswith(("image/png", "font/")) else "utf-8"
+        return web.Response(body=kept.data, content_type=kind, charset=charset, headers=headers)
+
+    def names(self) -> dict[str, Path]:
+        """What is served, by its path below the folder."""
+        files = (path for path in self._folder.rglob("*") if path.suffix in TYPES)
+        return {path.relative_to(self._folder).as_posix(): path for path in files if path.is_file()}
+
+    def _file(self, name: str) -> _Kept:
+        path = self.names().get(name)
+        if path is None:
+            raise NoSuchPage(f"there is no page {name[:80]!r}", hint="/")
+        seen = path.stat()
+        stamp = (seen.st_mtime_ns, seen.st_size)
+        kept = self._kept.get(name)
+        if kept is None or kept.stamp != stamp:
+            data = path.read_bytes()
+            kept = _Kept(stamp, f'"{hashlib.sha256(data).hexdigest()[:32]}"', data)
+            self._kept[name] = kept
+        return kept

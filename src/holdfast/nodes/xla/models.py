@@ -271,8 +271,7 @@ def run_stage(pipe: Pipeline, stage: str) -> Iterator[None]:
     """
     import torch
 
-    from holdfast.pipeline.devices.memory_errors import explain_out_of_memory
-    from holdfast.pipeline.model.config_errors import first_line
+    from holdfast.pipeline.model.library_errors import explain_out_of_memory, first_line
     from holdfast.pipeline.model.quiet import quiet
 
     device, began_s = pipe.devices[stage], time.perf_counter()

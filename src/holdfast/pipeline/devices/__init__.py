@@ -7,6 +7,5 @@ holdfast_device   Holdfast's own torch device, computed by an engine
 opencl_device     the same torch device with the OpenCL engine
 xla_device        TPUs, GPUs and CPUs through JAX
 streaming         networks that share the memory budget of one device
-memory_errors     turns torch's out-of-memory errors into OutOfMemory
 omp_policy        makes OpenMP threads sleep on busy machines
 """

@@ -7,6 +7,6 @@ placement        picks device, dtype and budget for every stage; loads nothing
 assembly         loads all components and builds the three stages
 components       loads one component with diffusers or transformers, weights into slabs
 single_weights   builds a network from a single file
-config_errors    turns errors about a model's configuration into BadInput
+library_errors   turns errors of other libraries into ours
 quiet            silences the logging of diffusers and transformers
 """

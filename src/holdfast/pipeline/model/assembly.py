@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.pipeline.devices.memory_errors import explain_out_of_memory
 from holdfast.pipeline.devices.streaming import NetworkGroup
 from holdfast.pipeline.model import components
-from holdfast.pipeline.model.config_errors import explain_config_errors
+from holdfast.pipeline.model.library_errors import explain_config_errors, explain_out_of_memory
 from holdfast.pipeline.model.placement import Placement
 from holdfast.pipeline.model.sources import Source
 from holdfast.pipeline.run import live_runs

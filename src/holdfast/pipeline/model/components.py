@@ -13,12 +13,11 @@ import torch
 
 from holdfast.base.errors import BadInput, HoldfastError, Unsupported
 from holdfast.base.interrupts import is_interrupt, run_uninterrupted
-from holdfast.pipeline.devices.memory_errors import is_out_of_memory
 from holdfast.pipeline.model import single_weights
+from holdfast.pipeline.model.library_errors import is_out_of_memory
 from holdfast.pipeline.model.quiet import quiet
 from holdfast.pipeline.model.sources import Component, Source
-from holdfast.residency.files.empty import empty
-from holdfast.residency.files.loading import Loading
+from holdfast.residency.files.loading import Loading, build_empty
 from holdfast.residency.interrupt import (
     InterruptProcessingException,
     throw_exception_if_processing_interrupted,
@@ -107,7 +106,7 @@ def load_into_slabs(
     `progress` gets bytes read and bytes total; what it raises comes out, and
     InterruptProcessingException.
     """
-    model = empty(component.library, cls, component.folder, dtype)
+    model = build_empty(component.library, cls, component.folder, dtype)
     try:
         loading = Loading(model, component.weights, dtype=dtype)
     except (BadInput, Unsupported):

@@ -27,7 +27,7 @@ from huggingface_hub.errors import (
 )
 
 from holdfast.base.errors import HoldfastError, NotFound, Unsupported
-from holdfast.pipeline.model.config_errors import first_line
+from holdfast.pipeline.model.library_errors import first_line
 
 # The same weights in other file formats.
 _SKIPPED = ["*.fp16.*", "*.non_ema.*", "*.bin", "*.msgpack", "*.onnx*", "*.h5"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.base.errors import HoldfastError, Misuse, Unsupported
 from holdfast.base.interrupts import is_interrupt
-from holdfast.pipeline.model.config_errors import first_line
+from holdfast.pipeline.model.library_errors import explain_out_of_memory, first_line
 from holdfast.pipeline.output import history
 from holdfast.pipeline.run import live_runs
 from holdfast.pipeline.run.families import FAMILIES
@@ -82,14 +82,11 @@ class Run:
             device.reset_peak()
         with torch.no_grad(), quiet():
             generator = torch.Generator("cpu").manual_seed(settings.seed)
-            text_ms, conditioning = self._run_stage("text", lambda: pipe.text(settings))
+            text_ms, conditioning = self._run_stage("text", 1, pipe.text, settings)
             noise = pipe.denoise.noise(settings, generator)
-            _, latents = self._run_stage(
-                "denoise",
-                lambda: pipe.denoise(conditioning, noise, settings, generator, self._step_done),
-                settings.steps,
-            )
-            decode_ms, frames = self._run_stage("decode", lambda: pipe.decode(latents, settings))
+            inputs = (conditioning, noise, settings, generator, self._step_done)
+            _, latents = self._run_stage("denoise", settings.steps, pipe.denoise, *inputs)
+            decode_ms, frames = self._run_stage("decode", 1, pipe.decode, latents, settings)
         cost = Cost(
             text_ms=text_ms,
             step_ms=tuple(self._step_ms),
@@ -106,16 +103,14 @@ class Run:
         )
 
     def _run_stage(
-        self, stage: Stage, work: Callable[[], Any], total: int = 1
+        self, stage: Stage, total: int, work: Callable[..., Any], *inputs: Any
     ) -> tuple[float, Any]:
-        from holdfast.pipeline.devices.memory_errors import explain_out_of_memory
-
         device = self._pipe.devices[stage]
         self._report(Event(stage, 0, total, device.preparation))
         self._watch = self._watch_networks(stage)
         start = self._mark = time.perf_counter()
         with self._explain_errors(stage), explain_out_of_memory(f"running {stage!r}", device.name):
-            done = work()
+            done = work(*inputs)
             device.synchronize()
         elapsed_ms = (time.perf_counter() - start) * 1000
         if self._watch is not None:

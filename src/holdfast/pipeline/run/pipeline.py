@@ -16,7 +16,7 @@ from holdfast.base.announce import offer_once
 from holdfast.base.errors import BadInput, HoldfastError, MissingDependency
 from holdfast.base.interrupts import is_interrupt, run_uninterrupted
 from holdfast.pipeline.devices.omp_policy import share_cores
-from holdfast.pipeline.model.config_errors import explain_config_errors
+from holdfast.pipeline.model.library_errors import explain_config_errors
 from holdfast.pipeline.model.placement import Placement, PlacementRequest, place
 from holdfast.pipeline.model.sources import Source, locate, require_weights
 from holdfast.pipeline.run import live_runs

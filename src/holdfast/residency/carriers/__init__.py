@@ -3,13 +3,12 @@
 `carrier_for("cuda:0")` returns a carrier with streams and events where torch has them, else one
 with plain copies; "simulated" is a simulated device with its own clock.
 
-    carrier    the interface
+    carrier    the interface; bytes copied to each device so far
     streams    CUDA, ROCm, XPU, NPU, MLU: torch's streams and events
     plain      devices without streams
     simulated  a simulated device: host memory, chosen rates, its own clock
     driver     copies by CUDA's driver call
     measure    how fast a device takes bytes
-    traffic    bytes copied over each link so far
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Two lanes run in parallel: copies, and compute, which is what the caller queues. Decoding runs in
 the compute lane: it needs the same units, so a third lane would gain nothing. A mark is an event in
 one of the lanes. Only `settle` and `synchronize` block the host.
+
+`traffic` counts the bytes that were copied to each device. Counters outlive their carriers.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -133,3 +136,25 @@ class Carrier(Protocol):
     def rates(self, packed: bool = True) -> Rates:
         """Measured rates, cached; without `packed` only that of the link."""
         ...
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Traffic to one device. `link_gb_s` is None until it was measured."""
+
+    device: str
+    copied_bytes: int = 0
+    link_gb_s: float | None = None
+
+
+_counters: dict[str, Traffic] = {}
+
+
+def traffic_to(device: str) -> Traffic:
+    """The counter of a device, shared by all carriers to it."""
+    return _counters.setdefault(device, Traffic(device))
+
+
+def traffic() -> list[Traffic]:
+    """All counters, sorted by device name."""
+    return [_counters[device] for device in sorted(_counters)]

@@ -11,9 +11,8 @@ import torch
 
 from holdfast.base.errors import OutOfMemory
 from holdfast.base.units import format_bytes
-from holdfast.residency.carriers.carrier import Carrier, Parts
+from holdfast.residency.carriers.carrier import Carrier, Parts, traffic_to
 from holdfast.residency.carriers.measure import measure_rates
-from holdfast.residency.carriers.traffic import traffic_to
 from holdfast.residency.packing.pack import unpack
 from holdfast.residency.plan import Rates
 

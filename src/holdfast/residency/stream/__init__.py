@@ -3,7 +3,6 @@
 streamer   runs a plan: what is kept, what is copied and decoded when
 weights    the weights of a module as stretches of bytes
 ring       addresses in a ring of device memory
-moves      the memory regions of one chunk's copies and decodes
 slabs      large page-locked host buffers
 staging    copies from ordinary host memory, through two pinned buffers
 """

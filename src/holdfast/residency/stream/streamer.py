@@ -11,6 +11,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -18,11 +19,13 @@ from holdfast.residency.carriers.carrier import Carrier, Mark
 from holdfast.residency.interrupt import throw_exception_if_processing_interrupted
 from holdfast.residency.plan.model import Chunk, Plan, Problem, Visit
 from holdfast.residency.recording.journal import Journal
-from holdfast.residency.stream import moves
+from holdfast.residency.stream.ring import aligned
 from holdfast.residency.stream.weights import Stretch
 
 # At most this much compute may be queued on a device; a shorter queue reacts to interrupts sooner.
 QUEUED_MS = 60.0
+
+Pairs = list[tuple[torch.Tensor, torch.Tensor]]  # (target, source)
 
 
 @dataclass(slots=True)
@@ -122,11 +125,11 @@ class Streamer:
         self._bring(chunk, passage)
         if chunk.packed:
             with self._journal.labelled(self._name(chunk)):
-                self._carrier.decode(moves.decodes(self._stretches, chunk, passage, memory))
+                self._carrier.decode(_list_decodes(self._stretches, chunk, passage, memory))
 
     def _bring(self, chunk: Chunk, memory: torch.Tensor) -> None:
         """Copy the payload of a chunk into `memory`, before the next computation."""
-        name, pairs = self._name(chunk), moves.copies(self._stretches, chunk, memory)
+        name, pairs = self._name(chunk), _list_copies(self._stretches, chunk, memory)
         with self._journal.labelled(name):
             arrived = self._carrier.copy(pairs, [self._carrier.mark()])
         self._journal.wait(name, arrived, "what stays was loaded")
@@ -261,7 +264,7 @@ class Streamer:
         pairs = self._copies.get(index)
         if pairs is None:
             target = self._ring[visit.slot.offset : visit.slot.offset + chunk.payload_bytes]
-            pairs = self._copies[index] = moves.copies(self._stretches, chunk, target)
+            pairs = self._copies[index] = _list_copies(self._stretches, chunk, target)
         after = [self._stays[i].read for i in visit.slot.after]
         with self._journal.labelled(self._name(chunk)):
             stay.arrived = self._carrier.copy(pairs, after)
@@ -293,7 +296,7 @@ class Streamer:
             payload = self._kept_packed[visit.chunk]
         else:
             payload = self._ring[visit.slot.offset : visit.slot.offset + chunk.payload_bytes]
-        return self._carrier.decoding(moves.decodes(self._stretches, chunk, payload, target))
+        return self._carrier.decoding(_list_decodes(self._stretches, chunk, payload, target))
 
     def serves(self, problem: Problem, allowed_bytes: int) -> bool:
         """Whether this plan also solves `problem` within `allowed_bytes`."""
@@ -450,3 +453,51 @@ def _clock(problem: Problem, plan: Plan) -> list[float]:
     slower = plan.step_ms / problem.compute_ms if problem.compute_ms else 1.0
     clock = itertools.accumulate((use.compute_ms * slower for use in problem.uses), initial=0.0)
     return list(clock)
+
+
+# ---- the source and target memory of one chunk
+
+
+def _list_copies(stretches: Sequence[Stretch], chunk: Chunk, memory: torch.Tensor) -> Pairs:
+    """(target, source) pairs of a chunk; weights adjacent on both sides become one pair."""
+    pairs: Pairs = []
+    start = end = address = 0
+    sources: list[torch.Tensor] = []
+    for weight, offset in zip(chunk.weights, chunk.payload_offsets, strict=True):
+        host = stretches[weight].host
+        joins = sources and offset == end and host.data_ptr() == address
+        if not joins:
+            pairs += _join(memory, start, sources)
+            start, sources = offset, []
+        sources.append(host)
+        end = offset + aligned(host.numel())
+        address = host.data_ptr() + aligned(host.numel())
+    return pairs + _join(memory, start, sources)
+
+
+def _join(memory: torch.Tensor, start: int, sources: list[torch.Tensor]) -> Pairs:
+    """One pair for adjacent sources, including alignment gaps."""
+    if not sources:
+        return []
+    first, last = sources[0], sources[-1]
+    length = last.data_ptr() - first.data_ptr() + last.numel()
+    if len(sources) == 1:
+        whole = first
+    else:
+        storage = first.untyped_storage()
+        begin = first.data_ptr() - storage.data_ptr()
+        whole = torch.empty(0, dtype=torch.uint8).set_(storage)[begin : begin + length]
+    return [(memory[start : start + length], whole)]
+
+
+def _list_decodes(
+    stretches: Sequence[Stretch], chunk: Chunk, payload: torch.Tensor, target: torch.Tensor
+) -> list[tuple[torch.Tensor, Any, torch.Tensor]]:
+    """(payload, layout, target) for each weight of a packed chunk."""
+    parts: list[tuple[torch.Tensor, Any, torch.Tensor]] = []
+    offsets = zip(chunk.weights, chunk.payload_offsets, chunk.raw_offsets, strict=True)
+    for weight, begin, to in offsets:
+        stretch = stretches[weight]
+        packed = payload[begin : begin + stretch.payload_bytes]
+        parts.append((packed, stretch.layout, target[to : to + stretch.raw_bytes]))
+    return parts

@@ -14,7 +14,7 @@ from torch import nn
 
 from holdfast.base.errors import BadInput, HoldfastError
 from holdfast.residency.files.checkpoint import read_header
-from holdfast.residency.files.empty import empty
+from holdfast.residency.files.loading import build_empty
 from holdfast.residency.predict.networks import dtype_of, find_weight_files
 from holdfast.residency.predict.shadow import shadow
 from holdfast.xla.tiny import class_of
@@ -61,7 +61,7 @@ def _build(name: str, network: str, folder: Path, dtype: torch.dtype) -> nn.Modu
     library, _, class_name = network.partition(":")
     cls = class_of(network)
     try:
-        return empty(library, cls, folder, dtype).eval().requires_grad_(False)
+        return build_empty(library, cls, folder, dtype).eval().requires_grad_(False)
     except HoldfastError:
         raise
     except Exception as exc:  # whatever a constructor makes of wrong values
