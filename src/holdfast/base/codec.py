@@ -47,7 +47,7 @@ def decode(cls: type[T], data: Any, path: str = "") -> T:
     """Make a `cls` (a dataclass) from `data`; raises BadInput with the path of a bad value."""
     if not isinstance(data, dict):
         raise _wrong(path, "an object", data)
-    hints, required = _hints(cls), _required(cls)
+    hints, required = _hints(cls), _list_required(cls)
     unknown = [name for name in data if name not in hints]
     if unknown:
         raise BadInput(
@@ -150,7 +150,7 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 
 @functools.cache
-def _required(cls: Any) -> tuple[str, ...]:
+def _list_required(cls: Any) -> tuple[str, ...]:
     missing, fields = dataclasses.MISSING, dataclasses.fields(cls)
     return tuple(f.name for f in fields if f.default is missing and f.default_factory is missing)
 

@@ -125,14 +125,14 @@ def _time_host(topology: Topology, home: Node, cpus: list[int], memory: Node) ->
         latency_ns = region.latency_ns(cpus)
     here, there = f"node:{home.id}", f"node:{memory.id}"
     how = f"memchr, {threads}; {chase_method()}"
-    reading = _measured(there, here, "read", read, how)
+    reading = _measure_or_skip(there, here, "read", read, how)
     return [
         dataclasses.replace(reading, latency_ns=latency_ns),
-        _measured(here, there, "write", write, f"memset, {threads}"),
+        _measure_or_skip(here, there, "write", write, f"memset, {threads}"),
     ]
 
 
-def _measured(source: str, target: str, mode: Any, gb_s: float, method: str) -> Measurement:
+def _measure_or_skip(source: str, target: str, mode: Any, gb_s: float, method: str) -> Measurement:
     return Measurement(
         source=source,
         target=target,
@@ -178,6 +178,6 @@ def _time_gpu(
     ends = {"to_device": (host, card), "from_device": (card, host)}
     method = f"copies through {library}"
     return [
-        _measured(*ends[row["direction"]], row["mode"], row["bandwidth_gb_s"], method)
+        _measure_or_skip(*ends[row["direction"]], row["mode"], row["bandwidth_gb_s"], method)
         for row in rows
     ]

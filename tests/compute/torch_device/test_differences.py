@@ -54,7 +54,7 @@ def test_a_divisor_in_place_of_whole_numbers_over_floats_is_refused_when_roundin
     x = tensor([7, 8])
     assert refusal(lambda: x.div_(tensor([2.0, 3.0]), rounding_mode="floor")) == (
         "cannot compute div.Tensor_mode into a tensor: result type float32 can't be cast to the "
-        "desired output type int64\n  expected: a tensor whose format holds the result"
+        "desired output type int64\n  expected: a tensor whose dtype holds the result"
     )
     assert x.div_(tensor([2, 3]), rounding_mode="floor").tolist() == [3, 2]
 
@@ -81,7 +81,7 @@ def test_targets_have_the_format_that_torch_asks_for() -> None:
     )
     assert refusal(lambda: torch.cat([x, x], out=tensor([0]))) == (
         "cannot compute cat into a tensor: result type float32 can't be cast to the desired output "
-        "type int64\n  expected: a tensor whose format holds the result"
+        "type int64\n  expected: a tensor whose dtype holds the result"
     )
     assert not double.any()
 

@@ -291,7 +291,7 @@ def test_numbers_may_be_on_the_cpu():
 def test_a_result_that_a_tensor_cannot_hold_is_refused():
     assert _said(lambda: torch.tensor([1, 2], device=DEVICE).add_(1.5), Refused) == (
         "cannot compute add.Tensor into a tensor: result type float32 can't be cast to the desired "
-        "output type int64\n  expected: a tensor whose format holds the result"
+        "output type int64\n  expected: a tensor whose dtype holds the result"
     )
 
 

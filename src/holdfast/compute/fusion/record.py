@@ -60,7 +60,7 @@ def _key(tensors: list[CustomTensor], args: Any, kwargs: Any) -> Any:
     """What a recording depends on; None if the call cannot be recorded."""
     engine: Any = tensors[0].device.engine if tensors else None
     if (
-        (engine is not ENGINES["numpy"] and not hasattr(engine, "fused"))
+        (engine is not ENGINES["numpy"] and not hasattr(engine, "fuse"))
         or any(t.device.engine is not engine for t in tensors)
         or (tape.mode.enabled and any(t.requires_grad for t in tensors))
     ):
@@ -224,7 +224,7 @@ def _program(recorder: Recorder, engine: Any, inputs: list[Traced], out: Any) ->
     if engine is ENGINES["numpy"]:
         program = Program(inputs, recorder.steps, found, recorder.count)
     else:
-        program = engine.fused(inputs, recorder.steps, found)
+        program = engine.fuse(inputs, recorder.steps, found)
     if program is None:
         return None
     return FusedCall(program, (list if isinstance(out, list) else tuple) if many else None)

@@ -141,12 +141,12 @@ class MultiheadAttention(Layer):
         if not fits or tuple(t.shape[-1] for t in given) != widths:
             order = "batch, length" if self.batch_first else "length, batch"
             sizes = ", ".join(f"[{order}, {width}]" for width in widths)
-            raise self._refused(
+            raise self._refuse(
                 list(given), "query, key and value do not fit", f"{sizes}, or all without batch"
             )
         return query.ndim == 3
 
-    def _refused(self, given: Any, reason: str, expected: str) -> BadInput:
+    def _refuse(self, given: Any, reason: str, expected: str) -> BadInput:
         name = f"MultiheadAttention({self.embed_dim}, {self.num_heads})"
         return BadInput(f"{name} cannot take {describe(given)}: {reason}", expected=expected)
 
@@ -220,7 +220,7 @@ class MultiheadAttention(Layer):
     def _check_mask(self, name: str, mask: CustomTensor, shapes: Any) -> None:
         if list(mask.shape) not in shapes:
             expected = " or ".join(str(list(s)) for s in shapes)
-            raise self._refused(mask, f"{name} does not fit", expected)
+            raise self._refuse(mask, f"{name} does not fit", expected)
 
 
 def to_additive_mask(mask: CustomTensor, like: CustomTensor) -> CustomTensor:

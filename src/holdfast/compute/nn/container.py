@@ -20,7 +20,7 @@ __all__ = ["Flatten", "ModuleDict", "ModuleList", "Sequential", "Unflatten"]
 class _ModuleSequence(Module):
     """Modules named "0", "1" and so on."""
 
-    def _listed(self) -> list[Any]:
+    def _to_list(self) -> list[Any]:
         return list(self._modules.values())
 
     def _key(self, index: int) -> str:
@@ -50,7 +50,7 @@ class _ModuleSequence(Module):
         return len(self._modules)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._listed())
+        return iter(self._to_list())
 
     def append(self, module: Module) -> Self:
         """Add a module at the end."""
@@ -66,7 +66,7 @@ class _ModuleSequence(Module):
     def insert(self, index: int, module: Module) -> None:
         """Insert a module before `index`."""
         self._check_part(str(len(self)), module, Module)
-        listed = self._listed()
+        listed = self._to_list()
         listed.insert(index, module)
         self._modules.update({str(place): one for place, one in enumerate(listed)})
 

@@ -25,13 +25,13 @@ def pad(input: CustomTensor, sizes: Sequence[int], mode: str) -> CustomTensor:
     """The padding in torch's order: left and right of the last dimension first."""
     if mode == "circular":
         for place in range(0, len(sizes), 2):
-            input = _wrapped(input, -1 - place // 2, sizes[place], sizes[place + 1])
+            input = _wrap_around(input, -1 - place // 2, sizes[place], sizes[place + 1])
         return input
     kind = {"reflect": "reflection", "replicate": "replication"}[mode]
     return getattr(F, f"{kind}_pad{len(sizes) // 2}d")(input, list(sizes))
 
 
-def _wrapped(input: CustomTensor, dim: int, left: int, right: int) -> CustomTensor:
+def _wrap_around(input: CustomTensor, dim: int, left: int, right: int) -> CustomTensor:
     before = [F.narrow(input, dim, input.shape[dim] - left, left)] if left else []
     behind = [F.narrow(input, dim, 0, right)] if right else []
     return F.cat([*before, input, *behind], dim) if left or right else input

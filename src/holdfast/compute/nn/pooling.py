@@ -15,7 +15,7 @@ __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPo
 __all__ += ["MaxPool1d", "MaxPool2d"]
 
 
-def _listed(value: Any, count: int) -> list[int]:
+def _to_list(value: Any, count: int) -> list[int]:
     """One integer for each dimension. Raises BadInput."""
     listed = list(value) if isinstance(value, Sequence) else [value] * count
     if len(listed) != count or not all(n is None or isinstance(n, Integral) for n in listed):
@@ -58,7 +58,7 @@ class _Windowed(_Pool):
     def _windows(self, input: CustomTensor, dilation: Any = 1) -> list[list[int]]:
         """Kernel size, stride, padding and dilation for the op. Raises BadInput."""
         given = (self.kernel_size, self.stride, self.padding, dilation)
-        window, stride, padding, dilation = (_listed(v, self.space) for v in given)
+        window, stride, padding, dilation = (_to_list(v, self.space) for v in given)
         spans = [d * (k - 1) + 1 for d, k in zip(dilation, window, strict=True)]
         sizes = input.shape[-self.space :]
         if any(s + 2 * p < w for s, p, w in zip(sizes, padding, spans, strict=True)):
@@ -120,7 +120,7 @@ class AvgPool1d(_AvgPool, space=1):
     def build(self, kind: dict[str, Any]) -> None:
         super().build(kind)
         for name in ("kernel_size", "stride", "padding"):
-            setattr(self, name, tuple(_listed(getattr(self, name), 1)))
+            setattr(self, name, tuple(_to_list(getattr(self, name), 1)))
 
     def forward(self, input: CustomTensor) -> CustomTensor:
         return self._mean(input)
@@ -143,7 +143,7 @@ class _Adaptive(_Pool, shown="output_size={0.output_size}"):
     def _target(self, input: CustomTensor) -> list[int]:
         """The output size; None stands for the input's size."""
         own = input.shape[-self.space :]
-        wanted = _listed(self.output_size, self.space)
+        wanted = _to_list(self.output_size, self.space)
         return [size if w is None else w for w, size in zip(wanted, own, strict=True)]
 
 

@@ -209,12 +209,12 @@ def reduction(kind: str = "same") -> Rule:
         shape = tuple(
             1 if d in dims else size for d, size in enumerate(of.shape) if keep or d not in dims
         )
-        return Meta(shape, _reduced(kind, of.dtype, bound.get("dtype")))
+        return Meta(shape, _find_reduced_dtype(kind, of.dtype, bound.get("dtype")))
 
     return Rule(infer)
 
 
-def _reduced(kind: str, of: numpy.dtype[Any], dtype: Any) -> numpy.dtype[Any]:
+def _find_reduced_dtype(kind: str, of: numpy.dtype[Any], dtype: Any) -> numpy.dtype[Any]:
     if kind == "real":
         return dtypes.real_of(dtypes.dtype_or(dtype, of))
     if kind == "index":

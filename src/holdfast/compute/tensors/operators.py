@@ -73,7 +73,7 @@ def _dtype_of(other: Any, kind: Any) -> Any:
     return dtypes.of_scalar(listed.type(0).item()) if higher else kind
 
 
-def _reflected(name: str) -> Callable[[Any, Any], Any]:
+def _reflect(name: str) -> Callable[[Any, Any], Any]:
     op = packet(name)
 
     def method(self: Any, other: Any) -> Any:
@@ -99,7 +99,7 @@ def _plain(name: str) -> Callable[[Any, Any], Any]:
 
 def _matrices(reflected: bool) -> Callable[[Any, Any], Any]:
     """The @ operator, which takes no scalars; float32 matrices go straight to the engine."""
-    product = _reflected("matmul") if reflected else _plain("matmul")
+    product = _reflect("matmul") if reflected else _plain("matmul")
 
     def method(self: Any, other: Any) -> Any:
         if type(other) is _Tensor and not (self.requires_grad or other.requires_grad):
@@ -135,22 +135,22 @@ class Operators:
     __truediv__ = _plain("div")
     __radd__ = _plain("add")
     __rmul__ = _plain("mul")
-    __rsub__ = _reflected("sub")
-    __rtruediv__ = _reflected("div")
+    __rsub__ = _reflect("sub")
+    __rtruediv__ = _reflect("div")
     __floordiv__ = _plain("floor_divide")
-    __rfloordiv__ = _reflected("floor_divide")
+    __rfloordiv__ = _reflect("floor_divide")
     __mod__ = _plain("remainder")
-    __rmod__ = _reflected("remainder")
+    __rmod__ = _reflect("remainder")
     __pow__ = _plain("pow")
-    __rpow__ = _reflected("pow")
+    __rpow__ = _reflect("pow")
     __matmul__ = _matrices(reflected=False)
     __rmatmul__ = _matrices(reflected=True)
     __divmod__ = lambda self, other: (self // other, self % other)  # noqa: E731
     __rdivmod__ = lambda self, other: (other // self, other % self)  # noqa: E731
     __lshift__ = _plain("bitwise_left_shift")
-    __rlshift__ = _reflected("bitwise_left_shift")
+    __rlshift__ = _reflect("bitwise_left_shift")
     __rshift__ = _plain("bitwise_right_shift")
-    __rrshift__ = _reflected("bitwise_right_shift")
+    __rrshift__ = _reflect("bitwise_right_shift")
     __and__ = _plain("bitwise_and")
     __rand__ = _plain("bitwise_and")
     __or__ = _plain("bitwise_or")

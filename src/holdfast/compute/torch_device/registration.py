@@ -172,7 +172,7 @@ def _arm_all() -> None:
     conjugates.let_copies_through(aten)
     attention.register(aten)
     autocast.register(aten, rest)
-    for name, key in sparse.shadowed():
+    for name, key in sparse.list_shadowed():
         overload = overload_of(name.removeprefix("aten::"))
         aten.impl(name, functools.partial(_sparse_use, key, overload), key)
     accelerator.show()

@@ -41,7 +41,7 @@ def scripts() -> Path:
 def why_not(benchmark: Benchmark, machine: Topology) -> str | None:
     """Why a benchmark cannot run on this machine, or None."""
     for module, get in benchmark.modules.items():
-        if not _installed(module):
+        if not _is_installed(module):
             return f"{module} is not installed: {get}"
     for need in benchmark.needs:
         if reason := _unmet(need, machine):
@@ -54,7 +54,7 @@ def _unmet(need: Need, machine: Topology) -> str | None:
         return "torch sees no CUDA or ROCm device here"
     if need == "opencl" and not machine.opencl:
         return "there is no OpenCL device: a driver, or apt-get install pocl-opencl-icd"
-    if need == "comfyui" and not _installed("comfy"):
+    if need == "comfyui" and not _is_installed("comfy"):
         return "ComfyUI cannot be imported: PYTHONPATH=FOLDER of a clone of ComfyUI"
     return None
 
@@ -77,13 +77,13 @@ def missing_peers(benchmark: Benchmark) -> tuple[Absentee, ...]:
 
 def _is_here(peer: Peer) -> bool:
     if peer.module is not None:
-        return _installed(peer.module)
+        return _is_installed(peer.module)
     if peer.program is not None:
         return shutil.which(peer.program) is not None
     return any(Path(file).exists() for file in peer.files)
 
 
-def _installed(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):  # a broken package

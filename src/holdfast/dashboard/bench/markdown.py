@@ -16,7 +16,7 @@ def markdown(report: Report | None, comparison: Comparison | None = None) -> str
     if report is not None:
         blocks += _head(report)
     if comparison is not None:
-        blocks += _compared(comparison)
+        blocks += _write_comparison(comparison)
     if report is not None:
         blocks += _overview(report.tables)
         for table in report.tables:
@@ -71,7 +71,7 @@ def _rows(table: Table) -> Iterable[Sequence[str]]:
             yield row.subject, row.system, figure, phrases.spread(row), better, row.remark
 
 
-def _compared(comparison: Comparison) -> Iterable[str]:
+def _write_comparison(comparison: Comparison) -> Iterable[str]:
     yield "## Compared"
     if warning := phrases.warning(comparison):
         yield f"> **{plain(warning)}**"

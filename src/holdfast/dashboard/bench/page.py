@@ -30,7 +30,7 @@ def page(report: Report | None, comparison: Comparison | None = None) -> str:
     if report is not None:
         parts.append(_head(report))
     if comparison is not None:
-        parts.append(_compared(comparison))
+        parts.append(_write_comparison(comparison))
     if report is not None:
         tables = [_table(table) for table in report.tables if table.rows]
         parts += [_overview(report.tables), *tables, _others(report)]
@@ -135,7 +135,7 @@ def _others(report: Report) -> str:
 _LOOKS = {"better": "win", "worse": "loss"}
 
 
-def _compared(comparison: Comparison) -> str:
+def _write_comparison(comparison: Comparison) -> str:
     warning = phrases.warning(comparison)
     parts = ["<section><h2>Compared</h2>"]
     parts.append(f'<p class="warning">{escape(warning)}</p>' if warning else "")
@@ -148,12 +148,12 @@ def _compared(comparison: Comparison) -> str:
     ]
     parts += [f'<p class="soft">{escape(remark)}</p>' for remark in comparison.remarks]
     if comparison.changes:
-        body = "".join(map(_changed, comparison.changes))
+        body = "".join(map(_write_change, comparison.changes))
         parts.append(_grid(phrases.CHANGE_HEADS, body))
     return "".join(parts) + "</section>"
 
 
-def _changed(change: Change) -> str:
+def _write_change(change: Change) -> str:
     verdict = _LOOKS.get(change.verdict, "soft")
     looks = ("", "", "ours" if change.ours else "", "n", "n", "n", "n", verdict)
     return _cells(zip(looks, phrases.change(change), strict=True))

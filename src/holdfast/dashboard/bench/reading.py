@@ -57,7 +57,7 @@ def parse_document(document: Document) -> Report:
             "it has no rows",
             expected="a JSON file of holdfast bench, or of a script in benchmarks/",
         )
-    rows = (*form(document), *_failed(document))
+    rows = (*form(document), *_list_failed(document))
     name, _, details = str(document.get("benchmark", "replay-torch")).partition(",")
     table = Table(
         name=name.replace(" ", "-"),
@@ -71,7 +71,7 @@ def parse_document(document: Document) -> Report:
     return Report(_machine(document), str(document["date"]), version, (table,))
 
 
-def _failed(document: Document) -> Iterable[Row]:
+def _list_failed(document: Document) -> Iterable[Row]:
     """Failed parts of a benchmark, with the reason."""
     failed = document.get("failed")
     for part, reason in failed.items() if isinstance(failed, dict) else ():

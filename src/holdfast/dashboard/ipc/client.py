@@ -141,7 +141,7 @@ class Attached(contextlib.AbstractContextManager["Attached"]):
 
     def _receive(self, timeout_s: float) -> Any:
         if self._wire is None:
-            raise self._ended()
+            raise self._process_ended()
         with self._explain_errors(timeout_s):
             answer = self._wire.receive(timeout_s)
         self._pending -= 1
@@ -194,12 +194,12 @@ class Attached(contextlib.AbstractContextManager["Attached"]):
             ) from exc
         except (OSError, EOFError) as exc:
             self.close()
-            raise self._ended() from exc
+            raise self._process_ended() from exc
         except ValueError as exc:
             self.close()
             raise self._strange() from exc
 
-    def _ended(self) -> NotFound:
+    def _process_ended(self) -> NotFound:
         return NotFound(f"process {self.pid} has ended", expected="a process that runs")
 
     def _strange(self) -> Unsupported:

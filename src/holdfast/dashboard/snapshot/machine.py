@@ -92,7 +92,7 @@ class MachineLooker:
             folder = self._config.root / f"sys/devices/system/node/node{node.id}"
             memory = read_memory(folder / "meminfo")
             if "MemTotal" in memory:
-                total, used = memory["MemTotal"], _used(memory)
+                total, used = memory["MemTotal"], _count_used(memory)
         return NodeUse(id=node.id, total_bytes=total, used_bytes=used, cpus=len(node.cpus))
 
     # ---- GPUs
@@ -138,7 +138,7 @@ class MachineLooker:
         return used, total, None if busy is None else busy / 100
 
 
-def _used(memory: dict[str, Any]) -> int:
+def _count_used(memory: dict[str, Any]) -> int:
     """Used memory without file caches; shared memory counts as used."""
     files = memory.get("FilePages", 0) - memory.get("Shmem", 0) + memory.get("SReclaimable", 0)
     return max(0, memory["MemTotal"] - memory.get("MemFree", 0) - max(0, files))

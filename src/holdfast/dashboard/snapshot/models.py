@@ -34,7 +34,7 @@ class _Known:
 def models() -> tuple[ModelUse, ...]:
     """All loaded models, the largest first."""
     found: list[ModelUse] = []
-    for keeper in (_managed, _manager, _networks, _xla, _comfyui):
+    for keeper in (_list_managed, _manager, _networks, _xla, _comfyui):
         found += try_call(lambda keeper=keeper: list(keeper()), [])
     return tuple(sorted(found, key=lambda one: (-one.weight_bytes, one.id)))
 
@@ -60,7 +60,7 @@ def find(model_id: str) -> Any:
     return next((one for one in everyone() if _names.get(one) == model_id), None)
 
 
-def _managed() -> Iterable[ModelUse]:
+def _list_managed() -> Iterable[ModelUse]:
     owners = owners_of_managed()
     return (managed_use(one, owners.get(one)) for one in everyone())
 

@@ -125,7 +125,7 @@ def devices() -> tuple[DeviceUse, ...]:
 def _devices(pools: list[Any]) -> tuple[DeviceUse, ...]:
     """CUDA devices as torch counts; others as our pools count."""
     found = {one.name: one for one in try_call(_cuda, [])}
-    found |= {one.name: one for one in try_call(_simulated, []) if one.name not in found}
+    found |= {one.name: one for one in try_call(_list_simulated, []) if one.name not in found}
     for pool in pools:
         device = pool.device
         if device not in ("cpu", "nowhere") and not device.startswith("cuda"):
@@ -153,7 +153,7 @@ def _cuda() -> list[DeviceUse]:
     return found
 
 
-def _simulated() -> list[DeviceUse]:
+def _list_simulated() -> list[DeviceUse]:
     """Simulated devices of modules under a budget."""
     made = get("holdfast.residency.carriers.simulated", "Simulated")
     carriers = {id(one.carrier): one.carrier for one in (models.everyone() if made else ())}

@@ -66,7 +66,7 @@ def _ram(session: Session, began_s: float) -> Panel:
     samples = session.machine.samples
     times = [sample.at_s for sample in samples]
     layers = [
-        Layer(_name(one), tuple(_held(one, times, lambda sample: sample.ram_bytes)))
+        Layer(_name(one), tuple(_hold_values(one, times, lambda sample: sample.ram_bytes)))
         for one in session.watched.values()
     ]
     rest = _rest([sample.ram_bytes for sample in samples], layers)
@@ -82,8 +82,8 @@ def _devices(session: Session, began_s: float) -> Iterable[Panel]:
     for name, total in names.items():
         users = [one for one in watched if any(d.name == name for d in one.process.devices)]
         times = sorted({sample.at_s for one in users for sample in one.track.samples})
-        layers = [Layer(_name(one), tuple(_held(one, times, _on(name)))) for one in users]
-        seen = _most(_held(one, times, _used(name)) for one in users)
+        layers = [Layer(_name(one), tuple(_hold_values(one, times, _on(name)))) for one in users]
+        seen = _most(_hold_values(one, times, _choose_used(name)) for one in users)
         if any(count is not None for count in seen):
             layers.append(Layer("others", _rest(seen, layers)))
         yield Panel(f"device {name}", "device", total, _since(times, began_s), tuple(layers))
@@ -93,7 +93,7 @@ def _on(name: str) -> Callable[[ProcessSample], int | None]:
     return lambda sample: dict(sample.devices).get(name)
 
 
-def _used(name: str) -> Callable[[ProcessSample], int | None]:
+def _choose_used(name: str) -> Callable[[ProcessSample], int | None]:
     return lambda sample: dict(sample.used).get(name)
 
 
@@ -102,7 +102,7 @@ def _most(series: Iterable[Sequence[int | None]]) -> list[int | None]:
     return [max((v for v in column if v is not None), default=None) for column in columns]
 
 
-def _held(
+def _hold_values(
     one: Watched, times: Sequence[float], figure: Callable[[ProcessSample], int | None]
 ) -> list[int | None]:
     """A value of a process at each time: the last before it; None outside its life."""

@@ -56,7 +56,7 @@ __all__ = ["Block", "Core", "Log", "declare_tag", "make_block", "set_tag", "set_
 __all__ += ["tag_counters"]
 
 
-def _locked(
+def _under_lock(
     method: Callable[Concatenate[Core, _P], _R],
 ) -> Callable[Concatenate[Core, _P], _R]:
     """Run a method under the lock.
@@ -199,7 +199,7 @@ class Core(Arenas):
                 self._owner = 0
         return address
 
-    @_locked
+    @_under_lock
     def fits(self, size: int) -> bool:
         """Whether a block of `size` bytes would fit now; counts nothing."""
         rounded = (size + 511) & -512 or ROUNDING
@@ -281,7 +281,7 @@ class Core(Arenas):
 
     # ---- segments
 
-    @_locked
+    @_under_lock
     def add_segment(self, arena: int, kind: int, base: int, length: int, reserved: int) -> None:
         """Add `length` usable bytes at `base`; unless FIXED, a segment grows up to `reserved`."""
         segment = Segment(int(arena != 0), kind, base, length, reserved)
@@ -292,7 +292,7 @@ class Core(Arenas):
             self._note(RESERVE_EVENT, base, length)
             self._add_free(base, length, segment.arena)
 
-    @_locked
+    @_under_lock
     def drop_free_segments(self, keep: int) -> list[tuple[int, int]]:
         """Forget free FIXED segments above `keep` bytes of cache; returns their ranges to free."""
         dropped = []
@@ -309,7 +309,7 @@ class Core(Arenas):
             dropped.append((s.base, s.length))
         return dropped
 
-    @_locked
+    @_under_lock
     def give_back_pages(self, keep: int) -> int:
         """Release free pages until at most `keep` bytes are cached; returns the bytes."""
         given = 0
@@ -326,15 +326,15 @@ class Core(Arenas):
         else:
             self.give_back_pages(self._cache_limit)
 
-    @_locked
+    @_under_lock
     def settle(self) -> None:
         """Free the blocks that died since the last call."""
 
-    @_locked
+    @_under_lock
     def flush(self) -> None:
         self._flush()
 
-    @_locked
+    @_under_lock
     def close(self) -> None:
         """Refuse every request from now on; the memory may go away."""
         self._flush()
@@ -346,7 +346,7 @@ class Core(Arenas):
     def owns(self, address: int) -> bool:
         return any(s.base <= address < s.base + s.reserved for s in self._segments[:])
 
-    @_locked
+    @_under_lock
     def state(self, address: int) -> str:
         """ "used" if a block begins there, "inside" one, "free", or "foreign"."""
         address = int(address)
@@ -356,12 +356,12 @@ class Core(Arenas):
             return "inside"
         return "free" if self.owns(address) else "foreign"
 
-    @_locked
+    @_under_lock
     def segments(self) -> list[tuple[int, int, int, int, int]]:
         """(base, length, reserved, arena, kind) of each."""
         return [(s.base, s.length, s.reserved, s.arena, s.kind) for s in self._segments]
 
-    @_locked
+    @_under_lock
     def chunks(self) -> list[tuple[int, int, int, int, int, int, int, int]]:
         """(segment, arena, address, size, wanted, state, tag, stack) in order of address."""
         found = [(a, s, 0, FREE, 0, 0) for a, s in self._free_at.items()]
@@ -375,7 +375,7 @@ class Core(Arenas):
             rows += [(s.base, s.arena, *chunk) for chunk in found[low:high]]
         return rows
 
-    @_locked
+    @_under_lock
     def counters(self) -> dict[str, int]:
         live, allocs = len(self._used), self._hits + self._misses
         return {
@@ -394,14 +394,14 @@ class Core(Arenas):
             "peak_live": self._peak_live,
         }
 
-    @_locked
+    @_under_lock
     def reset_peaks(self) -> None:
         self._peak_allocated = self._allocated
         self._peak_active = self._active
         self._peak_reserved = self._reserved
         self._peak_live = len(self._used)
 
-    @_locked
+    @_under_lock
     def watch(self, log: Log | None, place: int) -> None:
         """Write events to `log` from now on; None stops that."""
         self._log, self._place = log, place

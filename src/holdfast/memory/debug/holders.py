@@ -120,7 +120,7 @@ class _Search:
 
     def modules(self) -> None:
         """Claim what is left for modules that are part of no other."""
-        if not self._unclaimed():
+        if not self._list_unclaimed():
             return
         inner = {id(child) for one in self._modules for child in one._modules.values()}
         for one in self._modules:
@@ -129,7 +129,7 @@ class _Search:
 
     def singles(self) -> None:
         """Search the referrers of the largest tensors that are left."""
-        left = [place for place in self._unclaimed() if self._sizes[place] >= LEAST_BYTES]
+        left = [place for place in self._list_unclaimed() if self._sizes[place] >= LEAST_BYTES]
         left.sort(key=lambda place: -self._sizes[place])
         places, others = left[:SEARCHED], left[SEARCHED:]
         self._holders |= {place: ["single tensors"] for place in others}
@@ -151,7 +151,7 @@ class _Search:
             texts[found[0]] = text
         return texts
 
-    def _unclaimed(self) -> list[StorageKey]:
+    def _list_unclaimed(self) -> list[StorageKey]:
         return [place for place in self._sizes if place not in self._holders]
 
     def _claim(self, holder: str, roots: Iterable[Any], *, only_new: bool = False) -> None:

@@ -300,21 +300,21 @@ class Planned(Adaptor):
             self._gone.popleft()
 
     def _settle(self) -> None:
-        while self._gone or self._retired():
+        while self._gone or self._retire():
             with self._lock:
                 if self._busy:
                     return  # the outer call does it when it ends
                 self._busy = True
                 try:
                     self._drain()
-                    done = self._retired()
+                    done = self._retire()
                     self._arenas = tuple(arena for arena in self._arenas if arena not in done)
                 finally:
                     self._busy = False
             for arena in done:
                 self.upstream.free(arena.base)
 
-    def _retired(self) -> list[_Arena]:
+    def _retire(self) -> list[_Arena]:
         serving = self._serving
         return [a for a in self._arenas if a is not serving and not a.live]
 

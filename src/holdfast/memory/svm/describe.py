@@ -72,7 +72,7 @@ def where_text(where: Where) -> str:
 
 def migration_text(migration: Migration) -> str:
     """The pages, bytes, time and bandwidth of a migration, what was not moved, and advice."""
-    lines = [_moved(migration)]
+    lines = [_describe_move(migration)]
     if migration.pages_elsewhere:
         left = words.count(migration.pages_elsewhere, "page")
         lines.append(f"  left alone: {left} outside of domain {migration.from_domain}")
@@ -185,7 +185,7 @@ def _threads(handle: Allocation) -> str:
     return f"{count}bound to CPUs {words.ranges(sorted(grant.cpus))} until it is freed"
 
 
-def _moved(migration: Migration) -> str:
+def _describe_move(migration: Migration) -> str:
     source, target = migration.from_domain, migration.to_domain
     by = f"provider {migration.provider}"
     if source == target:

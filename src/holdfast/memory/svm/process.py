@@ -157,7 +157,7 @@ def _folder(pid: int, proc: Path) -> Path:
     if isinstance(pid, bool) or not isinstance(pid, int) or pid < 1:
         raise BadInput(f"{pid!r} is no process", expected="a process number, 1 or more")
     if not (proc / str(pid)).is_dir():
-        raise _gone(pid)
+        raise _handle_is_gone(pid)
     return proc / str(pid)
 
 
@@ -171,10 +171,10 @@ def _read(path: Path, pid: int) -> str:
             hint=None if os.geteuid() == 0 else "sudo",
         ) from exc
     except (FileNotFoundError, ProcessLookupError) as exc:
-        raise _gone(pid) from exc
+        raise _handle_is_gone(pid) from exc
 
 
-def _gone(pid: int) -> BadInput:
+def _handle_is_gone(pid: int) -> BadInput:
     return BadInput(
         f"there is no process {pid}",
         expected="the number of a running process",

@@ -26,15 +26,15 @@ def holdings(tick: Tick | None = None, limit_s: float | None = None) -> Holdings
     `limit_s` is HOLDFAST_REPORT_S by default.
     """
     limit_s = Config.load().report_s if limit_s is None else limit_s
-    return find_holdings((_loaded, _kept), limit_s, tick)
+    return find_holdings((_list_loaded, _list_kept), limit_s, tick)
 
 
-def _loaded() -> Iterator[tuple[str, list[Any]]]:
+def _list_loaded() -> Iterator[tuple[str, list[Any]]]:
     for patcher in models.patchers():
         yield f"ComfyUI's model {type(patcher.model).__name__}", [patcher.model]
 
 
-def _kept() -> Iterator[tuple[str, Any]]:
+def _list_kept() -> Iterator[tuple[str, Any]]:
     for entry in models.list_kept():
         kind = f" ({entry.kind})" if entry.kind else ""
         yield f"the kept result of node {entry.node}{kind}", entry.outputs

@@ -54,7 +54,8 @@ class RunRecording:
     def peak_of(self, device: str) -> tuple[Sample, int]:
         """The sample with the most bytes in tensors on a device, and those bytes."""
         return max(
-            ((one, _allocated(one, device)) for one in self.samples), key=lambda found: found[1]
+            ((one, _count_allocated(one, device)) for one in self.samples),
+            key=lambda found: found[1],
         )
 
     def name(self, node: str) -> str:
@@ -68,7 +69,7 @@ class RunRecording:
         return f"{kind} #{node[:LONGEST]}"
 
 
-def _allocated(sample: Sample, device: str) -> int:
+def _count_allocated(sample: Sample, device: str) -> int:
     return next((one.allocated_bytes for one in sample.devices if one.name == device), 0)
 
 

@@ -170,7 +170,7 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
     def _free_name(self, job: Job, suffix: str, reserved: Mapping[str, str]) -> str:
         """Its earlier name, or its preferred name, or that with a number."""
         earlier = [self._files[job.identity]] if job.identity in self._files else []
-        for file in itertools.chain(earlier, _numbered(job.name(suffix))):
+        for file in itertools.chain(earlier, _number_names(job.name(suffix))):
             owner = self._owners.get(fold_name(file), job.identity)
             owner = reserved.get(fold_name(file), owner)
             if owner == job.identity and not os.path.lexists(self.path / file):
@@ -194,7 +194,7 @@ def _pictures(folder: Path) -> list[Path]:
     return [p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and p.is_file()]
 
 
-def _numbered(name: str) -> Iterator[str]:
+def _number_names(name: str) -> Iterator[str]:
     path = PurePosixPath(name.replace("\\", "/"))
     yield path.as_posix()
     for number in itertools.count(2):

@@ -134,16 +134,16 @@ class Streams(Carrier):
 
     def others_bytes(self) -> int:
         """All tensors, those of `empty` included."""
-        return self._allocated("current")
+        return self._count_allocated("current")
 
     def others_peak_bytes(self, reset: bool = False) -> int:
-        peak = self._allocated("peak")
+        peak = self._count_allocated("peak")
         self.peak_bytes = max(self.peak_bytes, peak)  # torch loses it with every reset
         if reset:
             self._api.reset_peak_memory_stats(self.device)
         return peak
 
-    def _allocated(self, which: str) -> int:
+    def _count_allocated(self, which: str) -> int:
         """The "current" or "peak" bytes of all tensors, faster than torch's own functions."""
         stats = self._stats()
         if stats:

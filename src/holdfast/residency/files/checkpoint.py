@@ -56,7 +56,7 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
             if size < _LENGTH_BYTES or not 2 <= length <= _LARGEST_HEADER:
                 raise _not_safetensors(path)
             if size < _LENGTH_BYTES + length:
-                raise _truncated(path, size)
+                raise _refuse_truncated(path, size)
             return _tensors(path, file.read(length), size)
     except OSError as exc:
         raise BadInput(
@@ -74,7 +74,7 @@ def _tensors(path: Path, text: bytes, size: int) -> dict[str, TensorInfo]:
         raise _not_safetensors(path) from exc
     wanted = max((tensor.end for tensor in tensors.values()), default=data)
     if wanted > size:
-        raise _truncated(path, size - data, wanted - data)
+        raise _refuse_truncated(path, size - data, wanted - data)
     for name, tensor in tensors.items():
         bits = BITS.get(tensor.dtype)
         if bits is None and tensor.size_bytes >= 0:  # a dtype newer than this module
@@ -105,7 +105,7 @@ def _not_safetensors(path: Path) -> BadInput:
     )
 
 
-def _truncated(path: Path, size: int, wanted: int | None = None) -> BadInput:
+def _refuse_truncated(path: Path, size: int, wanted: int | None = None) -> BadInput:
     after = f"it ends after {format_bytes(size)}"
     if wanted is not None:
         after += f" of {format_bytes(wanted)}"

@@ -60,7 +60,9 @@ def add_lora(module: nn.Module, lora: Mapping[str, torch.Tensor], strength: floa
     `lora_up`, with `PATH.alpha` if there is one. Raises BadInput for pairs that are not whole or do
     not fit, NotFound for a layer that is not there; nothing is added then.
     """
-    pairs = [_pair(module, path, tensors, strength) for path, tensors in _grouped(lora).items()]
+    pairs = [
+        _pair(module, path, tensors, strength) for path, tensors in _group_by_layer(lora).items()
+    ]
     if not pairs:
         raise BadInput(
             "this LoRA has no low-rank pairs",
@@ -69,7 +71,7 @@ def add_lora(module: nn.Module, lora: Mapping[str, torch.Tensor], strength: floa
     number = next(_numbers)
     hooks = [pair.layer.register_forward_hook(_side_path(module, pair)) for pair in pairs]
     module.__dict__.setdefault(_TABLE, {})[number] = (pairs, hooks)
-    _changed(module)
+    _note_change(module)
     return number
 
 
@@ -86,7 +88,7 @@ def remove_lora(module: nn.Module, number: int | None = None) -> None:
             hook.remove()
     if not table:
         module.__dict__.pop(_TABLE, None)
-    _changed(module)
+    _note_change(module)
 
 
 def merge_into(module: nn.Module, layer: nn.Module, weight: torch.Tensor) -> bool:
@@ -117,13 +119,13 @@ def _side_path(module: nn.Module, pair: LowRank) -> Callable[..., Any]:
     return hook
 
 
-def _changed(module: nn.Module) -> None:
+def _note_change(module: nn.Module) -> None:
     managed = managed_of(module)
     if managed is not None:
         managed.let_go("a LoRA was added or removed")
 
 
-def _grouped(lora: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
+def _group_by_layer(lora: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
     """down, up and alpha by the path of their layer."""
     found: dict[str, dict[str, torch.Tensor]] = {}
     for name, tensor in lora.items():

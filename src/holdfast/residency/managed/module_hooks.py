@@ -110,7 +110,7 @@ def attach(managed: Managed) -> None:
     for part in module.modules():
         handles.append(part._register_state_dict_hook(functools.partial(_true_values, managed)))
         handles.append(part.register_load_state_dict_pre_hook(lambda *_: managed.suspend()))
-        handles.append(_Instead(part, "_apply", functools.partial(_moved, managed, part)))
+        handles.append(_Instead(part, "_apply", functools.partial(_move, managed, part)))
     for name in ("__deepcopy__", "__reduce_ex__"):
         handles.append(_Instead(module, name, functools.partial(_not_copied, managed)))
 
@@ -154,7 +154,7 @@ def _true_values(
             state[key] = state[key] if value is None else value
 
 
-def _moved(managed: Managed, part: nn.Module, function: Any, recurse: bool = True) -> nn.Module:
+def _move(managed: Managed, part: nn.Module, function: Any, recurse: bool = True) -> nn.Module:
     """For `.to()` and the like: the CPU means to leave, another dtype to take over again."""
     tensors = [*part.parameters(recurse), *part.buffers(recurse)]
     dtypes = {tensor.dtype for tensor in tensors if is_plain(tensor)}

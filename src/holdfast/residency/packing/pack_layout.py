@@ -118,7 +118,7 @@ def _books(histogram: Sequence[int], schemes: Sequence[str]) -> list[Book]:
         other = max(outside, key=lambda e: (histogram[e], -e))
         books += [_window(histogram, 16, None), _window(histogram, 15, other)]
     if "ranked" in schemes:
-        books += [_ranked(histogram, 3), _ranked(histogram, 4)]
+        books += [_make_ranked(histogram, 3), _make_ranked(histogram, 4)]
     return books
 
 
@@ -129,7 +129,7 @@ def _window(histogram: Sequence[int], length: int, extra: int | None) -> Book:
     return Book("flat", 0, (), second, base, extra)
 
 
-def _ranked(histogram: Sequence[int], width: int) -> Book:
+def _make_ranked(histogram: Sequence[int], width: int) -> Book:
     order = sorted(range(256), key=lambda e: (-histogram[e], e))
     return Book("ranked", width, tuple(order[:3]), tuple(order[3 : 3 + 2**width]))
 

@@ -259,9 +259,9 @@ class LiveBytes:
         self._known.add(key)
         self.live_bytes += nbytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
-        weakref.finalize(storage, self._gone, key, nbytes).atexit = False
+        weakref.finalize(storage, self._note_gone, key, nbytes).atexit = False
 
-    def _gone(self, key: int, nbytes: int) -> None:
+    def _note_gone(self, key: int, nbytes: int) -> None:
         self._known.discard(key)
         self.live_bytes -= nbytes
 

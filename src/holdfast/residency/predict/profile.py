@@ -82,7 +82,7 @@ def profile(
     replica = shadow(module, on_meta(dtype_of))
     originals, replicas = list(owners(module)), list(owners(replica))
     wholes = [path for path, _, whole in originals if whole]
-    found = _owned(replicas if dtype_of is not None else originals, wholes)
+    found = _find_owned(replicas if dtype_of is not None else originals, wholes)
     known = digest_modules(replica)
     make = on_meta()
     inputs = tree_map_only(torch.Tensor, lambda x: x if x.is_meta else make("", x), call.inputs)
@@ -178,7 +178,7 @@ class _Owned:
     place: dict[str, int]
 
 
-def _owned(parts: Sequence[tuple[str, nn.Module, bool]], wholes: Sequence[str]) -> _Owned:
+def _find_owned(parts: Sequence[tuple[str, nn.Module, bool]], wholes: Sequence[str]) -> _Owned:
     """Like `weights.find`, also for tensors without memory; `wholes` are compiled modules."""
     begins: dict[int, int] = {}  # invented addresses by storage
     end = 0

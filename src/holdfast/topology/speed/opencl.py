@@ -28,7 +28,7 @@ def copies(device: str, node: int | None, cpus: list[int]) -> list[dict[str, Any
             cl.enqueue_copy(queue, *ends).wait()
 
         there: Any = cl.Buffer(context, cl.mem_flags.READ_WRITE, COPY_BYTES)
-        pinned, pageable = _pinned(context, queue), np.ones(COPY_BYTES, np.uint8)
+        pinned, pageable = _pinned_array(context, queue), np.ones(COPY_BYTES, np.uint8)
         return [
             row
             for mode, here in (("pinned", pinned), ("pageable", pageable))
@@ -38,7 +38,7 @@ def copies(device: str, node: int | None, cpus: list[int]) -> list[dict[str, Any
         ]
 
 
-def _pinned(context: Any, queue: Any) -> np.ndarray:
+def _pinned_array(context: Any, queue: Any) -> np.ndarray:
     """Host memory allocated by the runtime, which is pinned where possible."""
     flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
     buffer = cl.Buffer(context, flags, COPY_BYTES)

@@ -237,7 +237,7 @@ class OpenCLEngine:
             self.complain(exc)
         return on_host(op, self, args, kwargs)
 
-    def fused(self, inputs: Any, steps: Any, results: Any, hosted: Any = ()) -> Any:
+    def fuse(self, inputs: Any, steps: Any, results: Any, hosted: Any = ()) -> Any:
         """One kernel for recorded pointwise steps; None if they must run one by one.
 
         `hosted` are the inputs that will be NumPy scalars.

@@ -46,7 +46,7 @@ def slopes_of(
 ) -> tuple[Any, Any]:
     """The attention weights, and the gradient of the scores; made of ops, so differentiable."""
     share = query.shape[1] // key.shape[1]
-    keys, values = _repeated(key, share), _repeated(value, share)
+    keys, values = _repeat_heads(key, share), _repeat_heads(value, share)
     weights = _weights(query, keys, mask, causal, _factor(query, scale))
     toward = F.matmul(grad, values.transpose(-2, -1))
     return weights, weights * (toward - F.sum(weights * toward, [-1], keepdim=True))
@@ -60,9 +60,9 @@ def _backward(
     weights, slopes = slopes_of(grad_out, query, key, value, is_causal, attn_mask, scale)
     slopes = slopes * _factor(query, scale)
     return (
-        F.matmul(slopes, _repeated(key, share)),
-        _gathered(F.matmul(slopes.transpose(-2, -1), query), share),
-        _gathered(F.matmul(weights.transpose(-2, -1), grad_out), share),
+        F.matmul(slopes, _repeat_heads(key, share)),
+        _sum_heads(F.matmul(slopes.transpose(-2, -1), query), share),
+        _sum_heads(F.matmul(weights.transpose(-2, -1), grad_out), share),
     )
 
 
@@ -102,10 +102,10 @@ def _attention(
         shape = (*query.shape[:-1], value.shape[-1])
         return out if out.shape == shape else F.reshape(out, shape)
     share = query.shape[-3] // key.shape[-3] if enable_gqa else 1
-    weights = _weights(query, _repeated(key, share), mask, is_causal, _factor(query, scale))
+    weights = _weights(query, _repeat_heads(key, share), mask, is_causal, _factor(query, scale))
     if dropout_p > 0:
         weights = F.native_dropout(weights, dropout_p, True)[0]
-    return F.matmul(weights, _repeated(value, share))
+    return F.matmul(weights, _repeat_heads(value, share))
 
 
 def _fusable(query: Any, key: Any, value: Any, mask: Any, dropout: float, grouped: bool) -> bool:
@@ -149,13 +149,13 @@ def _factor(query: Any, scale: float | None) -> float:
     return 1 / math.sqrt(query.shape[-1] or 1) if scale is None else float(scale)
 
 
-def _repeated(tensor: Any, times: int) -> Any:
+def _repeat_heads(tensor: Any, times: int) -> Any:
     """Repeat each head `times` times, for queries that share it."""
     return tensor if times == 1 else F.repeat_interleave(tensor, times, -3)
 
 
-def _gathered(gradient: Any, times: int) -> Any:
-    """The transpose of `_repeated`: sum the heads that share a key."""
+def _sum_heads(gradient: Any, times: int) -> Any:
+    """The transpose of `_repeat_heads`: sum the heads that share a key."""
     if times == 1:
         return gradient
     *front, heads, length, width = gradient.shape

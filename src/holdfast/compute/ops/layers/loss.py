@@ -296,7 +296,7 @@ def cross_entropy_loss(
     found = nll_loss_nd(logged, target, weight, reduction, ignore_index)
     if not label_smoothing:
         return found
-    smooth = _smoothed(logged, target, weight, reduction, ignore_index, axis)
+    smooth = _smooth(logged, target, weight, reduction, ignore_index, axis)
     return found * (1 - label_smoothing) + smooth * (label_smoothing / self.shape[axis])
 
 
@@ -322,7 +322,7 @@ def _of_shares(
     return reduced(losses, reduction)
 
 
-def _smoothed(
+def _smooth(
     logged: Any, target: Any, weight: Any, reduction: int, ignore_index: int, axis: int
 ) -> Any:
     """The loss against a uniform distribution over classes."""

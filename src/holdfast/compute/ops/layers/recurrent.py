@@ -25,7 +25,7 @@ def _order(count: int, reverse: bool) -> range:
     return range(count - 1, -1, -1) if reverse else range(count)
 
 
-def _stacked(found: dict[int, Tensor]) -> Tensor:
+def _stack_layers(found: dict[int, Tensor]) -> Tensor:
     return F.stack([found[step] for step in sorted(found)], 0)
 
 
@@ -47,7 +47,7 @@ def _lstm_layer(gates: Tensor, h: Tensor, c: Tensor, weight: Tensor, reverse: bo
         c = f * c + i * g
         h = o * F.tanh(c)
         outs[step], cells[step], active[step] = h, c, F.cat([i, f, g, o], -1)
-    return _stacked(outs), _stacked(cells), _stacked(active)
+    return _stack_layers(outs), _stack_layers(cells), _stack_layers(active)
 
 
 def _lstm_layer_backward(
@@ -69,7 +69,7 @@ def _lstm_layer_backward(
         found[step] = F.cat(parts, -1)
         total = total + _product(found[step], _before(h, output, step, reverse))
         down, along = F.matmul(found[step], weight), along * f
-    return _stacked(found), down, along, total
+    return _stack_layers(found), down, along, total
 
 
 def _gru_layer(gates: Tensor, h: Tensor, weight: Tensor, bias: Tensor, reverse: bool) -> Any:
@@ -81,7 +81,7 @@ def _gru_layer(gates: Tensor, h: Tensor, weight: Tensor, bias: Tensor, reverse: 
         n = F.tanh(given[2] + r * hidden[2])
         h = n + z * (h - n)
         outs[step], active[step] = h, F.cat([r, z, n, hidden[2]], -1)
-    return _stacked(outs), _stacked(active)
+    return _stack_layers(outs), _stack_layers(active)
 
 
 def _gru_layer_backward(
@@ -100,7 +100,7 @@ def _gru_layer_backward(
         found[step] = F.cat([reset, update, new], -1)
         total, sums = total + _product(inner, before), sums + F.sum(inner, [0])
         down = down * z + F.matmul(inner, weight)
-    return _stacked(found), down, total, sums
+    return _stack_layers(found), down, total, sums
 
 
 def _rnn_layer(gates: Tensor, h: Tensor, weight: Tensor, relu: bool, reverse: bool) -> Tensor:
@@ -108,7 +108,7 @@ def _rnn_layer(gates: Tensor, h: Tensor, weight: Tensor, relu: bool, reverse: bo
     for step in _order(gates.shape[0], reverse):
         sums = F.select(gates, 0, step) + F.linear(h, weight)
         h = outs[step] = F.relu(sums) if relu else F.tanh(sums)
-    return _stacked(outs)
+    return _stack_layers(outs)
 
 
 def _rnn_layer_backward(
@@ -121,7 +121,7 @@ def _rnn_layer_backward(
         found[step] = F.threshold_backward(down, out, 0) if relu else down * (1 - out * out)
         total = total + _product(found[step], _before(h, output, step, reverse))
         down = F.matmul(found[step], weight)
-    return _stacked(found), down, total
+    return _stack_layers(found), down, total
 
 
 # ---- the ops

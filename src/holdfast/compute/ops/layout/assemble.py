@@ -27,7 +27,7 @@ def joined_dtype(tensors: Any) -> Any:
     return dtypes.result_type(*tensors)
 
 
-def _joined(shape_of: Any) -> Rule:
+def _make_join_rule(shape_of: Any) -> Rule:
     def infer(op: Op, bound: dict[str, Any]) -> Meta:
         tensors = bound["tensors"]
         shape = shape_of([tuple(t.shape) for t in tensors], bound["dim"])
@@ -40,9 +40,9 @@ def _rotate(shape: tuple[int, ...], k: int, dims: Any) -> tuple[int, ...]:
     return shapes.transpose(shape, *dims) if k % 2 else shape
 
 
-op("cat(Tensor[] tensors, int dim=0) -> Tensor", _joined(shapes.cat),
+op("cat(Tensor[] tensors, int dim=0) -> Tensor", _make_join_rule(shapes.cat),
    {"tensors": "cat_backward(grad, [t.shape for t in tensors], dim)"})  # fmt: skip
-op("stack(Tensor[] tensors, int dim=0) -> Tensor", _joined(shapes.stack),
+op("stack(Tensor[] tensors, int dim=0) -> Tensor", _make_join_rule(shapes.stack),
    {"tensors": "unbind(grad, dim)"})  # fmt: skip
 
 

@@ -141,7 +141,7 @@ def meshgrid(tensors: Any, *, indexing: str = "ij") -> Any:
 # ---- permute
 
 
-def _moved(self: Any, source: Any, destination: Any) -> Any:
+def _move(self: Any, source: Any, destination: Any) -> Any:
     begin = [normalize_dim(d, self.ndim) for d in shapes.as_list(source)]
     end = [normalize_dim(d, self.ndim) for d in shapes.as_list(destination)]
     if len(begin) != len(end) or len(set(begin)) < len(begin) or len(set(end)) < len(end):
@@ -155,8 +155,8 @@ def _moved(self: Any, source: Any, destination: Any) -> Any:
 
 for _name in ("movedim", "moveaxis"):
     _many = f"{_name}.intlist(Tensor(a) self, int[] source, int[] destination) -> Tensor(a)"
-    composite(f"{_name}.int(Tensor(a) self, int source, int destination) -> Tensor(a)")(_moved)
-    composite(_many)(_moved)
+    composite(f"{_name}.int(Tensor(a) self, int source, int destination) -> Tensor(a)")(_move)
+    composite(_many)(_move)
 
 
 @composite("mT(Tensor(a) self) -> Tensor(a)")

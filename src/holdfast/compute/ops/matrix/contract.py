@@ -38,7 +38,7 @@ def vecdot(x: Any, y: Any, dim: int = -1) -> Any:
 
 @composite("tensordot(Tensor self, Tensor other, int[] dims_self, int[] dims_other) -> Tensor")
 def tensordot(self: Any, other: Any, dims_self: Any, dims_other: Any) -> Any:
-    first, second = _listed(dims_self, self), _listed(dims_other, other)
+    first, second = _to_list(dims_self, self), _to_list(dims_other, other)
     for i, j in zip(first, second, strict=False):
         # Size 1 broadcasts: the other dimension can be summed before the product.
         if self.shape[i] == 1 != other.shape[j]:
@@ -70,7 +70,7 @@ def tensordot_dims(self: Any, other: Any, dims: Any = 2) -> Any:
     return tensordot(self, other, *dims)
 
 
-def _listed(dims: Any, of: Any) -> list[int]:
+def _to_list(dims: Any, of: Any) -> list[int]:
     return [normalize_dim(d, of.ndim) for d in shapes.as_list(dims)]
 
 
@@ -193,8 +193,8 @@ def _einsum(equation: str, tensors: list[Any], path: Any) -> Any:
         second, first = work.pop(j), work.pop(i)
         needed = {label for _, labels in work for label in labels}.union(out)
         # With a path, torch puts the product at the end; from left to right it stays in front.
-        work.insert(len(work) if path else 0, _joined(first, second, needed))
-    return _arranged(*work[0], out)
+        work.insert(len(work) if path else 0, _contract_pair(first, second, needed))
+    return _arrange(*work[0], out)
 
 
 # ---- the equation
@@ -269,18 +269,18 @@ def _check_sizes(work: Iterable[tuple[Any, Labels]]) -> None:
 # ---- two tensors
 
 
-def _joined(
+def _contract_pair(
     first: tuple[Any, Labels], second: tuple[Any, Labels], needed: set[str]
 ) -> tuple[Any, Labels]:
     """The product of two tensors, summed over labels that nothing else needs."""
     (a, one), (b, two) = first, second
-    a, one = _summed(a, one, {s for s in one if s not in two and s not in needed})
-    b, two = _summed(b, two, {s for s in two if s not in one and s not in needed})
+    a, one = _sum_labels(a, one, {s for s in one if s not in two and s not in needed})
+    b, two = _sum_labels(b, two, {s for s in two if s not in one and s not in needed})
     # Size 1 broadcasts: the other dimension can be summed before the product.
     both = {s: (a.shape[one.index(s)], b.shape[two.index(s)]) for s in one if s in two}
     alone = {s for s, (m, n) in both.items() if m != n and s not in needed}
-    a, one = _summed(a, one, alone)
-    b, two = _summed(b, two, alone)
+    a, one = _sum_labels(a, one, alone)
+    b, two = _sum_labels(b, two, alone)
     shared = [s for s in one if s in two and s in needed]
     inner = [s for s in one if s in two and s not in needed]
     left = [s for s in one if s not in two]
@@ -289,19 +289,19 @@ def _joined(
     sizes = {**dict(zip(two, b.shape, strict=True)), **dict(zip(one, a.shape, strict=True))}
     for s in shared:
         sizes[s] = b.shape[two.index(s)] if sizes[s] == 1 else sizes[s]
-    a = _permuted(a, one, shared + left + inner)
+    a = _permute(a, one, shared + left + inner)
     if not inner:
-        b = _permuted(b, two, shared + right)
+        b = _permute(b, two, shared + right)
         a = F.reshape(a, (*a.shape, *[1] * len(right)))
         b = F.reshape(b, (*b.shape[: len(shared)], *[1] * len(left), *b.shape[len(shared) :]))
         return a * b, labels
-    b = _permuted(b, two, shared + inner + right)
-    a = _grouped(a, [shared, left, inner], sizes)
-    b = _grouped(b, [shared, inner, right], sizes)
+    b = _permute(b, two, shared + inner + right)
+    a = _flatten_groups(a, [shared, left, inner], sizes)
+    b = _flatten_groups(b, [shared, inner, right], sizes)
     return F.reshape(F.matmul(a, b), [sizes[s] for s in labels]), labels
 
 
-def _grouped(tensor: Any, groups: Sequence[Labels], sizes: dict[str, int]) -> Any:
+def _flatten_groups(tensor: Any, groups: Sequence[Labels], sizes: dict[str, int]) -> Any:
     """Flatten each group of dimensions; the batch group is dropped if empty."""
     full = [sizes[s] for group in groups for s in group]
     if tuple(full) != tuple(tensor.shape):
@@ -310,17 +310,17 @@ def _grouped(tensor: Any, groups: Sequence[Labels], sizes: dict[str, int]) -> An
     return F.reshape(tensor, counts if groups[0] else counts[1:])
 
 
-def _summed(tensor: Any, labels: Labels, away: set[str]) -> tuple[Any, Labels]:
+def _sum_labels(tensor: Any, labels: Labels, away: set[str]) -> tuple[Any, Labels]:
     dims = [i for i, s in enumerate(labels) if s in away]
     if not dims:
         return tensor, labels
     return F.sum(tensor, dims), [s for s in labels if s not in away]
 
 
-def _permuted(tensor: Any, labels: Labels, order: Labels) -> Any:
+def _permute(tensor: Any, labels: Labels, order: Labels) -> Any:
     return tensor if labels == order else F.permute(tensor, [labels.index(s) for s in order])
 
 
-def _arranged(tensor: Any, labels: Labels, out: Labels) -> Any:
-    tensor, labels = _summed(tensor, labels, set(labels).difference(out))
-    return _permuted(tensor, labels, out)
+def _arrange(tensor: Any, labels: Labels, out: Labels) -> Any:
+    tensor, labels = _sum_labels(tensor, labels, set(labels).difference(out))
+    return _permute(tensor, labels, out)

@@ -12,7 +12,7 @@ from holdfast.compute.ops.rules import Meta, like, normalize_dim, rule
 from holdfast.compute.ops.table import Op, composite, op
 
 
-def _sized(of: Any, dim: int, size: int, kind: Any) -> Meta:
+def _resize(of: Any, dim: int, size: int, kind: Any) -> Meta:
     shape = list(of.shape)
     shape[normalize_dim(dim, len(shape))] = size
     return Meta(tuple(shape), kind)
@@ -21,12 +21,12 @@ def _sized(of: Any, dim: int, size: int, kind: Any) -> Meta:
 def _infer_r2c(_: Op, bound: dict[str, Any]) -> Meta:
     of, last = bound["self"], bound["dim"][-1]
     size = of.shape[last] // 2 + 1 if bound["onesided"] else of.shape[last]
-    return _sized(of, last, size, dtypes.complex_of(of.dtype))
+    return _resize(of, last, size, dtypes.complex_of(of.dtype))
 
 
 def _infer_c2r(_: Op, bound: dict[str, Any]) -> Meta:
     of = bound["self"]
-    return _sized(of, bound["dim"][-1], bound["last_dim_size"], dtypes.real_of(of.dtype))
+    return _resize(of, bound["dim"][-1], bound["last_dim_size"], dtypes.real_of(of.dtype))
 
 
 op("_fft_c2c(Tensor self, int[] dim, int normalization, bool forward) -> Tensor",

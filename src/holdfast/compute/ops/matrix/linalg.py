@@ -45,14 +45,14 @@ def _by(shape: Callable[[Any, dict[str, Any]], Any], expects: str = _SQUARE) -> 
     return rule(infer, expects)
 
 
-def _sized(a: Any, *last: int, kind: Any = None) -> Meta:
+def _resize(a: Any, *last: int, kind: Any = None) -> Meta:
     """The batch of `a` with other last dimensions."""
     return Meta((*a.shape[:-2], *last), kind or a.dtype)
 
 
 def _values(a: Any, kind: Any = None) -> Meta:
     """One element for each row or column, whichever are fewer."""
-    return _sized(a, min(a.shape[-2:]), kind=kind)
+    return _resize(a, min(a.shape[-2:]), kind=kind)
 
 
 def _none(a: Any) -> Meta:
@@ -88,16 +88,16 @@ def _parts_of_lu(a: Any, data: bool = True, pivots: bool = True) -> tuple[Meta, 
     rows, columns = a.shape[-2:]
     least = min(rows, columns)
     return (
-        _sized(a, rows, rows) if pivots else _none(a),
-        _sized(a, rows, least) if data else _none(a),
-        _sized(a, least, columns) if data else _none(a),
+        _resize(a, rows, rows) if pivots else _none(a),
+        _resize(a, rows, least) if data else _none(a),
+        _resize(a, least, columns) if data else _none(a),
     )
 
 
 def _parts_of_qr(a: Any, mode: str) -> tuple[Meta, ...]:
     rows, columns = a.shape[-2:]
     inner = rows if mode == "complete" else min(rows, columns)
-    return (_none(a) if mode == "r" else _sized(a, rows, inner)), _sized(a, inner, columns)
+    return (_none(a) if mode == "r" else _resize(a, rows, inner)), _resize(a, inner, columns)
 
 
 def _parts_of_svd(a: Any, full: bool, vectors: bool) -> tuple[Meta, ...]:
@@ -105,8 +105,8 @@ def _parts_of_svd(a: Any, full: bool, vectors: bool) -> tuple[Meta, ...]:
     least = min(rows, columns)
     if not vectors:
         return _none(a), _real(_values(a)), _none(a)
-    left = _sized(a, rows, rows if full else least)
-    return left, _real(_values(a)), _sized(a, columns if full else least, columns)
+    left = _resize(a, rows, rows if full else least)
+    return left, _real(_values(a)), _resize(a, columns if full else least, columns)
 
 
 # ---- LU, equations, determinants
@@ -114,7 +114,7 @@ def _parts_of_svd(a: Any, full: bool, vectors: bool) -> tuple[Meta, ...]:
 op("_linalg_check_errors(Tensor info, str api_name, *, bool is_matrix) -> ()")
 op("linalg_lu_factor_ex(Tensor A, *, bool pivot=True, bool check_errors=False) -> "
    "(Tensor LU, Tensor pivots, Tensor info)",
-   _by(lambda a, _: (meta_of(a), _values(a, _INT32), _sized(a, kind=_INT32)), _ANY),
+   _by(lambda a, _: (meta_of(a), _values(a, _INT32), _resize(a, kind=_INT32)), _ANY),
    {"A": "lu_factor_gradient(grad, result0, result1)"})  # fmt: skip
 op("lu_unpack(Tensor LU_data, Tensor LU_pivots, bool unpack_data=True, bool unpack_pivots=True) "
    "-> (Tensor P, Tensor L, Tensor U)",
@@ -131,16 +131,16 @@ op("linalg_lu_solve(Tensor LU, Tensor pivots, Tensor B, *, bool left=True, bool 
 op("_linalg_solve_ex(Tensor A, Tensor B, *, bool left=True, bool check_errors=False) -> "
    "(Tensor result, Tensor LU, Tensor pivots, Tensor info)",
    _by(lambda a, b: (_solution(a, b["B"]), meta_of(a), _values(a, _INT32),
-                     _sized(a, kind=_INT32)), _EQUATION),
+                     _resize(a, kind=_INT32)), _EQUATION),
    {"A, B": "solve_gradient(grad, A, B, result0, left)"})  # fmt: skip
 op("linalg_inv_ex(Tensor A, *, bool check_errors=False) -> (Tensor inverse, Tensor info)",
-   _by(lambda a, _: (meta_of(a), _sized(a, kind=_INT32))),
+   _by(lambda a, _: (meta_of(a), _resize(a, kind=_INT32))),
    {"A": "-matmul(adjoint(result0), matmul(grad, adjoint(result0)))"})  # fmt: skip
 op("_linalg_det(Tensor A) -> (Tensor result, Tensor LU, Tensor pivots)",
-   _by(lambda a, _: (_sized(a), meta_of(a), _values(a, _INT32))),
+   _by(lambda a, _: (_resize(a), meta_of(a), _values(a, _INT32))),
    {"A": "det_gradient(grad, A, result0)"})  # fmt: skip
 op("_linalg_slogdet(Tensor A) -> (Tensor sign, Tensor logabsdet, Tensor LU, Tensor pivots)",
-   _by(lambda a, _: (_sized(a), _real(_sized(a)), meta_of(a), _values(a, _INT32))),
+   _by(lambda a, _: (_resize(a), _real(_resize(a)), meta_of(a), _values(a, _INT32))),
    {"A": "slogdet_gradient(grads[0], grads[1], A, result0)"})  # fmt: skip
 op("linalg_solve_triangular(Tensor self, Tensor B, *, bool upper, bool left=True, "
    "bool unitriangular=False) -> Tensor", _by(lambda a, b: _together(a, b["B"]), _EQUATION),
@@ -157,7 +157,7 @@ op("triangular_solve(Tensor self, Tensor A, bool upper=True, bool transpose=Fals
 op("cholesky(Tensor self, bool upper=False) -> Tensor", LIKE_SELF,
    {"self": "cholesky_gradient(grad, result, upper)"})  # fmt: skip
 op("linalg_cholesky_ex(Tensor self, *, bool upper=False, bool check_errors=False) -> "
-   "(Tensor L, Tensor info)", _by(lambda a, _: (meta_of(a), _sized(a, kind=_INT32))),
+   "(Tensor L, Tensor info)", _by(lambda a, _: (meta_of(a), _resize(a, kind=_INT32))),
    {"self": "cholesky_gradient(grad, result0, upper)"})  # fmt: skip
 op("cholesky_inverse(Tensor self, bool upper=False) -> Tensor", LIKE_SELF,
    {"self": "cholesky_inverse_gradient(grad, self, result, upper)"})  # fmt: skip
@@ -167,7 +167,7 @@ op("cholesky_solve(Tensor self, Tensor input2, bool upper=False) -> Tensor",
     "input2": "cholesky_solve_gradient(grad, input2, result, upper)"})  # fmt: skip
 op("linalg_ldl_factor_ex(Tensor self, *, bool hermitian=False, bool check_errors=False) -> "
    "(Tensor LD, Tensor pivots, Tensor info)",
-   _by(lambda a, _: (meta_of(a), _values(a, _INT32), _sized(a, kind=_INT32))))  # fmt: skip
+   _by(lambda a, _: (meta_of(a), _values(a, _INT32), _resize(a, kind=_INT32))))  # fmt: skip
 op("linalg_ldl_solve(Tensor LD, Tensor pivots, Tensor B, *, bool hermitian=False) -> Tensor",
    _by(lambda a, b: _together(a, b["B"]), _EQUATION))  # fmt: skip
 
@@ -178,7 +178,7 @@ def _adjoint(matrix: Any) -> Any:
     return conjugate(F.transpose(matrix, -2, -1))
 
 
-def _reflected(out: Any, vectors: Any, tau: Any, order: Any) -> Any:
+def _reflect(out: Any, vectors: Any, tau: Any, order: Any) -> Any:
     """(1 - tau v v^H) from the left, for every column v in that order."""
     for place in order:
         v = F.narrow(vectors, -1, place, 1)
@@ -205,7 +205,7 @@ def _householder_product(input: Any, tau: Any) -> Any:
     start = _identity(input)
     if not tau.shape[-1]:
         return start + input * 0  # a result of its arguments, though it is the same for all
-    return _reflected(start, _vectors(input), tau, reversed(range(tau.shape[-1])))
+    return _reflect(start, _vectors(input), tau, reversed(range(tau.shape[-1])))
 
 
 def _ormqr(self: Any, input2: Any, input3: Any, left: bool = True, transpose: bool = False) -> Any:
@@ -216,7 +216,7 @@ def _ormqr(self: Any, input2: Any, input3: Any, left: bool = True, transpose: bo
     count = input2.shape[-1]
     order = range(count) if back else reversed(range(count))
     start = side if count else F.clone(side)  # a result is never an argument itself
-    found = _reflected(start, _vectors(self), conjugate(input2) if back else input2, order)
+    found = _reflect(start, _vectors(self), conjugate(input2) if back else input2, order)
     return found if left else _adjoint(found)
 
 
@@ -246,7 +246,7 @@ op("_linalg_svd(Tensor A, bool full_matrices=False, bool compute_uv=True, *, str
    {"A": "svd_gradient(grads, given, A, result0, result1, result2, compute_uv)"})  # fmt: skip
 op("linalg_pinv.atol_rtol_tensor(Tensor self, *, Tensor? atol=None, Tensor? rtol=None, "
    "bool hermitian=False) -> Tensor",
-   _by(lambda a, _: _sized(a, a.shape[-1], a.shape[-2]), _ANY),
+   _by(lambda a, _: _resize(a, a.shape[-1], a.shape[-2]), _ANY),
    {"self": "pinv_gradient(grad, self, result)"})  # fmt: skip
 op("linalg_lstsq(Tensor self, Tensor b, float? rcond=None, *, str? driver=None) -> "
    "(Tensor solution, Tensor residuals, Tensor rank, Tensor singular_values)",

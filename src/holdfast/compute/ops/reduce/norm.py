@@ -103,7 +103,7 @@ def _matrix_norm(
     of, order, dims = self, ord, dim
     rows, columns = (normalize_dim(d, of.ndim) for d in dims)
     if of.ndim < 2 or rows == columns:
-        raise _refused(of, order, dims)
+        raise _refuse(of, order, dims)
     if order in ("fro", None):
         return F.linalg_vector_norm(of, 2, [rows, columns], keepdim, dtype=dtype)
     of = of if dtype is None else of.to(dtype)
@@ -117,7 +117,7 @@ def _matrix_norm(
         for d in sorted((rows, columns)):
             found = F.unsqueeze(found, d)
     else:
-        raise _refused(of, order, dims)
+        raise _refuse(of, order, dims)
     if keepdim:
         return found
     return F.squeeze(F.squeeze(found, max(rows, columns)), min(rows, columns))
@@ -127,7 +127,7 @@ def _extreme(values: Any, order: float) -> Any:
     return F.amax(values, [-1]) if order > 0 else F.amin(values, [-1])
 
 
-def _refused(of: Any, order: Any, dims: Any) -> BadInput:
+def _refuse(of: Any, order: Any, dims: Any) -> BadInput:
     return BadInput(
         f"cannot compute the norm {order!r} of {describe(of)} over {dims}",
         expected="'fro', 'nuc', 1, -1, 2, -2, inf or -inf, and two dimensions",
@@ -146,7 +146,7 @@ def norm(
     if ord is None or count == 1:
         return F.linalg_vector_norm(self, 2 if ord is None else ord, dims, keepdim, dtype=dtype)
     if count != 2:
-        raise _refused(self, ord, dims)
+        raise _refuse(self, ord, dims)
     return _matrix_norm(self, ord, dims or (-2, -1), keepdim, dtype)
 
 

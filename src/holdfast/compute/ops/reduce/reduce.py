@@ -178,7 +178,7 @@ _ADD_MEAN = " + spread(grads[1], self.shape, dim, keepdim) / size_over(self.shap
 for _name in ("var", "std", "var_mean", "std_mean"):
     _out = "(Tensor, Tensor)" if _name.endswith("mean") else "Tensor"
 
-    def _unbiased(self: Any, unbiased: bool = True, name: str = _name) -> Any:
+    def _correct_bias(self: Any, unbiased: bool = True, name: str = _name) -> Any:
         return getattr(F, name)(self, None, correction=int(unbiased))
 
     def _by_dim(
@@ -186,7 +186,7 @@ for _name in ("var", "std", "var_mean", "std_mean"):
     ) -> Any:
         return getattr(F, name)(self, dim, correction=int(unbiased), keepdim=keepdim)
 
-    composite(f"{_name}(Tensor self, bool unbiased=True) -> {_out}")(_unbiased)
+    composite(f"{_name}(Tensor self, bool unbiased=True) -> {_out}")(_correct_bias)
     op(f"{_name}.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False)"
        f" -> {_out}", rule(check=_check_moments), decomposition=_by_dim)  # fmt: skip
 

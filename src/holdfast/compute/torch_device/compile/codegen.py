@@ -50,8 +50,8 @@ class _Writer:
         self._names: dict[Any, str] = {}
         self._space: dict[str, Any] = {
             "arrays": runtime.arrays, "by_torch": runtime.by_torch, "cast": kernels.cast,
-            "inf": math.inf, "laid": runtime.laid, "nan": math.nan, "asarray": numpy.asarray,
-            "restrided": runtime.restrided, "write": runtime.write,
+            "inf": math.inf, "lay_out": runtime.lay_out, "nan": math.nan, "asarray": numpy.asarray,
+            "restride": runtime.restride, "write": runtime.write,
             "save_state": runtime.save_state, "with_state": runtime.with_state,
         }  # fmt: skip
         self._last = self._last_uses()
@@ -141,7 +141,7 @@ class _Writer:
         if isinstance(held, torch.Tensor):
             with unset_fake_temporarily():  # torch compiles with fake tensors; this one is real
                 held = tensor_bridge.as_array_any(held.detach())
-        return self._named(held, f"constant_{node.name}")
+        return self._bind(held, f"constant_{node.name}")
 
     # ---- pointwise
 
@@ -149,7 +149,7 @@ class _Writer:
         inputs, results = group.inputs(), group.results()
         chain = fusion_steps.Chain(group.calls, [i.name for i in inputs], [r.name for r in results])
         self._chains += 1
-        name = self._named(chain, f"chain_{self._chains}")
+        name = self._bind(chain, f"chain_{self._chains}")
         self._lines.append("")
         self._put("# in one pass:")
         for node in group.nodes:
@@ -168,7 +168,7 @@ class _Writer:
             return f"cast({', '.join(words)})"
         is_ufunc = isinstance(step.kernel, numpy.ufunc)
         called = getattr(step.kernel, "__name__", "kernel")
-        name = self._named(step.kernel, f"numpy_{called}" if is_ufunc else f"kernel_{called}")
+        name = self._bind(step.kernel, f"numpy_{called}" if is_ufunc else f"kernel_{called}")
         if out is not None:
             return f"{name}({', '.join(words)}, out={out})"
         text = f"{name}({', '.join(words)})"
@@ -213,7 +213,7 @@ class _Writer:
             return self._redrawn(node) or self._by_torch(node, place_of(node))
         if getattr(target, "__name__", "") == "getitem":
             return f"{self._text(node.args[0])}[{self._text(node.args[1])}]"
-        name = self._named(target, f"python_{target.__name__}")
+        name = self._bind(target, f"python_{target.__name__}")
         return f"{name}({self._words(list(node.args), dict(node.kwargs))})"
 
     def _redrawn(self, node: Node) -> str | None:
@@ -222,15 +222,15 @@ class _Writer:
         function = called.get(str(getattr(node.target, "_name", node.target)))
         if function is None or place_of(node) != tensor_bridge.DEVICE:
             return None
-        return f"{function}({self._given(node)})"
+        return f"{function}({self._write_arguments(node)})"
 
     def _by_torch(self, node: Node, place: str) -> str:
-        name = self._named(node.target, f"torch_{node.target}")
+        name = self._bind(node.target, f"torch_{node.target}")
         is_aten = getattr(node.target, "namespace", "") == "aten"
         device = place if _drawn_on_cpu(node, place) or not is_aten else tensor_bridge.DEVICE
-        return f"by_torch({name}, {device!r}, {self._given(node)})"
+        return f"by_torch({name}, {device!r}, {self._write_arguments(node)})"
 
-    def _given(self, node: Node) -> str:
+    def _write_arguments(self, node: Node) -> str:
         """A node's arguments as torch has them: a list and a dictionary."""
         named = ", ".join(f"{k!r}: {self._text(v, plain=True)}" for k, v in node.kwargs.items())
         return f"{self._text(list(node.args), plain=True)}, {{{named}}}"
@@ -239,15 +239,15 @@ class _Writer:
         args, kwargs = nodes.arguments(node)
         kernel = ENGINES["numpy"].kernels.get(op.name)
         if kernel is None or op.rule.kind is not None:
-            name = self._named(op, f"op_{op.name}")
+            name = self._bind(op, f"op_{op.name}")
             listed = self._text(args)
             named = ", ".join(f"{k!r}: {self._text(v)}" for k, v in kwargs.items())
-            engine = self._named(ENGINES["numpy"], "engine")
-            return f"{self._named(run, 'run')}({name}, {engine}, {listed}, {{{named}}})"
+            engine = self._bind(ENGINES["numpy"], "engine")
+            return f"{self._bind(run, 'run')}({name}, {engine}, {listed}, {{{named}}})"
         if op.effect and args and nodes.is_tensor(args[0]):
-            args = [_Text(expressions.laid(args[0])), *args[1:]]
+            args = [_Text(expressions.write_layout(args[0])), *args[1:]]
         words = self._words(args, kwargs)
-        text = f"{self._named(kernel, f'kernel_{op.name}')}({words})"
+        text = f"{self._bind(kernel, f'kernel_{op.name}')}({words})"
         # A kernel may return a NumPy scalar for a tensor without dimensions.
         surely_array = nodes.is_tensor(node) and nodes.value_of(node).dim() > 0
         return text if surely_array else f"arrays({text})"
@@ -271,10 +271,10 @@ class _Writer:
         if isinstance(value, torch.dtype) and not plain:
             value = tensor_bridge.numpy_dtype(value)
         if isinstance(value, numpy.dtype):
-            return self._named(value, f"format_{value.name}")
-        return self._named(value, f"word_{value}")
+            return self._bind(value, f"format_{value.name}")
+        return self._bind(value, f"word_{value}")
 
-    def _named(self, value: Any, wanted: str) -> str:
+    def _bind(self, value: Any, wanted: str) -> str:
         """The name of an object in the source's namespace."""
         key = value if isinstance(value, numpy.dtype | torch.dtype) else id(value)
         if key not in self._names:

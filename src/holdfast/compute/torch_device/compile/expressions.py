@@ -17,9 +17,9 @@ Text = Callable[[Any], str]
 Form = Callable[[Node, Text], str | None]
 
 
-def laid(node: Node) -> str:
+def write_layout(node: Node) -> str:
     """An expression for a node's array with the strides that torch traced."""
-    return f"laid({node.name}, {nodes.steps_of(nodes.value_of(node))!r})"
+    return f"lay_out({node.name}, {nodes.steps_of(nodes.value_of(node))!r})"
 
 
 def _first(node: Node, text: Text) -> str:
@@ -50,7 +50,7 @@ def _as_strided(node: Node, text: Text) -> str:
     offset = "0"
     if len(args) > 2 and args[2] is not None:
         offset = f"{text(args[2])} - {begin}" if begin else text(args[2])
-    return f"restrided({laid(source)}, {text(args[0])}, {text(args[1])}, {offset})"
+    return f"restride({write_layout(source)}, {text(args[0])}, {text(args[1])}, {offset})"
 
 
 def _step(node: Node, text: Text) -> str:

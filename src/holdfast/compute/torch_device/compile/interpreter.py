@@ -38,7 +38,7 @@ def make_runner(
     for node in list(made.graph.nodes):
         if node.op == "call_function":
             _adapt(node)
-    if hasattr(engine, "fused"):
+    if hasattr(engine, "fuse"):
         made = launch_groups.rebuild(made, engine)
     made.recompile()
 

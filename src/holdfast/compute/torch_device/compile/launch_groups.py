@@ -15,7 +15,7 @@ from torch.fx import Graph, GraphModule, Node
 from holdfast.compute.torch_device.compile import grouping, nodes
 from holdfast.compute.torch_device.compile.fusion_steps import OpCall
 from holdfast.compute.torch_device.compile.grouping import Group
-from holdfast.compute.torch_device.compile.launches import Launch, fused
+from holdfast.compute.torch_device.compile.launches import Launch, fuse_group
 
 _aten: Any = torch.ops.aten
 _MOST_ARRAYS = 20  # of a kernel, whose arguments must fit into 1 KiB
@@ -73,7 +73,7 @@ class _Fits:
 
     def _can(self, group: Group, results: list[Node]) -> bool:
         metas = {i.name: nodes.meta_of(nodes.value_of(i)) for i in group.inputs()}
-        return fused(group, results, metas, self._engine) is not None
+        return fuse_group(group, results, metas, self._engine) is not None
 
 
 def _is_readable(node: Node) -> bool:
@@ -98,7 +98,7 @@ def _alone(node: Node, fits: _Fits) -> Node | Group:
 
 def _pieces(group: Group, fits: _Fits) -> list[Node | Group]:
     found: list[Node | Group] = []
-    for part in _connected(group):
+    for part in _split_connected(group):
         for piece in [part] if fits.all(part) else _cut(part, fits):
             if len(piece.nodes) == 1:
                 found.append(_alone(piece.nodes[0], fits))
@@ -107,7 +107,7 @@ def _pieces(group: Group, fits: _Fits) -> list[Node | Group]:
     return found
 
 
-def _connected(group: Group) -> list[Group]:
+def _split_connected(group: Group) -> list[Group]:
     """Parts of a group that share no value of its shape."""
     above: dict[Node, Node] = {}  # values that are connected lead to the same one
 

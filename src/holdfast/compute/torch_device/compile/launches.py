@@ -1,4 +1,4 @@
-"""A run of pointwise nodes as one launch of a kernel (the engine's `fused`).
+"""A run of pointwise nodes as one launch of a kernel (the engine's `fuse`).
 
 Where the engine cannot, the nodes are called one by one, with the same result. Intermediate values
 get no memory. Shapes and engines may change from call to call.
@@ -27,7 +27,9 @@ _KEPT = 16  # combinations of shapes whose kernel a launch keeps
 _ndarray = numpy.ndarray
 
 
-def fused(group: Group, results: Sequence[Node], metas: Mapping[str, Meta], engine: Any) -> Any:
+def fuse_group(
+    group: Group, results: Sequence[Node], metas: Mapping[str, Meta], engine: Any
+) -> Any:
     """What computes a group for inputs of these shapes; None where the engine cannot.
 
     `metas` are those of the inputs, by name.
@@ -44,7 +46,7 @@ def fused(group: Group, results: Sequence[Node], metas: Mapping[str, Meta], engi
     if any(numpy.broadcast_shapes(p.shape, whole) != whole for p in places.values()):
         return None
     numbers = [places[i.name] for i in group.inputs() if _is_number(i)]
-    return engine.fused([places[name] for name in metas], recording.recorder.steps, found, numbers)
+    return engine.fuse([places[name] for name in metas], recording.recorder.steps, found, numbers)
 
 
 def _is_number(node: Node) -> bool:
@@ -73,14 +75,14 @@ class Launch:
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
         try:
-            outs = self._launched(tensors)
+            outs = self._launch(tensors)
         except HoldfastError as exc:
             raise to_torch_error(exc) from exc.__cause__
         if outs is None:
             outs = self._one_by_one(tensors)
         return outs[0] if len(outs) == 1 else outs
 
-    def _launched(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+    def _launch(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
         arrays = [tensor_bridge.as_array(t) for t in tensors]
         program = self._program(arrays)
         if program is None:
@@ -104,8 +106,8 @@ class Launch:
                 self._programs.pop(next(iter(self._programs)))
             pairs = zip(self._read, arrays, strict=False)
             metas = {name: Meta(tuple(a.shape), a.dtype) for name, a in pairs}
-            able = hasattr(engine, "fused")
-            made = fused(self._group, self._results, metas, engine) if able else None
+            able = hasattr(engine, "fuse")
+            made = fuse_group(self._group, self._results, metas, engine) if able else None
             self._programs[key] = made
         return self._programs[key]
 

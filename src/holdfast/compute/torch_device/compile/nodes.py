@@ -94,15 +94,15 @@ def call_of(node: Node) -> OpCall | None:
         return None if same else OpCall(node.name, None, (Value(first.name),), {}, meta)
     if op.rule.kind is None or op.effect or op.schema.view:
         return None
-    named = {k: _named(v) for k, v in kwargs.items()}
-    return OpCall(node.name, op, tuple(map(_named, args)), named, meta)
+    named = {k: _name_arguments(v) for k, v in kwargs.items()}
+    return OpCall(node.name, op, tuple(map(_name_arguments, args)), named, meta)
 
 
-def _named(value: Any) -> Any:
+def _name_arguments(value: Any) -> Any:
     if isinstance(value, Node):
         return Value(value.name)
     if isinstance(value, list | tuple):
-        return [_named(v) for v in value]
+        return [_name_arguments(v) for v in value]
     return tensor_bridge.TO_NUMPY[value] if isinstance(value, torch.dtype) else value
 
 

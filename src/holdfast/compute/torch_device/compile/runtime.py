@@ -36,7 +36,7 @@ def arrays(out: Any) -> Any:
     return numpy.asarray(out) if isinstance(out, numpy.generic) else out
 
 
-def laid(array: Array, steps: tuple[int, ...]) -> Array:
+def lay_out(array: Array, steps: tuple[int, ...]) -> Array:
     """The array with the strides that torch traced: itself, or a copy."""
     size = array.itemsize
     strides = array.strides
@@ -54,7 +54,7 @@ def laid(array: Array, steps: tuple[int, ...]) -> Array:
     return placed
 
 
-def restrided(array: Array, size: Any, stride: Any, offset: int) -> Array:
+def restride(array: Array, size: Any, stride: Any, offset: int) -> Array:
     """Sizes and strides over an array's memory, `offset` elements behind its beginning."""
     width = array.itemsize
     strides = [s * width for s in stride]
@@ -157,9 +157,9 @@ class Output:
     def __call__(self, array: Array) -> torch.Tensor:
         if self._strides is not None:
             if array.strides != self._strides:
-                array = laid(array, self._steps or ())
+                array = lay_out(array, self._steps or ())
         elif self._order is not None and array.ndim == len(self._order):
-            array = laid(array, packed_strides(array.shape, self._order))
+            array = lay_out(array, packed_strides(array.shape, self._order))
         return self._raise(array)
 
     def of_tensor(self, tensor: torch.Tensor) -> torch.Tensor:

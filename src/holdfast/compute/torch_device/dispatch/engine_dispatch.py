@@ -58,7 +58,7 @@ def check_broadcast(source: tuple[int, ...], target: tuple[int, ...]) -> None:
     numpy.broadcast_to(numpy.broadcast_to(numpy.uint8(0), source), target)
 
 
-def computed(op: Op, args: Any, kwargs: Any, engine: Callable[[], Any]) -> Any:
+def compute_op(op: Op, args: Any, kwargs: Any, engine: Callable[[], Any]) -> Any:
     """Run an op on the engine of its arrays; without arrays, on the one that `engine` returns."""
     if not choice.elsewhere:
         return run(op, _host, args, kwargs)
@@ -67,8 +67,8 @@ def computed(op: Op, args: Any, kwargs: Any, engine: Callable[[], Any]) -> Any:
         chosen = _host if mixed else engine()
     if not mixed or chosen.name == HOST:
         return run(op, chosen, args, kwargs)
-    there = [placed(a, chosen) for a in args]
-    named = kwargs and {k: placed(v, chosen) for k, v in kwargs.items()}
+    there = [place_on(a, chosen) for a in args]
+    named = kwargs and {k: place_on(v, chosen) for k, v in kwargs.items()}
     out = run(op, chosen, there, named)
     for parameter, before, after in zip(op.schema.parameters, args, there, strict=False):
         # Some schemas do not mark running statistics, which are written to.
@@ -80,18 +80,18 @@ def computed(op: Op, args: Any, kwargs: Any, engine: Callable[[], Any]) -> Any:
     return out
 
 
-def placed(value: Any, engine: Any) -> Any:
+def place_on(value: Any, engine: Any) -> Any:
     """Upload NumPy's arrays in an argument to an engine."""
     if isinstance(value, numpy.ndarray):
         return engine.upload(value)
     if isinstance(value, list | tuple):
-        return [placed(one, engine) for one in value]
+        return [place_on(one, engine) for one in value]
     return value
 
 
 def by_name(name: str, *args: Any) -> Array:
     """Run an op of the table on arrays, by name."""
     try:
-        return computed(OPS[name], list(args), {}, engine_choice.engine_on)
+        return compute_op(OPS[name], list(args), {}, engine_choice.engine_on)
     except HoldfastError as exc:
         raise to_torch_error(exc) from exc.__cause__

@@ -98,16 +98,16 @@ def compute_by_torch(overload: Any, args: Any, kwargs: Any) -> Any:
     """Run torch's CPU kernel; the result is on the device."""
     names = [a.name for a in overload._schema.arguments]
     if "generator" not in names:
-        return _computed(overload, args, kwargs)
+        return _compute(overload, args, kwargs)
     given = dict(zip(names, args, strict=False)) | kwargs
     own = given.get("generator")
     if own is not None and own.device.type == "cpu":
-        return _computed(overload, args, kwargs)
+        return _compute(overload, args, kwargs)
     # A generator of the device has the state of a CPU generator.
     state = seeds.get_rng_state() if own is None else own.get_state()
     generator = given["generator"] = torch.Generator().set_state(state)
     try:
-        return _computed(overload, (), given)
+        return _compute(overload, (), given)
     finally:
         if own is None:
             seeds.set_rng_state(generator.get_state())
@@ -115,12 +115,12 @@ def compute_by_torch(overload: Any, args: Any, kwargs: Any) -> Any:
             own.set_state(generator.get_state())
 
 
-def _computed(overload: Any, args: Any, kwargs: Any) -> Any:
+def _compute(overload: Any, args: Any, kwargs: Any) -> Any:
     engine = _engine(args, kwargs)
     taken: dict[int, Tensor] = {}
     targets = {a.name: kwargs[a.name] for a in overload._schema.arguments if a.is_out}
-    given = [_lowered(a, taken) for a in args]
-    named = {k: _lowered(v, taken) for k, v in kwargs.items() if k not in targets}
+    given = [_lower(a, taken) for a in args]
+    named = {k: _lower(v, taken) for k, v in kwargs.items() if k not in targets}
     fresh = {k: _fresh(v) for k, v in targets.items()}
     out = overload(*given, **named, **fresh)
     if targets:
@@ -130,7 +130,7 @@ def _computed(overload: Any, args: Any, kwargs: Any) -> Any:
         return found[0] if len(found) == 1 else found
     if engine_choice.choice.elsewhere:
         _write_back(overload, (args, kwargs), (given, named))
-    return _raised(out, taken, engine)
+    return _raise_error(out, taken, engine)
 
 
 def _write_back(overload: Any, ours: Any, theirs: Any) -> None:
@@ -165,33 +165,33 @@ def _assign(target: Any, value: Any) -> None:
     target.copy_(value)
 
 
-def _lowered(value: Any, taken: dict[int, Tensor]) -> Any:
+def _lower(value: Any, taken: dict[int, Tensor]) -> Any:
     if isinstance(value, Tensor):
         if value.device.type != tensor_bridge.DEVICE:
             if value.dim() and value.device.type != "meta":
                 raise tensor_bridge.device_mismatch(value)
             return value
-        made = lowered(value)
+        made = to_cpu(value)
         taken[id(made)] = value
         taken[id(value)] = made  # keeps both alive: their ids stay theirs
         return made
     if isinstance(value, list | tuple):
-        return type(value)(_lowered(v, taken) for v in value)
+        return type(value)(_lower(v, taken) for v in value)
     if isinstance(value, torch.device):
         return torch.device("cpu")
     return value
 
 
-def lowered(value: Tensor) -> Tensor:
+def to_cpu(value: Tensor) -> Tensor:
     """A tensor of the device on the CPU, over the same memory where the host can read it."""
     if value.layout is torch.strided:
         made = tensor_bridge.as_cpu_tensor(tensor_bridge.as_array(value))
-        return made if tensor_bridge.is_on_host(value) else _ordered(made, value)
+        return made if tensor_bridge.is_on_host(value) else _copy_in_order(made, value)
     # torch's kernels ask whether a gradient will follow: what it needs they keep only then.
-    return _rebuild_sparse(value, lowered).requires_grad_(value.requires_grad)
+    return _rebuild_sparse(value, to_cpu).requires_grad_(value.requires_grad)
 
 
-def _ordered(made: Tensor, like: Tensor) -> Tensor:
+def _copy_in_order(made: Tensor, like: Tensor) -> Tensor:
     """A copy with the memory order of `like`: kernels give their results the same."""
     if like.is_contiguous() or not torch.ops.aten.is_non_overlapping_and_dense(like):
         return made
@@ -199,14 +199,16 @@ def _ordered(made: Tensor, like: Tensor) -> Tensor:
     return torch.empty_strided(like.shape, like.stride(), **kind).copy_(made)
 
 
-def raised(value: Tensor, engine: Any) -> Tensor:
+def to_device(value: Tensor, engine: Any) -> Tensor:
     """A tensor of the CPU on the device: over the same memory where NumPy computes, else a copy."""
     if value.layout is not torch.strided:
         with current_device.device(getattr(engine, "index", -1)):
-            return _rebuild_sparse(value, lambda part: raised(part, engine))
+            return _rebuild_sparse(value, lambda part: to_device(part, engine))
     if engine.name == engine_choice.HOST:
         return tensor_bridge.as_tensor(tensor_bridge.from_cpu(value))
-    return _ordered(tensor_bridge.as_tensor(engine.upload(tensor_bridge.from_cpu(value))), value)
+    return _copy_in_order(
+        tensor_bridge.as_tensor(engine.upload(tensor_bridge.from_cpu(value))), value
+    )
 
 
 def _rebuild_sparse(value: Tensor, move: Callable[[Tensor], Tensor]) -> Tensor:
@@ -224,12 +226,12 @@ def _rebuild_sparse(value: Tensor, move: Callable[[Tensor], Tensor]) -> Tensor:
     return make(*parts, value.shape, dtype=value.dtype, layout=value.layout, device=parts[2].device)
 
 
-def _raised(value: Any, taken: dict[int, Tensor], engine: Any) -> Any:
+def _raise_error(value: Any, taken: dict[int, Tensor], engine: Any) -> Any:
     if isinstance(value, Tensor):
         before = taken.get(id(value))  # set if it was changed in place
         if before is None:
-            return raised(value, engine)
-        return before if before.layout is torch.strided else before.copy_(raised(value, engine))
+            return to_device(value, engine)
+        return before if before.layout is torch.strided else before.copy_(to_device(value, engine))
     if isinstance(value, list | tuple):
-        return type(value)(_raised(v, taken, engine) for v in value)
+        return type(value)(_raise_error(v, taken, engine) for v in value)
     return value

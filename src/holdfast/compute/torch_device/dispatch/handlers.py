@@ -77,11 +77,11 @@ def handler(overload: Any) -> Handler:
     return (_in_place if form == resolve.IN_PLACE else _out)(overload, op)
 
 
-def _raised(out: Any) -> Any:
+def _raise_error(out: Any) -> Any:
     if type(out) is _ndarray:
         return as_tensor(out)
     if isinstance(out, list | tuple):
-        return type(out)(_raised(one) for one in out)
+        return type(out)(_raise_error(one) for one in out)
     if remote_storage.is_remote(out):
         return remote_storage.as_tensor(out)
     return as_tensor(numpy.asarray(out)) if isinstance(out, numpy.generic) else out
@@ -92,7 +92,7 @@ def _functional(overload: Any, op: Op) -> Handler:
 
     def general(*args: Any, **kwargs: Any) -> Any:
         out = compute(args, kwargs)
-        return as_tensor(out) if type(out) is _ndarray else _raised(out)
+        return as_tensor(out) if type(out) is _ndarray else _raise_error(out)
 
     engine = ENGINES["numpy"]
     kernel = engine.kernels.get(op.name)
@@ -180,7 +180,7 @@ def _computer(overload: Any, op: Op) -> Callable[[Any, Any], Any]:
             named = kwargs and {k: lower[type(v)](v) for k, v in kwargs.items() if k not in dropped}
             if choice.elsewhere:  # there may be arrays that are not NumPy's
                 otherwise = functools.partial(engine_dispatch.engine_for, kwargs.get("device"))
-                return engine_dispatch.computed(op, raw, named, otherwise)
+                return engine_dispatch.compute_op(op, raw, named, otherwise)
             return run(op, engine, raw, named)
         except HoldfastError as exc:
             raise to_torch_error(exc) from exc.__cause__
@@ -253,9 +253,9 @@ def _write(op: Op, target: torch.Tensor, out: Any, promotes: bool) -> None:
     try:
         if promotes and dtypes.category(out.dtype) > dtypes.category(array.dtype):
             raise Refused(
-                f"cannot compute {op.name} into a tensor: result type {_named(out.dtype)} can't be "
-                f"cast to the desired output type {_named(array.dtype)}",
-                expected="a tensor whose format holds the result",
+                f"cannot compute {op.name} into a tensor: result type {_name_of(out.dtype)} "
+                f"can't be cast to the desired output type {_name_of(array.dtype)}",
+                expected="a tensor whose dtype holds the result",
             )
         if out.shape != array.shape and out.ndim > array.ndim:
             raise Refused(
@@ -273,7 +273,7 @@ def _write(op: Op, target: torch.Tensor, out: Any, promotes: bool) -> None:
         raise Refused(what, expected="a tensor of the result's shape") from exc
 
 
-def _named(kind: Any) -> str:
+def _name_of(kind: Any) -> str:
     return str(tensor_bridge.TO_TORCH[kind]).removeprefix("torch.")
 
 

@@ -62,7 +62,7 @@ def check_dtype(op: Op, asked: str, args: Any, target: torch.Tensor, kind: Any) 
     raise Refused(
         f"cannot compute {op.name} into a tensor: result type {names[0]} can't be cast to the "
         f"desired output type {names[1]}",
-        expected="a tensor whose format holds the result"
+        expected="a tensor whose dtype holds the result"
         if asked == CASTABLE
         else f"a tensor of format {names[0]}",
     )

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from holdfast.base.errors import Unsupported
-from holdfast.compute.torch_device.overrides.tensor_overloads import computed, special
+from holdfast.compute.torch_device.overrides.tensor_overloads import compute_op, special
 
 Tensor = torch.Tensor
 _MATH, _FUSED = 0, 4  # SDPBackend.MATH and OVERRIDEABLE
@@ -94,7 +94,7 @@ def attention(
     scale: float | None = None,
 ) -> Any:  # fmt: skip
     """The result and what its gradient needs; the other values are for GPUs alone."""
-    out, sums = computed(
+    out, sums = compute_op(
         _FORWARD, query, key, value, dropout_p, is_causal, attn_mask=attn_bias, scale=scale
     )
     nothing = torch.empty(0, dtype=torch.int64, device=query.device)
@@ -116,7 +116,7 @@ def attention_backward(
             expected="a mask without requires_grad",
             hint="torch.nn.functional.scaled_dot_product_attention, which chooses another way",
         )
-    found = computed(
+    found = compute_op(
         f"{_FORWARD}_backward", grad_out, query, key, value, out, logsumexp, dropout_p, is_causal,
         attn_mask=attn_bias, scale=scale,
     )  # fmt: skip
@@ -128,4 +128,4 @@ def flash_backward(grad_out: Tensor | None, *args: Any, **named: Any) -> Any:
     """Gradients of query, key and value; None where the result has none."""
     if grad_out is None:
         return None, None, None
-    return computed(f"{_FORWARD}_backward", grad_out, *args, **named)
+    return compute_op(f"{_FORWARD}_backward", grad_out, *args, **named)

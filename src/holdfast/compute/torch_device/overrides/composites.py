@@ -14,7 +14,7 @@ import torch
 from holdfast.compute.torch_device.dispatch.fallback import compute_by_torch
 from holdfast.compute.torch_device.dispatch.handlers import fit
 from holdfast.compute.torch_device.errors import Refused
-from holdfast.compute.torch_device.overrides.tensor_overloads import computed, special
+from holdfast.compute.torch_device.overrides.tensor_overloads import compute_op, special
 from holdfast.compute.torch_device.storage import tensor_bridge
 from holdfast.compute.torch_device.storage.tensor_bridge import as_array
 
@@ -34,7 +34,7 @@ def write(target: Tensor, value: Tensor) -> Tensor:
 
 
 def _fill(out: Tensor, name: str, *args: Any) -> Tensor:
-    return write(out, computed(name, *args, like=out, dtype=tensor_bridge.numpy_dtype(out.dtype)))
+    return write(out, compute_op(name, *args, like=out, dtype=tensor_bridge.numpy_dtype(out.dtype)))
 
 
 @special("range.out")
@@ -102,17 +102,17 @@ for _overload, _op in {
     "_stack": "stack",
     "convolution_overrideable": "convolution",
 }.items():
-    special(_overload)(functools.partial(computed, _op))
+    special(_overload)(functools.partial(compute_op, _op))
 
 
 @special("_logcumsumexp.out")
 def logcumsumexp_out(self: Tensor, dim: int, *, out: Tensor) -> Tensor:
-    return write(out, computed("logcumsumexp", self, dim))
+    return write(out, compute_op("logcumsumexp", self, dim))
 
 
 @special("_stack.out")
 def stack_out(tensors: Any, dim: int = 0, *, out: Tensor) -> Tensor:
-    return write(out, computed("stack", tensors, dim))
+    return write(out, compute_op("stack", tensors, dim))
 
 
 def _special_helper(name: str) -> None:
@@ -120,7 +120,7 @@ def _special_helper(name: str) -> None:
 
     @special(f"_{name}_helper")
     def helper(self: Tensor, values: Tensor, indices: Tensor, dim: int) -> None:
-        for target, found in zip((values, indices), computed(name, self, dim), strict=True):
+        for target, found in zip((values, indices), compute_op(name, self, dim), strict=True):
             target.copy_(found)
 
 
@@ -130,14 +130,14 @@ _special_helper("cummin")
 
 @special("_aminmax.dim")
 def aminmax_along(self: Tensor, dim: int, keepdim: bool = False) -> Any:
-    return computed("aminmax", self, dim=dim, keepdim=keepdim)
+    return compute_op("aminmax", self, dim=dim, keepdim=keepdim)
 
 
 @special("unique_dim_consecutive")
 def unique_consecutive(
     self: Tensor, dim: int, return_inverse: bool = False, return_counts: bool = False
 ) -> Any:
-    return computed("unique_consecutive", self, return_inverse, return_counts, dim)
+    return compute_op("unique_consecutive", self, return_inverse, return_counts, dim)
 
 
 @special("__lshift__.Scalar", "__lshift__.Tensor")

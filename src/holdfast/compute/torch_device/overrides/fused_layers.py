@@ -11,7 +11,7 @@ import math
 import torch
 from torch.nn import functional as F
 
-from holdfast.compute.torch_device.overrides.tensor_overloads import computed, special
+from holdfast.compute.torch_device.overrides.tensor_overloads import compute_op, special
 from holdfast.compute.torch_device.storage.tensor_bridge import as_array
 
 Tensor = torch.Tensor
@@ -33,7 +33,7 @@ def masked_softmax_backward(
     grad_output: Tensor, output: Tensor, mask: Tensor, dim: int | None = None
 ) -> Tensor:
     along = output.dim() - 1 if dim is None else dim
-    found = computed("_softmax_backward_data", grad_output, output, along, as_array(output).dtype)
+    found = compute_op("_softmax_backward_data", grad_output, output, along, as_array(output).dtype)
     return found.masked_fill_(mask.reshape(output.shape), 0)
 
 
@@ -61,7 +61,7 @@ def multi_head_attention(
         near = scores.softmax(-1)
     else:
         # Masks are additive: every nonzero element masks its score.
-        near = computed("_masked_softmax", scores, mask.bool(), scores.dim() - 1, mask_type)
+        near = compute_op("_masked_softmax", scores, mask.bool(), scores.dim() - 1, mask_type)
     found = (near @ v).transpose(1, 2).reshape(query.shape[0], query.shape[1], embed_dim)
     out = F.linear(found, proj_weight, proj_bias)
     if not need_weights:

@@ -15,7 +15,7 @@ Tensor = torch.Tensor
 Tensors = list[Tensor]
 
 
-def _fused(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def _register_fused(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A decorator: register the step of one parameter for all parameters of an optimizer.
 
     The step is called with the parameter, its gradient and its states (None where their list is
@@ -47,7 +47,7 @@ def _fused(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return decorate
 
 
-@_fused("_fused_sgd_")
+@_register_fused("_fused_sgd_")
 def sgd(
     param: Tensor, step: Tensor, before: Any, *, rate: float, weight_decay: float,
     momentum: float, dampening: float, nesterov: bool, is_first_step: bool,
@@ -63,7 +63,7 @@ def sgd(
     param.add_(step, alpha=-rate)
 
 
-@_fused("_fused_adagrad_")
+@_register_fused("_fused_adagrad_")
 def adagrad(
     param: Tensor, step: Tensor, total: Tensor, count: Tensor, *, rate: float, lr_decay: float,
     weight_decay: float, eps: float,
@@ -93,8 +93,8 @@ def _adam(
     param.addcdiv_(mean, root, value=-rate / (1 - beta1**count))
 
 
-_fused("_fused_adam_")(functools.partial(_adam, False))
-_fused("_fused_adamw_")(functools.partial(_adam, True))
+_register_fused("_fused_adam_")(functools.partial(_adam, False))
+_register_fused("_fused_adamw_")(functools.partial(_adam, True))
 
 
 # ---- scaling of gradients

@@ -52,7 +52,7 @@ def _index(args: Any, kwargs: Any) -> int:
     return next((d.index or 0 for d in found if d.type == tensor_bridge.DEVICE), -1)
 
 
-def shadowed() -> list[tuple[str, str]]:
+def list_shadowed() -> list[tuple[str, str]]:
     """(overload, key) where torch would call a kernel for all layouts before `handle`."""
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     return [

@@ -217,10 +217,10 @@ def resize_output(self: Tensor, size: Any, device: Any = None) -> Tensor:
 # ---- ops that a device has to supply
 
 
-def computed(name: str, *args: Any, like: Tensor | None = None, **named: Any) -> Any:
+def compute_op(name: str, *args: Any, like: Tensor | None = None, **named: Any) -> Any:
     """Run an op of the table on tensors; without tensors, on the engine of `like`."""
     try:
-        out = engine_dispatch.computed(
+        out = engine_dispatch.compute_op(
             OPS[name],
             [_array(a) for a in args],
             {key: _array(value) for key, value in named.items()},
@@ -245,4 +245,4 @@ def convolution_backward(
 ) -> Any:
     *geometry, mask = (*rest, *named.values())
     channels = [weight.shape[1] * geometry[-1] if geometry[3] else weight.shape[0]]
-    return computed("convolution_backward", grad_output, input, weight, channels, *geometry, mask)
+    return compute_op("convolution_backward", grad_output, input, weight, channels, *geometry, mask)

@@ -86,7 +86,7 @@ class Manager:
         """
         with self._lock:
             self.cleanup_gc()
-            requested = self._requested(models)
+            requested = self._list_requested(models)
             wanted = [self._entry(patcher) for patcher in requested]
             needs = (memory_required, minimum_memory_required)
             try:
@@ -103,7 +103,7 @@ class Manager:
                         self._delist(entry)
                 raise
 
-    def _requested(self, models: Iterable[Patcher | nn.Module]) -> list[Patcher]:
+    def _list_requested(self, models: Iterable[Patcher | nn.Module]) -> list[Patcher]:
         """The patchers to load, each once and in order, with their attached models."""
         found: dict[int, Patcher] = {}
         for model in models:

@@ -136,7 +136,7 @@ def unet_dtype(
     `supported_dtypes` in the order the model prefers them; `weight_dtype` is what its file has;
     `model_params` below 0 means unknown and large.
     """
-    forced = _forced(options, "unet")
+    forced = _find_forced(options, "unet")
     if forced is not None:
         return forced
     params = _UNKNOWN_AND_LARGE if model_params < 0 else model_params
@@ -204,7 +204,7 @@ def unet_manual_cast(
 
 def text_encoder_dtype(machine: Machine, options: Options, device: str | None = None) -> str:
     """The dtype to keep a text encoder's weights in: fp16 by default, on every device."""
-    return _forced(options, "text_enc") or "float16"
+    return _find_forced(options, "text_enc") or "float16"
 
 
 def vae_dtype(
@@ -214,14 +214,14 @@ def vae_dtype(
     allowed_dtypes: Sequence[str] = (),
 ) -> str:
     """The dtype a VAE computes in: the first it allows that the device should use."""
-    forced = _forced(options, "vae")
+    forced = _find_forced(options, "vae")
     if forced is not None:
         return forced
     usable = (d for d in allowed_dtypes if _should_use(machine, options, d, device))
     return next(usable, "float32")
 
 
-def _forced(options: Options, part: str) -> str | None:
+def _find_forced(options: Options, part: str) -> str | None:
     """The dtype that `--fp16-unet` and similar options force."""
     words = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
     words |= {name.replace("float8", "fp8"): name for name in FLOAT8}

@@ -93,7 +93,7 @@ def _sharp(x: Any) -> Any:
     return numpy.where(x < 1, near, numpy.where(x < 2, far, 0))
 
 
-def _antialiased(shape: Callable[[Any], Any], reach: float) -> Callable[..., Stencil]:
+def _antialias(shape: Callable[[Any], Any], reach: float) -> Callable[..., Stencil]:
     """A stencil of a filter with a radius of `reach` inputs, or outputs if these are wider."""
 
     def stencil(size: int, outputs: int, aligned: bool, scale: Any, real: Any) -> Stencil:
@@ -123,9 +123,9 @@ _STENCILS: dict[str, Callable[..., Stencil]] = {
     "bilinear": _linear,
     "trilinear": _linear,
     "bicubic": _cubic,
-    "bilinear_aa": _antialiased(lambda x: numpy.maximum(1 - numpy.abs(x), 0), 1.0),
-    "bicubic_aa": _antialiased(_sharp, 2.0),
-    "lanczos_aa": _antialiased(
+    "bilinear_aa": _antialias(lambda x: numpy.maximum(1 - numpy.abs(x), 0), 1.0),
+    "bicubic_aa": _antialias(_sharp, 2.0),
+    "lanczos_aa": _antialias(
         lambda x: numpy.where(numpy.abs(x) < 3, numpy.sinc(x) * numpy.sinc(x / 3), 0), 3.0
     ),
 }

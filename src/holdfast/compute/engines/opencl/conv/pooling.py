@@ -39,7 +39,7 @@ from holdfast.compute.ops.layers.windows import Bounds, adaptive_bounds, divisor
 # ---- average
 
 
-def _covered(window: windows.Window) -> Bounds:
+def _find_covered(window: windows.Window) -> Bounds:
     """The inputs of a window without dilation, which may have none."""
     start = numpy.arange(window.outputs) * window.stride - window.padding
     return numpy.maximum(start, 0), numpy.minimum(start + window.kernel, window.size)
@@ -67,7 +67,7 @@ def _average(
 ) -> Array:  # fmt: skip
     along = windows.windows(self.shape, count, kernel_size, stride, padding, 1, ceil_mode)
     counts = divisors(along, count_include_pad, divisor_override)
-    return _mean(engine, self, [_covered(one) for one in along], counts)
+    return _mean(engine, self, [_find_covered(one) for one in along], counts)
 
 
 def _average_backward(
@@ -78,7 +78,7 @@ def _average_backward(
     along = windows.windows(self.shape, count, kernel_size, stride, padding, 1, ceil_mode)
     counts = divisors(along, count_include_pad, divisor_override)
     sizes = [one.size for one in along]
-    return _spread_mean(engine, grad_output, sizes, [_covered(one) for one in along], counts)
+    return _spread_mean(engine, grad_output, sizes, [_find_covered(one) for one in along], counts)
 
 
 def _adaptive_average(count: int, engine: CLEngine, self: Array, output_size: Any) -> Array:
