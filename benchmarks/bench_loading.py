@@ -38,7 +38,7 @@ from report import RUNS, Row, add_quick, middle, publish
 
 from holdfast.memory.core import system_pages
 from holdfast.memory.profile.samples import rss_bytes
-from holdfast.residency.files.holding import trim
+from holdfast.residency.files.freeing import trim
 from holdfast.residency.files.loading import load
 from holdfast.residency.files.reading import default_threads
 from holdfast.topology import discover

@@ -21,7 +21,8 @@ to the highest:
     nn              modules, as torch.nn names them
     optim           optimizers and learning-rate schedulers
     quant           int8 and int4 quantization
-    torch_device    a torch device on top of the engines
+    torch_device    a torch device on top of the engines; an ATen call goes through its
+                    dispatch.resolve to an op of `ops`, and on to a kernel in `engines`
 """
 
 from __future__ import annotations

@@ -11,12 +11,12 @@
     xla/            nodes for FLUX and Wan through XLA
     residency/      Stream Model and Will It Fit
     memory/         Memory Timeline, Memory Report, Topology Picture, Free Memory
-    host/           the only code that talks to ComfyUI
+    host/           the only code that calls ComfyUI inside its process
     refusing        rejects values in place of links, and results larger than memory
     live            memory now, for the panel in the sidebar
     routes          HTTP routes for that panel
     installing      installs the pack into a ComfyUI folder, or removes it
-    checking        asks a running ComfyUI whether the pack is complete
+    checking        asks a running ComfyUI over HTTP whether the pack is complete
 
 Data: `web/` (JavaScript, help pages), `locales/` (translations), `example_workflows/`.
 """

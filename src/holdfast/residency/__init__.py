@@ -18,7 +18,7 @@ Beside it stand the names of ComfyUI's model management: `load_models_gpu`, `fre
     packing/           packs weights without losing a bit
     files/             weights in safetensors files
     recording/         what weights did when, and its page
-    predict/           `fit`: whether and how fast a model will run
+    predict/           `fit`: whether and how fast a model would run, before it is loaded
     model_management/  ComfyUI's rules (specification 002)
     interrupt          the flag that stops long work
 """
@@ -84,7 +84,7 @@ _HOME: dict[str, tuple[str, ...]] = {
     "packing.pack": ("Decoder", "Layout", "decoder", "unpack"),
     "files.loading": ("Loaded", "Loading", "kept_in_fp32", "load"),
     "files.reading": ("Reading", "read_into"),
-    "files.holding": ("Held", "Holders", "Released", "holders", "released", "trim"),
+    "files.freeing": ("Held", "Holders", "Released", "holders", "released", "trim"),
     "files.checkpoint": ("TensorInfo", "read_header"),
 }
 # These change with the options or the machine, so they are looked up each time.

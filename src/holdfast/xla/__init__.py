@@ -19,7 +19,7 @@ import does not give. Names load on first use; importing this is cheap.
     errors          errors of JAX, XLA and torchax as Holdfast's
     module          one module on XLA: its methods as functions, compiled and cached
     ops             torch operators as functions over JAX arrays
-    port            `Port` and the registry `PORTS`
+    port            `Port`: a diffusers model placed on XLA; the registry `PORTS`
     ports           the models that have a port
     sampling        schedulers, denoising steps and the loop
     scaffold        what `holdfast port new` writes

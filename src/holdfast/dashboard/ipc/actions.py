@@ -161,7 +161,7 @@ def _empty_caches() -> None:
     cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is not None and cuda.is_initialized():
         cuda.empty_cache()
-    call("holdfast.residency.files.holding", "trim")
+    call("holdfast.residency.files.freeing", "trim")
 
 
 # ---- budgets

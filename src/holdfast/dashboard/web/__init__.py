@@ -18,6 +18,8 @@ feed            one snapshot loop for all listeners
 events          server-sent events
 history         values over time in bounded memory
 metrics         a snapshot for Prometheus
+
+Data: `static/`, the page: one JavaScript file for each view in `static/views/`.
 """
 
 from __future__ import annotations

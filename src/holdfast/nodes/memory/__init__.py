@@ -3,7 +3,7 @@
 nodes           the four node classes
 sampling        samples RAM, devices and pinned memory in a thread, with peaks by node
 recording       records the prompts that contain a Memory Timeline
-holding         finds out who holds tensors
+holding         `memory.debug.holders`, and what ComfyUI's models and results hold
 freeing         unloads models and empties caches
 words           the texts: a run, a report, what was freed
 pictures        draws a run

@@ -101,7 +101,7 @@ def _empty_caches() -> int:
 
     freed = empty_cache()
     if "torch" in sys.modules:
-        from holdfast.residency.files.holding import trim
+        from holdfast.residency.files.freeing import trim
 
         trim()
     return freed

@@ -15,7 +15,7 @@ from holdfast.base.units import format_bytes
 from holdfast.pipeline.devices.denoise_loop import StepDone, denoise
 from holdfast.residency.carriers import carrier_for, simulated
 from holdfast.residency.carriers.carrier import Carrier
-from holdfast.residency.files.holding import trim
+from holdfast.residency.files.freeing import trim
 from holdfast.topology.amx import disable_broken_amx
 from holdfast.xla.denoising import Denoising
 

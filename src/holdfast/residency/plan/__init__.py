@@ -11,14 +11,14 @@ are decoded into a second ring at their first use.
 All functions are pure: the same arguments give the same plan.
 
     model       the data classes: Problem, Plan, Chunk, Visit, Rates
-    making      finds the fastest plan for a problem, and the smallest budget that works
+    planner     finds the fastest plan for a problem, and the smallest budget that works
     course      what all plans of a problem share: chunks, their uses, ring sizes
 """
 
 from __future__ import annotations
 
-from holdfast.residency.plan.making import find_smallest_bytes, make, simulate
 from holdfast.residency.plan.model import CHUNK_BYTES, Chunk, Plan, Problem, Rates, Use, Weight
+from holdfast.residency.plan.planner import find_smallest_bytes, make, simulate
 
 __all__ = ["CHUNK_BYTES", "Chunk", "Plan", "Problem", "Rates", "Use", "Weight"]
 __all__ += ["find_smallest_bytes", "make", "simulate"]

@@ -19,7 +19,7 @@ from holdfast.residency.carriers.carrier import Carrier
 from holdfast.residency.carriers.simulated import Simulated
 from holdfast.residency.managed.schedule import SMALL_BYTES
 from holdfast.residency.plan.course import Course, list_ring_sizes, make_course
-from holdfast.residency.plan.making import list_packing_options, plan_resident, plan_streaming
+from holdfast.residency.plan.planner import list_packing_options, plan_resident, plan_streaming
 from holdfast.residency.predict.answer import BudgetChange, Fit
 from holdfast.residency.predict.packable import Packing
 from holdfast.residency.predict.profile import Profile, ProfiledStretch

@@ -1,6 +1,6 @@
 """One module on XLA.
 
-cache           compiled and traced programs on disk
+cache           compiles programs (jax.jit), and keeps them on disk
 calls           a method of a module as a pure function
 identity        what identifies a module's programs in the cache
 placed          a module with sharded weights and compiled methods

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from holdfast.base.errors import BadInput
-from holdfast.residency.files.holding import who_keeps
+from holdfast.residency.files.freeing import who_keeps
 from holdfast.residency.model_management.models.cache import soft_empty_cache
 from holdfast.residency.model_management.models.loaded_model import ALL, LoadedModel
 from holdfast.residency.model_management.models.patcher import Patcher

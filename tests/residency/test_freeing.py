@@ -16,8 +16,8 @@ from torch import nn
 
 from holdfast.base.errors import BadInput
 from holdfast.memory.debug.referrers import NOBODY
-from holdfast.residency.files import holding as holders_module
-from holdfast.residency.files.holding import Held, Holders, Released, Watch, holders, released
+from holdfast.residency.files import freeing as holders_module
+from holdfast.residency.files.freeing import Held, Holders, Released, Watch, holders, released
 from holdfast.residency.files.loading import load
 from tests.needs import ALL
 
@@ -255,7 +255,7 @@ import sys
 import torch
 from torch import nn
 from holdfast.memory.profile.samples import rss_bytes
-from holdfast.residency.files.holding import released
+from holdfast.residency.files.freeing import released
 from holdfast.residency.files.loading import load
 
 def cycle(model, dtype):
