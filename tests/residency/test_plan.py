@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast.base.errors import OutOfMemory
 from holdfast.base.units import format_bytes
 from holdfast.residency import plan as planning
-from holdfast.residency.plan import Plan, Problem, Rates, Use, Weight, course, making
+from holdfast.residency.plan import Plan, Problem, Rates, Use, Weight, course, planner
 from holdfast.residency.stream.ring import ALIGNMENT, RingSlot, aligned
 
 MB = 1 << 20
@@ -239,14 +239,14 @@ def plainly_smallest(problem: Problem, keep_bytes: int | None) -> int:
     """The definition: halve until a plan can no longer be made, each from the very beginning."""
     fine = replace(problem, chunk_bytes=1)
     once = course.make_course(fine)
-    whole = making.plan_resident(once).device_bytes
+    whole = planner.plan_resident(once).device_bytes
     low, high = 0, 2 * sum(c.raw_bytes + c.payload_bytes for c in once.chunks) + ALIGNMENT
     if keep_bytes is None or whole <= keep_bytes:
         high = min(high, whole)
     while high - low > ALIGNMENT:
         middle = (low + high) // 2
         plans = (
-            making.plan_streaming(course.make_course(fine), middle, ring, packed, keep_bytes)
+            planner.plan_streaming(course.make_course(fine), middle, ring, packed, keep_bytes)
             for ring in course.list_ring_sizes(once)
             for packed in (False, True)
         )
@@ -276,9 +276,9 @@ def test_what_plans_share_changes_none_of_them(
             alone = course.make_course(problem)
             spans = course._spans(alone, ring // 4)
             assert shared.stays(ring).spans == tuple(s for s in spans if s[0] not in alone.pinned)
-            plan = making.plan_streaming(shared, allowance, ring, packed, None)
-            assert plan == making.plan_streaming(alone, allowance, ring, packed, None)
-            works = making._is_feasible(alone, allowance, ring, packed, None)
+            plan = planner.plan_streaming(shared, allowance, ring, packed, None)
+            assert plan == planner.plan_streaming(alone, allowance, ring, packed, None)
+            works = planner._is_feasible(alone, allowance, ring, packed, None)
             assert works == (plan is not None)
 
 

@@ -34,6 +34,7 @@ from holdfast.cli.parsing import option
 from holdfast.cli.progress import show_stages
 from holdfast.cli.tables import as_json
 from holdfast.pipeline import Pipeline, Result
+from holdfast.pipeline.model.quick_imports import quick_imports
 from holdfast.pipeline.model.sources import built_in
 from holdfast.pipeline.output import media
 from holdfast.pipeline.output.timeline import Timeline
@@ -81,6 +82,7 @@ def _run(args: argparse.Namespace, prints: bool = True) -> int:
     target = None if args.out is None else expand_path(args.out)
     page = None if args.timeline is None else expand_path(args.timeline)
     _refuse_early(args, target, page)
+    quick_imports()
     timeline = Timeline()
     with show_stages(prints) as show, timeline:
         pipe, result, weights = _draw(args, target, timeline, show)

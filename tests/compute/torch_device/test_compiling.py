@@ -411,6 +411,7 @@ def rows_begin(places: torch.Tensor) -> torch.Tensor:
 @pytest.mark.usefixtures("python_device")
 @pytest.mark.parametrize("device", DEVICES)
 def test_what_only_the_host_computes_is_counted(device: str) -> None:
+    torch.zeros(1, device="holdfast")  # the first use of a process may go through another overload
     before = engine.fallbacks.copy()
     found = compiled(rows_begin)(torch.tensor([0, 1, 1]).to(device))
 

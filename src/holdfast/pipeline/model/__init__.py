@@ -8,5 +8,6 @@ assembly         loads all components and builds the three stages
 components       loads one component with diffusers or transformers, weights into slabs
 single_weights   builds a network from a single file
 library_errors   turns errors of other libraries into ours
+quick_imports    imports diffusers and transformers without what a run does not use
 quiet            silences the logging of diffusers and transformers
 """
