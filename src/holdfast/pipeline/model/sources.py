@@ -229,6 +229,12 @@ def require_weights(source: Source) -> None:
                 read_header(file)
 
 
+def list_weights(source: Source) -> list[Path]:
+    """All weight files, in the order they are loaded: that of the stages, as the index has them."""
+    files = [file for component in source.components.values() for file in component.weights]
+    return files if source.single is None else [source.single, *files]
+
+
 def _other_weights(place: Path) -> str | None:
     others = sorted(file.name for kind in ("*.bin", "*.ckpt", "*.pt") for file in place.glob(kind))
     if not others:

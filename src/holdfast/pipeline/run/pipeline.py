@@ -18,13 +18,14 @@ from holdfast.base.interrupts import is_interrupt, run_uninterrupted
 from holdfast.pipeline.devices.omp_policy import share_cores
 from holdfast.pipeline.model.library_errors import explain_config_errors
 from holdfast.pipeline.model.placement import Placement, PlacementRequest, place
-from holdfast.pipeline.model.sources import Source, locate, require_weights
+from holdfast.pipeline.model.sources import Source, list_weights, locate, require_weights
 from holdfast.pipeline.run import live_runs
 from holdfast.pipeline.run.call import Run, Unloaded
 from holdfast.pipeline.run.families import FAMILIES
 from holdfast.pipeline.run.progress import STAGES, Event, Listener, ignore
 from holdfast.pipeline.run.result import Result
 from holdfast.pipeline.run.settings import Limits, Settings, settle
+from holdfast.residency.files.prefetch import prefetch
 from holdfast.topology import Topology
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class Pipeline(contextlib.AbstractContextManager["Pipeline"]):
             report(Event("load", 0, None, "finding files"))
             source = locate(model, config)
             require_weights(source)
+            prefetch(list_weights(source))
             report(Event("load", 0, None, "importing torch and diffusers"))
             share_cores()
             family = _family(source.family)
