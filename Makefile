@@ -8,7 +8,7 @@ COMFYUI := .cache/comfyui
 OUT    := out
 # Two workers, each with whole files (tests/harness). A run that hangs as a whole ends after LIMIT,
 # with the stacks of all its threads; a test that hangs ends by itself (pyproject.toml).
-LIMIT  := 60m
+LIMIT  := 75m
 PYTEST := timeout --signal=ABRT --kill-after=60 $(LIMIT) $(BIN)/python -m pytest
 TWO    := -n 2 --dist loadfile
 WITHIN := 600

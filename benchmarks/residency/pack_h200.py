@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 
+from holdfast.residency.packing import codec_torch
 from holdfast.residency.packing import pack as packing
-from holdfast.residency.packing import pack_torch
-from holdfast.residency.packing.pack_layout import TILE, Layout
+from holdfast.residency.packing.layouts import TILE, Layout
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 CASES = (("bf16", "flat"), ("bf16", "ranked"), ("fp16", "ranked"))
@@ -66,13 +66,13 @@ def _triton_version() -> str | None:
 
 
 def _ways(device: torch.device) -> dict[str, Decode]:
-    ways: dict[str, Decode] = {"torch": pack_torch.decode}
+    ways: dict[str, Decode] = {"torch": codec_torch.decode}
     if packing.decoder(device).way == "triton":
-        from holdfast.residency.packing import pack_triton
+        from holdfast.residency.packing import codec_triton
 
-        ways["triton"] = pack_triton.decode
+        ways["triton"] = codec_triton.decode
         for warps in (2, 8):
-            ways[f"triton, {warps} warps"] = lambda p, y, t, w=warps: pack_triton.decode(
+            ways[f"triton, {warps} warps"] = lambda p, y, t, w=warps: codec_triton.decode(
                 p, y, t, warps=w
             )
     return ways

@@ -3,18 +3,18 @@
 Sub-packages are imported on first use; `import holdfast` loads none of numpy, torch, jax and
 pyopencl. Each layer imports only from the layers below it in this list:
 
-    cli             the `holdfast` command
+    cli/            the `holdfast` command
     __main__        the entry point of the command
-    dashboard       watch processes: terminal, web page, benchmarks
-    nodes           nodes for ComfyUI
-    pipeline        draw pictures and videos from prompts
-    xla             models on XLA: ports, sharding, sampling
-    residency       models larger than the device: stream, plan, pack weights
-    torch           registers `torch.device("holdfast")`
-    compute         tensors, autograd, ops and engines
-    memory          pools, profiles, leaks, shared virtual memory
-    topology        describe and measure the machine
-    base            errors, registries, units, settings
+    dashboard/      watch processes: terminal, web page, benchmarks
+    nodes/          nodes for ComfyUI
+    pipeline/       draw pictures and videos from prompts
+    xla/            models on XLA: ports, sharding, sampling
+    residency/      models larger than the device: stream, plan, pack weights
+    torch           registers `torch.device("holdfast")` (its code: compute/torch_device)
+    compute/        tensors, autograd, ops and engines
+    memory/         pools, profiles and their pages, leaks, shared virtual memory
+    topology/       describe and measure the machine
+    base/           errors, registries, units, settings
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import array_shapes, mutually_broadcastable_shapes
 
 from holdfast.compute import CustomTensor, enable_grad, no_grad
 from holdfast.compute import functional as f
-from holdfast.compute.autograd import gradient_formulas, tape
+from holdfast.compute.autograd import gradient_lines, tape
 from holdfast.compute.ops import OPS
 from tests.examples import examples
 
@@ -496,11 +496,11 @@ def test_a_gradient_line_can_be_read_and_uses_only_names_there_are(name: str) ->
     arguments = {p.name for p in op.schema.parameters}
     results = {f"result{place}" for place in range(op.schema.returns)}
     given_names = {"grad", "grads", "given", "result", *results, *arguments}
-    known = given_names | set(gradient_formulas.formula_names()) | set(dir(builtins))
+    known = given_names | set(gradient_lines.formula_names()) | set(dir(builtins))
     covered: list[str] = []
     for names, text in op.gradient.items():
         read, made = _names_of(text)
-        line = gradient_formulas.read(op, names, text)
+        line = gradient_lines.read(op, names, text)
         allowed = known | made | ({"mask"} if len(line.inputs) > 1 else set())
         assert read <= allowed, f"{text!r} uses {sorted(read - allowed)}"
         covered += line.inputs

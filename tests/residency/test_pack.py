@@ -20,10 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import holdfast
 from holdfast.base.errors import BadInput
+from holdfast.residency.packing import codec_torch, layouts
 from holdfast.residency.packing import pack as packing
-from holdfast.residency.packing import pack_layout, pack_torch
+from holdfast.residency.packing.layouts import SCHEMES, TILE, decide
 from holdfast.residency.packing.pack import Layout, is_packable, pack, scratch_bytes, unpack
-from holdfast.residency.packing.pack_layout import SCHEMES, TILE, decide
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 SIZES = (0, 1, 2, 7, 2000, TILE - 1, TILE, TILE + 1, 3 * TILE + 5, 40 * TILE + 3)
@@ -57,7 +57,7 @@ def round_trip(raw: torch.Tensor, kind: str, **options: Any) -> Layout | None:
 
 
 def exponents_of(weights: torch.Tensor, kind: str) -> list[int]:
-    return pack_torch.histogram(bits(weights).view(torch.int16), kind)
+    return codec_torch.histogram(bits(weights).view(torch.int16), kind)
 
 
 @st.composite
@@ -201,7 +201,7 @@ def test_offsets_and_places_of_a_tensor_above_2_to_the_31_bytes_are_wide_enough(
 
 
 def test_places_of_8_bytes_are_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack_layout, "_index_bytes", lambda elements: 8)
+    monkeypatch.setattr(layouts, "_index_bytes", lambda elements: 8)
     for scheme in SCHEMES:
         layout = round_trip(bits(normal(70 * TILE)), "bf16", schemes=(scheme,))
         assert layout is not None
@@ -215,7 +215,7 @@ def test_a_payload_does_not_depend_on_the_size_of_the_slices(
 ) -> None:
     raw = bits(normal(70 * TILE + 11))
     usual = pack(raw, "bf16", schemes=(scheme,))
-    monkeypatch.setattr(pack_torch, "_PACK_SLICE_CPU", 3 * TILE)
+    monkeypatch.setattr(codec_torch, "_PACK_SLICE_CPU", 3 * TILE)
     other = pack(raw, "bf16", schemes=(scheme,))
     assert usual is not None
     assert other is not None
@@ -281,7 +281,7 @@ def test_unpacking_takes_no_more_memory_than_promised(
         assert (kind, scheme) == ("fp16", "flat")
         return
     layout, payload = packed
-    monkeypatch.setattr(pack_torch, "_DECODE_SLICE_CPU", 40 * TILE)
+    monkeypatch.setattr(codec_torch, "_DECODE_SLICE_CPU", 40 * TILE)
     target = torch.empty(layout.raw_bytes, dtype=torch.uint8)
     with Watch() as watch:
         unpack(payload, layout, target)
@@ -412,16 +412,16 @@ def test_what_cannot_be_unpacked_is_refused_before_anything_is_written() -> None
 
 TWIN = """
 import torch
-from holdfast.residency.packing import pack_layout, pack_torch, pack_triton
+from holdfast.residency.packing import layouts, codec_torch, codec_triton
 from holdfast.residency.packing.pack import _try_triton, pack
-from holdfast.residency.packing.pack_layout import TILE
+from holdfast.residency.packing.layouts import TILE
 
 def twins(weights, kind, scheme):
     raw = weights.view(torch.uint8)
     layout, payload = pack(raw, kind, schemes=(scheme,))
     one, other = torch.full_like(raw, 1), torch.full_like(raw, 2)
-    pack_torch.decode(payload, layout, one)
-    pack_triton.decode(payload, layout, other)
+    codec_torch.decode(payload, layout, one)
+    codec_triton.decode(payload, layout, other)
     assert torch.equal(one, raw) and torch.equal(other, raw), (kind, scheme, layout)
     return layout
 
@@ -436,12 +436,12 @@ for kind, dtype in ("bf16", torch.bfloat16), ("fp16", torch.float16):
             seen.add(twins(made[:size].to(dtype), kind, scheme).width)
 spread = torch.randn(3 * TILE) * torch.rand(3 * TILE).mul(7).exp2()
 seen.add(twins(spread.bfloat16(), "bf16", "ranked").width)
-pack_layout._index_bytes = lambda elements: 8
+layouts._index_bytes = lambda elements: 8
 assert twins(made.bfloat16(), "bf16", "ranked").index_bytes == 8
 assert seen == {0, 3, 4}, seen
-pack_triton.decode = pack_torch.decode  # quicker than the interpreter
+codec_triton.decode = codec_torch.decode  # quicker than the interpreter
 assert _try_triton(torch.device("cpu")), "the trial packs everything it means to"
-pack_triton.decode = lambda *arguments: None
+codec_triton.decode = lambda *arguments: None
 assert not _try_triton(torch.device("cpu")), "wrong bits are noticed"
 print("the same")
 """

@@ -14,7 +14,7 @@ from holdfast.residency.carriers.simulated import Simulated
 from holdfast.residency.managed.group import Group
 from holdfast.residency.managed.manage import manage, unmanage
 from holdfast.residency.managed.managed import Managed
-from holdfast.residency.recording import chart
+from holdfast.residency.recording import page
 from holdfast.residency.recording.journal import STALL_MS, THERE_BEFORE, Entry, Journal
 from holdfast.residency.recording.recording import ResidencyRecording, recording
 from holdfast.residency.recording.summary import LINK_BUSY, group_by_kind
@@ -127,7 +127,7 @@ def test_at_no_time_was_more_there_than_the_budget(managed: Managed) -> None:
     recorded = _recorded(managed, 5)
     changes = [
         (at_ms, nbytes)
-        for stay in chart.find_stays(recorded.entries)
+        for stay in page.find_stays(recorded.entries)
         if stay.start_ms < stay.end_ms
         for at_ms, nbytes in ((stay.start_ms, stay.nbytes), (stay.end_ms, -stay.nbytes))
     ]

@@ -12,17 +12,17 @@ to the highest:
     random          the random generator; its numbers are torch's
     tensor_calls    lets modules below `tensors` call ops on tensors
     functional      every op of the table as a function
-    ops             the op table: signatures, shape rules, gradients, decompositions
+    ops/            the op table: signatures, shape rules, one-line gradients, decompositions
     engine          the engine protocol and registry; runs an op on an engine's arrays
-    engines         NumPy, OpenCL and torch kernels
-    autograd        recorded calls, backward, gradient formulas
-    tensors         CustomTensor, devices, operators, indexing, creation
-    fusion          chains of pointwise ops in one pass: `fuse`
-    nn              modules, as torch.nn names them
-    optim           optimizers and learning-rate schedulers
-    quant           int8 and int4 quantization
-    torch_device    a torch device on top of the engines; an ATen call goes through its
-                    dispatch.resolve to an op of `ops`, and on to a kernel in `engines`
+    engines/        NumPy, OpenCL and torch kernels
+    autograd/       recorded calls, backward, gradient formulas longer than a line
+    tensors/        CustomTensor, devices, operators, indexing, creation
+    fusion/         chains of pointwise ops in one pass: `fuse`
+    nn/             modules, as torch.nn names them
+    optim/          optimizers and learning-rate schedulers
+    quant/          int8 and int4 quantization
+    torch_device/   a torch device on top of the engines: its dispatch.resolve finds the op of a
+                    call, `engine` the kernel in `engines`
 """
 
 from __future__ import annotations

@@ -5,14 +5,14 @@
         block = pool.allocate("64MB")
     print(memory.memory_stats().summary())
 
-    core            blocks, free lists, counters and tags; the C core and its Python twin
-    resources       where memory comes from: host, CUDA, OpenCL; adaptors (limit, statistics)
-    pools           pools that reuse freed memory, movable blocks, process-wide settings
-    plan            fixed layouts for steps that repeat; replays of recordings
-    profile         the recorder, recordings, and reports, pages and exports made from them
-    debug           guards, quarantine, leaks and who refers to them
-    hooks           pools under NumPy and torch; hooks on imports and thread starts
-    svm             shared virtual memory
+    core/           blocks, free lists, counters and tags; the C core and its Python twin
+    resources/      where memory comes from: host, CUDA, OpenCL; adaptors (limit, statistics)
+    pools/          pools that reuse freed memory, movable blocks, process-wide settings
+    plan/           fixed layouts for steps that repeat; replays of recordings
+    profile/        the recorder, recordings, and reports, pages and exports made from them
+    debug/          guards, quarantine, leaks and who refers to them
+    hooks/          pools under NumPy and torch; hooks on imports and thread starts
+    svm/            shared virtual memory
 
 Names load on first use; importing this package needs neither NumPy, torch nor a compiler.
 """

@@ -4,11 +4,11 @@ from holdfast.pipeline import Pipeline
 pipe = Pipeline.load("tiny-flux")
 pipe("a handwritten seven", seed=1).save("seven.png")
 
-model           from a model name to loaded components: find, download, place, load
-devices         where a stage runs: torch devices, OpenCL, XLA, simulated; budgets
-run             the Pipeline object, its stages and settings, model families, live progress
-output          picture and video files, history of runs, recorded timelines
-batch           many prompts over processes, GPUs and machines (`holdfast batch`)
+model/          from a model name to loaded components: find, download, place, load
+devices/        where a stage runs: torch devices, OpenCL, XLA, simulated; budgets
+run/            the Pipeline object, its stages and settings, model families, live progress
+output/         picture and video files, history of runs, recorded timelines
+batch/          many prompts over processes, GPUs and machines (`holdfast batch`)
 models          weights of the built-in tiny models (data, no code)
 """
 

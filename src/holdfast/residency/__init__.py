@@ -11,13 +11,13 @@
 Beside it stand the names of ComfyUI's model management: `load_models_gpu`, `free_memory`,
 `unet_dtype`, `VRAMState` and the others. Names load on first use; importing this is cheap.
 
-    plan/              decides which weights stay on the device and when the others pass through
+    plan/              which weights stay on the device, in what order the others pass through
     managed/           a module under a budget: a call, its layers, its weights
-    stream/            moves weights by a plan: rings, slabs
+    stream/            moves weights by a plan, ahead of the layers that use them: rings, slabs
     carriers/          what moves bytes: CUDA streams, plain copies, a simulated device
     packing/           packs weights without losing a bit
     files/             weights in safetensors files
-    recording/         what weights did when, and its page
+    recording/         what weights did when, and the HTML page of it
     predict/           `fit`: whether and how fast a model would run, before it is loaded
     model_management/  ComfyUI's rules (specification 002)
     interrupt          the flag that stops long work

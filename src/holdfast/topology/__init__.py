@@ -8,11 +8,11 @@ Modules:
 
     model           the description of a machine, as frozen dataclasses
     discover        ask all probes and merge their answers
-    probes          sources of facts: sysfs, PCI, NVML, OpenCL, torch; simulated machines
+    probes/         sources of facts: sysfs, PCI, NVML, OpenCL, torch; simulated machines
     merge           one machine from the answers of several probes
     measuring       time memory and GPU links (`measure`)
-    speed           the benchmarks behind `measure`, and their stored results
-    render          a machine as a tree or as SVG
+    speed/          the benchmarks behind `measure`, and their stored results
+    render/         a machine as a tree or as SVG
     numa            NUMA system calls: bind and move pages, bind threads
     control_groups  memory limits of Linux control groups
     sysfs           read small files of sysfs and procfs

@@ -10,22 +10,22 @@ Nodes that use torchax themselves find the names of the specification here: `Tor
 import does not give. Names load on first use; importing this is cheap.
 
     arrays          CPU tensors as NumPy and JAX arrays, and back
-    attention       attention with torch's arguments: Splash, cuDNN or plain XLA
-    check           `holdfast port check`: a class on torch and on XLA, compared
-    cluster         devices: meshes, several hosts, processes that hold a device
-    compat          corrections of torchax for the installed torch
+    attention/      attention with torch's arguments: Splash, cuDNN or plain XLA
+    check/          `holdfast port check`: a class on torch and on XLA, compared
+    cluster/        devices: meshes, several hosts, processes that hold a device
+    compat/         corrections of torchax for the installed torch
     denoising       what a sampling loop needs besides its network; no JAX
     env             torchax's environment by the specification's names
     errors          errors of JAX, XLA and torchax as Holdfast's
-    module          one module on XLA: its methods as functions, compiled and cached
+    module/         what a port makes of a module: `Placed`, its methods compiled and cached
     ops             torch operators as functions over JAX arrays
-    port            `Port`: a diffusers model placed on XLA; the registry `PORTS`
-    ports           the models that have a port
-    sampling        schedulers, denoising steps and the loop
-    scaffold        what `holdfast port new` writes
-    sharding        which weight is split how; placing and loading weights
+    port            `Port`: from a diffusers model to one placed on XLA; the registry `PORTS`
+    ports           declarations of the ports: FLUX, SDXL, Wan
+    sampling/       schedulers, denoising steps and the loop
+    scaffold/       what `holdfast port new` writes
+    sharding/       which weight is split how; placing and loading weights
     stages          text encoder, sampler and decoder of a model on XLA
-    tiny            tiny models of many classes, as data
+    tiny/           tiny models of many classes, as data
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Modules:
 
-    formulas            gradient formulas of more than one line, by op family
-    gradient_formulas   the gradient lines of the op table, compiled
-    tape                recorded calls, `backward`, `grad`, `no_grad`
+    formulas/       gradient formulas longer than a line, by op family
+    gradient_lines  compiles the gradient lines that stand beside each op in `ops`
+    tape            recorded calls, `backward`, `grad`, `no_grad`
 """
 
 from holdfast.compute.autograd import formulas  # noqa: F401  (registers the formulas)

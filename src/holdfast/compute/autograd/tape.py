@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from holdfast.base.errors import BadInput, Misuse, Unsupported
 from holdfast.compute import dtype as dtypes
 from holdfast.compute import functional
-from holdfast.compute.autograd.gradient_formulas import differentiable, formula_names, recipe
+from holdfast.compute.autograd.gradient_lines import differentiable, formula_names, recipe
 from holdfast.compute.ops.rules import Meta
 from holdfast.compute.ops.schema import describe
 from holdfast.compute.ops.table import Op

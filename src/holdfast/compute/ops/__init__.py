@@ -3,13 +3,13 @@
 Importing this package fills the table.
 
     aliases         other names for ops: NumPy's, `special_`, old `linalg` names
-    elementwise     arithmetic, comparison, activations, special functions, complex, quantize
-    index           indexing, masks, scatter, embedding
-    layers          attention, convolution, normalization, pooling, losses, recurrent layers …
-    layout          views, reshape, cat, padding, factories
-    matrix          products, einsum, linear algebra, Fourier transforms
+    elementwise/    arithmetic, comparison, activations, special functions, complex, quantize
+    index/          indexing, masks, scatter, embedding
+    layers/         attention, convolution, normalization, pooling, losses, recurrent layers …
+    layout/         views, reshape, cat, padding, factories
+    matrix/         products, einsum, linear algebra, Fourier transforms
     random          ops that draw random numbers
-    reduce          sums, norms, softmax, sorting, counting
+    reduce/         sums, norms, softmax, sorting, counting
     rules           result shapes and dtypes without computing
     schema          ATen signatures: parsing, binding arguments
     table           `Op`, the table itself, `op` and `composite` to add to it

@@ -4,7 +4,7 @@ from holdfast.dashboard.web import serving
 with serving(port=8765) as server:
     print(server.url_to_open)
 
-server          the server in a thread of its own, addresses
+server          the listening socket and its thread; what is served is in `application`
 application     HTTP: routes, middleware, headers, errors, static files
 guard           who may connect: host, origin, token
 table           all endpoints of the API

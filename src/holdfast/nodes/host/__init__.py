@@ -1,4 +1,4 @@
-"""The only code that talks to ComfyUI.
+"""The only code that calls ComfyUI inside its process.
 
 ComfyUI is imported on first use. Without ComfyUI, functions that only show or query do nothing.
 

@@ -4,7 +4,7 @@ manage          `manage` and `unmanage`
 managed         `Managed`: a call from its beginning to its end, with or without a plan
 group           several modules under one budget, and which one is evicted for another
 weight_set      the weights: moved into slabs, copied to the device, restored
-schedule        which plan is used, when another one is made, the predicted time of a call
+schedule        when to plan again and which of the plans to use; the predicted time of a call
 layers          what happens when a layer begins and ends
 loose_weights   weights on the device outside of any plan
 call_memory     memory that calls need beside weights, by signature

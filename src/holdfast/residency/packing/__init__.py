@@ -1,7 +1,7 @@
 """Lossless packing of bf16 and fp16 weights, to about three quarters of their bytes.
 
-pack         the interface: pack, unpack, decoders
-pack_layout  how one tensor is packed, and where each part lies
-pack_torch   packing and unpacking with torch operations, on any device
-pack_triton  unpacking on a GPU by one kernel
+pack          the interface: pack, unpack, decoders
+layouts       chooses the scheme of a tensor, and where each part lies; touches no weights
+codec_torch   encodes and decodes with torch operations, on any device
+codec_triton  decodes on a GPU by one kernel
 """

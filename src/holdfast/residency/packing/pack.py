@@ -15,8 +15,8 @@ import torch
 
 from holdfast.base.errors import BadInput
 from holdfast.base.interrupts import is_interrupt
-from holdfast.residency.packing import pack_torch
-from holdfast.residency.packing.pack_layout import SCHEMES, TILE, Layout, decide
+from holdfast.residency.packing import codec_torch
+from holdfast.residency.packing.layouts import SCHEMES, TILE, Layout, decide
 
 __all__ = ["Decoder", "Layout", "decoder", "is_packable", "kind_of", "pack", "unpack"]
 
@@ -59,11 +59,11 @@ def pack(
     """
     words = _words(raw, kind)
     allowed = decoder(raw.device).schemes if schemes is None else _check_schemes(schemes)
-    decided = decide(pack_torch.histogram(words, kind), kind, allowed)
+    decided = decide(codec_torch.histogram(words, kind), kind, allowed)
     if decided is None:
         return None
     layout, book = decided
-    return layout, pack_torch.encode(words, layout, book)
+    return layout, codec_torch.encode(words, layout, book)
 
 
 def unpack(payload: torch.Tensor, layout: Layout, target: torch.Tensor) -> None:
@@ -79,14 +79,14 @@ def unpack(payload: torch.Tensor, layout: Layout, target: torch.Tensor) -> None:
     if decoder(target.device).way == "triton":
         _triton().decode(payload, layout, target)
     else:
-        pack_torch.decode(payload, layout, target)
+        codec_torch.decode(payload, layout, target)
 
 
 def scratch_bytes(layout: Layout, device: torch.device | str | None = None) -> int:
     """An upper bound of the temporary bytes of unpack(): 0 with Triton; None: torch's decoder."""
     if device is not None and decoder(device).way == "triton":
         return 0
-    return pack_torch.scratch_bytes(layout)
+    return codec_torch.scratch_bytes(layout)
 
 
 def decoder(device: torch.device | str) -> Decoder:
@@ -135,9 +135,9 @@ def _try_triton(device: torch.device) -> bool:
 
 
 def _triton() -> Any:
-    from holdfast.residency.packing import pack_triton
+    from holdfast.residency.packing import codec_triton
 
-    return pack_triton
+    return codec_triton
 
 
 def _check_schemes(schemes: Sequence[str]) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""Decides which weights stay on the device, and where and when the others are streamed through it.
+"""Decides which weights stay on the device, and in what order and where the others pass through it.
 
     made = plan.make(problem, allowance_bytes)
     made.kept, made.visits, made.step_ms

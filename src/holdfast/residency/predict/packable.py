@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from holdfast.residency.packing import pack_torch
+from holdfast.residency.packing import codec_torch
+from holdfast.residency.packing.layouts import decide
 from holdfast.residency.packing.pack import kind_of
-from holdfast.residency.packing.pack_layout import decide
 from holdfast.residency.predict.profile import ProfiledStretch
 
 _ELEMENTS = 1 << 18
@@ -43,7 +43,7 @@ class Packing:
             values = torch.randn(_ELEMENTS, generator=torch.Generator().manual_seed(0)) * _SPREAD
             sample = values.to(dtype).view(torch.uint8)
         words = sample[: sample.numel() // 2 * 2].view(torch.int16)
-        counted = tuple(int(n) for n in pack_torch.histogram(words, kind))
+        counted = tuple(int(n) for n in codec_torch.histogram(words, kind))
         return cls(dtype, tuple(schemes), counted, (assumption,))
 
     def payload_bytes(self, stretch: ProfiledStretch) -> int | None:

@@ -3,5 +3,5 @@
 journal    notes copies, decodes, stalls, kept and evicted weights while a model runs
 recording  a finished recording: summary, page, JSON, Perfetto trace
 summary    its figures: link use, stalls and their reasons, evictions
-chart      its HTML page: passes, stalls, the link, every weight over time
+page       its HTML page: passes, stalls, the link, every weight over time
 """

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.base.errors import BadInput, Misuse
 from holdfast.base.files import write_whole
 from holdfast.base.html import Section
-from holdfast.residency.recording import chart
+from holdfast.residency.recording import page
 from holdfast.residency.recording.journal import KINDS, THERE_BEFORE, Entry
 from holdfast.residency.recording.summary import Summary, explain_stalls, group_by_kind, summarize
 
@@ -50,15 +50,15 @@ class ResidencyRecording:
 
     def chart(self) -> str:
         """The chart as an HTML fragment."""
-        return chart.render_fragment(self.entries, title=self.title, order=self.order)
+        return page.render_fragment(self.entries, title=self.title, order=self.order)
 
     def page(self) -> str:
         """The chart as an HTML page."""
-        return chart.render_page(self.entries, title=self.title, order=self.order)
+        return page.render_page(self.entries, title=self.title, order=self.order)
 
     def section(self) -> Section:
         """The chart as a section of a memory report: `timeline.save(path, sections=[…])`."""
-        return chart.make_section(self.entries, title=self.title, order=self.order)
+        return page.make_section(self.entries, title=self.title, order=self.order)
 
     def to_json(self) -> str:
         """The recording as JSON that `from_json` reads."""
@@ -184,7 +184,7 @@ def _counter(recorded: ResidencyRecording) -> Iterator[dict[str, Any]]:
     """Bytes of kept and of streamed weights on the device over time."""
     for name, value in (("kept", True), ("streamed", False)):
         changes: Counter[float] = Counter()
-        for stay in chart.find_stays(recorded.entries):
+        for stay in page.find_stays(recorded.entries):
             if stay.kept is value:
                 changes[stay.start_ms] += stay.nbytes
                 changes[stay.end_ms] -= stay.nbytes

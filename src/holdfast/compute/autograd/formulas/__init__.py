@@ -30,7 +30,7 @@ from holdfast.compute.autograd.formulas import (
     shared,
     views,
 )
-from holdfast.compute.autograd.gradient_formulas import FORMULAS
+from holdfast.compute.autograd.gradient_lines import FORMULAS
 
 FORMULAS.update(shared.BORROWED)
 for _module in (

@@ -8,12 +8,12 @@ elsewhere in the program are not affected.
     c_kernels     compiles and loads the C loops of `native/`
     scipy         imports SciPy's modules on first use
     random        ops that draw random numbers
-    elementwise   arithmetic, comparisons, activations, special functions, quantization
-    reduce        sums, norms, softmax, running sums, sorting, counting
-    index         indexing, gather and scatter, embeddings
-    layout        factories, copies, cat, reflection padding, patches
-    matrix        matrix products, linear algebra, FFT, distances
-    layers        convolution, attention, pooling, normalization, losses, recurrent layers
+    elementwise/  arithmetic, comparisons, activations, special functions, quantization
+    reduce/       sums, norms, softmax, running sums, sorting, counting
+    index/        indexing, gather and scatter, embeddings
+    layout/       factories, copies, cat, reflection padding, patches
+    matrix/       matrix products, linear algebra, FFT, distances
+    layers/       convolution, attention, pooling, normalization, losses, recurrent layers
     native        C sources of the loops
 """
 

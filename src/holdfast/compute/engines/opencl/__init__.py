@@ -3,14 +3,14 @@
 Importing it registers all kernels and starts no device.
 
     engine          `OpenCLEngine`: arrays, transfers, calls of kernels, fallback to the host
-    runtime         memory, programs, launches, kernel parameters
-    elementwise     pointwise ops: C expressions, and the kernels generated from them
-    layout          creating, viewing, copying and joining arrays
-    index           gather, scatter, masks, embeddings
-    reduce          reductions, scans, softmax, sorting
-    matrix          matrix products, int8, tuning of their parameters
-    conv            convolution, pooling, resampling
-    layers          attention, normalization, losses
+    runtime/        memory, programs, launches, kernel parameters
+    elementwise/    pointwise ops: C expressions, and the kernels generated from them
+    layout/         creating, viewing, copying and joining arrays
+    index/          gather, scatter, masks, embeddings
+    reduce/         reductions, scans, softmax, sorting
+    matrix/         matrix products, int8, tuning of their parameters
+    conv/           convolution, pooling, resampling
+    layers/         attention, normalization, losses
     random          random numbers, from the host or the device
     kernels         OpenCL C sources (.cl)
 """

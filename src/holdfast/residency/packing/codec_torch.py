@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from holdfast.residency.packing.pack_layout import LANES, ROWS, TABLE_BYTES, TILE, Book, Layout
+from holdfast.residency.packing.layouts import LANES, ROWS, TABLE_BYTES, TILE, Book, Layout
 
 # Large slices keep a GPU busy, small ones stay in a CPU's cache.
 _DECODE_SLICE = {"flat": 512 * TILE, "ranked": 128 * TILE}

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast.memory.profile import page as memory_page
-from holdfast.residency.recording.chart import (
+from holdfast.residency.recording.journal import NOT_ARRIVED, THERE_BEFORE, Entry
+from holdfast.residency.recording.page import (
     ASSETS,
     Stay,
     find_stays,
@@ -21,7 +22,6 @@ from holdfast.residency.recording.chart import (
     render_fragment,
     render_page,
 )
-from holdfast.residency.recording.journal import NOT_ARRIVED, THERE_BEFORE, Entry
 from tests.memory import samples
 from tests.memory.browser import browser, missing
 from tests.needs import needs

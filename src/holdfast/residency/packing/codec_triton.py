@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from holdfast.residency.packing.pack_layout import LANES, TILE, Layout
+from holdfast.residency.packing.layouts import LANES, TILE, Layout
 
 # Imported by name: it has no types and is missing on machines without a GPU.
 triton: Any = importlib.import_module("triton")
