@@ -66,6 +66,7 @@ LINES = {
         ("tiny-flux",),
         {"--size": {"--device": "nowhere"}, "--frames": {"--size": "7x7"}},
     ),
+    ("pack",): Line({"--device": "cpu"}, ("good.py", "empty")),
     ("topo",): Line(
         {"--simulate": "1x1GB"}, (), {"--from": {}, "--root": {}, "--probes": {"--root": "empty"}}
     ),

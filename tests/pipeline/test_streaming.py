@@ -199,7 +199,7 @@ def test_networks_that_are_read_directly_are_those_of_the_libraries(
         theirs = components.load(source, name, dtype)
         ours = components.load_into_slabs(component, cls, dtype)
         assert ours is not None, name
-        _same(ours.eval(), theirs)
+        _same(ours[0].eval(), theirs)
 
 
 def _same(ours: torch.nn.Module, theirs: torch.nn.Module) -> None:

@@ -1,6 +1,6 @@
 """The `holdfast` command: one module for each sub-command, imported when it is called.
 
-There are more than 16 modules because there are 15 commands. The docstring of a command's module is
+There are more than 16 modules because there are 16 commands. The docstring of a command's module is
 its help.
 
     main            finds and runs the sub-command; errors as text and exit status
@@ -13,6 +13,7 @@ its help.
     run             draw a picture or a video
     batch           draw many prompts of a file
     fit             predict whether a model fits, and its speed
+    pack            pack a model without losing a bit, and restore it
     topo            show the machine
     mem             record memory, report on it, replay it
     svm             shared virtual memory

@@ -31,6 +31,7 @@ COMMANDS: Registry[ModuleType] = Registry(
         "run": Entry("holdfast.cli.run", "draw a picture or a video from a prompt", "run"),
         "batch": Entry("holdfast.cli.batch", "draw many prompts from a file, and resume", "run"),
         "fit": Entry("holdfast.cli.fit", "predict whether a model fits, and how fast it is", "run"),
+        "pack": Entry("holdfast.cli.pack", "pack a model's weights without losing a bit", "torch"),
         "topo": Entry("holdfast.cli.topo", "show the machine: nodes, caches, GPUs, links"),
         "mem": Entry("holdfast.cli.mem", "record where memory goes, and look at it"),
         "svm": Entry("holdfast.cli.svm", "shared virtual memory: allocate, look up, migrate"),
@@ -54,7 +55,7 @@ COMMANDS: Registry[ModuleType] = Registry(
 
 # The groups in `holdfast --help`.
 GROUPS = {
-    "draw": ("run", "batch", "fit"),
+    "draw": ("run", "batch", "fit", "pack"),
     "the machine": ("topo", "svm"),
     "memory": ("mem", "top", "serve"),
     "compute": ("device", "tune"),

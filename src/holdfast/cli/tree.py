@@ -101,6 +101,8 @@ _KNOWN = {
     "OLD.json": FILES,
     "DIR": FOLDERS,
     "MODEL": Values(ask="models", files="file"),
+    "OUT": FILES,
+    "SCHEME": Values(("auto", "ranked", "flat")),
     "DEVICE": Values(ask="devices"),
     "opencl:N": Values(("opencl:0", "opencl:1")),
     "PID": Values(ask="processes"),

@@ -25,9 +25,11 @@ from tests.tolerance import assert_near, bound, distance, no_worse
 
 DEVICE = "holdfast"
 TERMS = 1024  # of the longest sums, and some layers
-# Of what learns from sines of times, up to 1000: their rounding is that of the angle. Modules of
-# diffusers compute them in float32 whatever their dtype is, so torch seems to make no error there.
-ANGLES = 16 * TERMS
+# Of what learns from sines of times and of guidance, 3.5, which diffusers multiplies by 1000: a
+# rounding of an angle is as large as the angle. Modules of diffusers compute them in float32
+# whatever their dtype is, so torch seems to make no error there.
+LARGEST_ANGLE = 3500
+ANGLES = LARGEST_ANGLE**2
 Gradients = dict[str, torch.Tensor | None]
 
 

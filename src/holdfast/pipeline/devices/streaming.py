@@ -17,6 +17,8 @@ from holdfast.pipeline.run.result import Residence
 from holdfast.residency.managed.group import Group
 from holdfast.residency.managed.manage import manage
 from holdfast.residency.managed.managed import Managed
+from holdfast.residency.packing.pack import decoder
+from holdfast.residency.stream.weights import Payloads
 
 # The first pass records the order, the next two the times; then the plan is final.
 _UNSETTLED = 3
@@ -30,14 +32,24 @@ class NetworkGroup:
         self.group = Group(device.carrier(), budget_bytes)
         self.members: dict[str, Managed] = {}
 
+    @property
+    def schemes(self) -> tuple[str, ...]:
+        """How weights may be packed so that the device decodes them while it computes."""
+        return decoder(self.group.carrier.device).schemes
+
     def add(
-        self, name: str, module: nn.Module, progress: Callable[[int, int], None] | None = None
+        self,
+        name: str,
+        module: nn.Module,
+        payloads: Payloads,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """Add a network; `progress` is called with bytes prepared and bytes total.
 
-        Raises OutOfMemory, InterruptProcessingException, or whatever `progress` raises.
+        `payloads` are those of its weights that were read packed. Raises OutOfMemory,
+        InterruptProcessingException, or whatever `progress` raises.
         """
-        self.members[name] = manage(module, group=self.group, progress=progress)
+        self.members[name] = manage(module, group=self.group, payloads=payloads, progress=progress)
         self.members[name].schedule.progress = None  # it reports loading only, not runs
         self.group.follow(list(self.members.values()))
 

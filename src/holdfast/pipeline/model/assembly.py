@@ -74,8 +74,9 @@ class _Assembly:
                 live_runs.note_network(self._source.model, name, device.name, part)
             return part
         try:
-            part = components.load(self._source, name, dtype, self._half(name, 0))
-            shared.add(name, part, self._half(name, 1))
+            loaded = self._source, name, dtype, self._half(name, 0)
+            part, payloads = components.load_network(*loaded, shared.schemes)
+            shared.add(name, part, payloads, self._half(name, 1))
             managed = shared.members[name]
             live_runs.note_network(self._source.model, name, device.name, part, managed)
         except Exception:

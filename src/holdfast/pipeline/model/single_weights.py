@@ -15,11 +15,11 @@ from diffusers.loaders.single_file_utils import (
     convert_ldm_clip_checkpoint,
     convert_open_clip_checkpoint,
 )
-from safetensors import safe_open
 
 from holdfast.base.errors import BadInput
 from holdfast.pipeline.model.single_file import DENOISER, select_tensors
 from holdfast.pipeline.model.sources import Component, Source
+from holdfast.residency.files.tensors import open_tensors
 
 _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 # Tensors that are not parameters: scales of float8 weights, and position ids.
@@ -70,9 +70,10 @@ def _read_single(source: Source, component: Component, dtype: torch.dtype) -> di
 
     Float8 tensors are read and multiplied by the scale that some files store beside them.
     """
-    with safe_open(str(source.single), framework="pt") as file:
-        names = select_tensors(component.name, file.keys())
-        found = {name: file.get_tensor(name) for name in names}
+    assert source.single is not None
+    file = open_tensors(source.single)
+    names = select_tensors(component.name, file.keys())
+    found = {name: file.get_tensor(name) for name in names}
     beside = {name: found.pop(name) for name in names if name.endswith(_BESIDE_WEIGHTS)}
     for name, tensor in found.items():
         if tensor.dtype in _FLOAT8:

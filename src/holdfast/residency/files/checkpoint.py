@@ -1,6 +1,7 @@
 """The header of a safetensors file: dtype, shape and byte range of each tensor.
 
-Reads only the header and the length of the file; needs no torch.
+Reads only the header and the length of the file; needs no torch. A packed file (see packed_header)
+shows the dtypes and shapes that its tensors have when they are decoded.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from holdfast.base.errors import BadInput
 from holdfast.base.units import format_bytes
+from holdfast.residency.files.packed_header import FORMAT, Sealed, read_sealed
 
 _LENGTH_BYTES = 8
 _LARGEST_HEADER = 100_000_000  # the format's own limit
@@ -29,17 +31,23 @@ BITS = {
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor of a file: its bytes are `file[start:end]`."""
+    """One tensor of a file: its bytes are `file[start:end]`. `sealed` if the file is packed."""
 
     dtype: str
     shape: tuple[int, ...]
     start: int
     end: int
+    sealed: Sealed | None = None
 
     @property
     def size_bytes(self) -> int:
         """Size of the data in the file."""
         return self.end - self.start
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether its bytes are packed."""
+        return self.sealed is not None and self.sealed.layout is not None
 
     @property
     def elements(self) -> int:
@@ -68,8 +76,10 @@ def _tensors(path: Path, text: bytes, size: int) -> dict[str, TensorInfo]:
     data = _LENGTH_BYTES + len(text)
     try:
         entries: dict[str, Any] = json.loads(text)
-        entries.pop("__metadata__", None)
-        tensors = {name: _tensor(entry, data) for name, entry in entries.items()}
+        metadata = entries.pop("__metadata__", None) or {}
+        is_packed = metadata.get("format") == FORMAT
+        sealed = _read_sealed(path, metadata, entries) if is_packed else {}
+        tensors = {name: _tensor(entry, data, sealed.get(name)) for name, entry in entries.items()}
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as exc:
         raise _not_safetensors(path) from exc
     wanted = max((tensor.end for tensor in tensors.values()), default=data)
@@ -77,6 +87,8 @@ def _tensors(path: Path, text: bytes, size: int) -> dict[str, TensorInfo]:
         raise _refuse_truncated(path, size - data, wanted - data)
     for name, tensor in tensors.items():
         bits = BITS.get(tensor.dtype)
+        if tensor.is_packed:  # its size was checked with its layout
+            continue
         if bits is None and tensor.size_bytes >= 0:  # a dtype newer than this module
             continue
         wanted = tensor.elements * (bits or 0) // 8
@@ -89,12 +101,28 @@ def _tensors(path: Path, text: bytes, size: int) -> dict[str, TensorInfo]:
     return tensors
 
 
-def _tensor(entry: dict[str, Any], data: int) -> TensorInfo:
+def _read_sealed(
+    path: Path, metadata: dict[str, Any], entries: dict[str, Any]
+) -> dict[str, Sealed]:
+    try:
+        return read_sealed(metadata, entries)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
+        raise BadInput(
+            f"cannot read weights {str(path)!r}: its metadata is not that of a packed file",
+            expected="a file as `holdfast pack` writes it",
+            hint="pack the original again, or copy the packed file again",
+        ) from exc
+
+
+def _tensor(entry: dict[str, Any], data: int, sealed: Sealed | None) -> TensorInfo:
     start, end = entry["data_offsets"]
     shape = tuple(entry["shape"])
     if not all(type(value) is int and value >= 0 for value in (start, end, *shape)):
         raise ValueError("a size is negative or not an integer")
-    return TensorInfo(str(entry["dtype"]), shape, data + start, data + end)
+    dtype = str(entry["dtype"])
+    if sealed is not None:
+        dtype, shape = sealed.dtype, sealed.shape
+    return TensorInfo(dtype, shape, data + start, data + end, sealed)
 
 
 def _not_safetensors(path: Path) -> BadInput:

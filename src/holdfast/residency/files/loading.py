@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,10 +22,20 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.base.errors import BadInput, Misuse
+from holdfast.residency.files import packed
 from holdfast.residency.files.checkpoint import TensorInfo, read_header
-from holdfast.residency.files.reading import Check, FileRange, Progress, Reading
+from holdfast.residency.files.reading import (
+    Check,
+    FileRange,
+    Progress,
+    Reading,
+    default_threads,
+)
 from holdfast.residency.files.slots import Weight, exchange, on_meta, temporary_names, weights_of
+from holdfast.residency.files.tensors import DTYPES
+from holdfast.residency.packing.layouts import Layout
 from holdfast.residency.stream import slabs
+from holdfast.residency.stream.weights import placeholder
 
 SLAB_BYTES = 128 << 20
 ALIGNMENT = 512
@@ -31,25 +43,6 @@ ALIGNMENT = 512
 # threads for each reading thread.
 SERIAL = 32767
 
-DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "F8_E8M0": torch.float8_e8m0fnu,
-    "C64": torch.complex64,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U64": torch.uint64,
-    "U32": torch.uint32,
-    "U16": torch.uint16,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
 CONVERTED = (torch.float64, torch.float32, torch.float16, torch.bfloat16)  # those `dtype` converts
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -69,13 +62,18 @@ class SlabRange:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The result of a load. Its `slabs` keep the memory alive: drop it to free the weights."""
+    """The result of a load. Its `slabs` keep the memory alive: drop it to free the weights.
+
+    `packed` has the layouts and payloads of parameters that stay packed, by their first name. They
+    are placeholders in the module: give them to `residency.manage`.
+    """
 
     slabs: tuple[Tensor, ...] = field(repr=False)
     places: Mapping[str, SlabRange] = field(repr=False)  # by the first name of each tensor
     weight_bytes: int
     read_bytes: int
     seconds: float  # of all runs
+    packed: Mapping[str, tuple[Layout, Tensor]] = field(default_factory=dict, repr=False)
 
 
 def load(
@@ -101,6 +99,7 @@ class Loading:
     `slab(nbytes)` returns a 1-D uint8 tensor of at least that size in host memory; by default
     pageable memory.
     `rename(name)` maps a file's name to the module's; None leaves the tensor out.
+    `keep_packed` are schemes of packing whose parameters stay packed; all others are decoded.
 
     Raises BadInput before anything is read: missing or unknown names, different shapes, broken
     files, and tensors that would stay on the meta device because no file has them.
@@ -115,6 +114,7 @@ class Loading:
         dtype_of: DtypeOf | None = None,
         slab: Slab | None = None,
         rename: Rename | None = None,
+        keep_packed: Sequence[str] = (),
         threads: int | None = None,
     ) -> None:
         one = isinstance(files, str | os.PathLike)
@@ -125,7 +125,8 @@ class Loading:
         for target in self._targets:
             usual = dtype if target.stored in CONVERTED else None
             target.dtype = choose(target.weight.name) or usual or target.stored
-        sizes = [target.info.elements * target.dtype.itemsize for target in self._targets]
+            target.keep_packed_if(keep_packed)
+        sizes = [target.nbytes for target in self._targets]
         self._places, self._slab_sizes = layout(sizes, slab_bytes=SLAB_BYTES)
         self._slab, self._threads = slab or slabs.slab, threads
         self._slabs: list[Tensor] = []
@@ -158,36 +159,70 @@ class Loading:
                 self._slabs.append(_check_slab(self._slab(size), size))
             self._reading = self._reading or Reading(self._parts(), threads=self._threads)
             self._reading.run(progress=progress, check=check)
-            pairs = [(target.weight, self._view(at)) for at, target in enumerate(self._targets)]
+            self._require_intact(check)
+            pairs = [(target.weight, self._value(at)) for at, target in enumerate(self._targets)]
             # Checked again: a plain attribute that aliases a weight was not replaced.
             exchange(pairs, then=lambda: _refuse_meta(self._module, ()))
         finally:
             self._seconds += time.perf_counter() - begun
         return self._finish()
 
-    def _view(self, at: int) -> Tensor:
-        target, place = self._targets[at], self._places[at]
-        raw = self._slabs[place.slab][place.offset : place.offset + place.nbytes]
-        return raw.view(target.dtype).view(target.info.shape)
+    def _bytes(self, at: int) -> Tensor:
+        place = self._places[at]
+        return self._slabs[place.slab][place.offset : place.offset + place.nbytes]
+
+    def _value(self, at: int) -> Tensor:
+        target = self._targets[at]
+        if target.layout is not None:
+            return placeholder(target.dtype, target.info.shape)
+        return self._bytes(at).view(target.dtype).view(target.info.shape)
 
     def _parts(self) -> list[FileRange]:
         parts = []
         for at, target in enumerate(self._targets):
-            info, view = target.info, self._view(at)
-            if target.dtype == target.stored:
-                parts.append(FileRange(target.path, info.start, info.size_bytes, view))
-            else:
-                sink = functools.partial(_convert, view.view(-1), target.stored)
-                parts.append(FileRange(target.path, info.start, info.size_bytes, sink=sink))
+            info, raw = target.info, self._bytes(at)
+            sink = None
+            if not target.is_direct:
+                into = raw.view(target.dtype)
+                if info.sealed is None:
+                    sink = functools.partial(_convert, into, target.stored)
+                else:
+                    sink = _Whole(target, into).add
+            goal = raw if sink is None else None
+            parts.append(FileRange(target.path, info.start, info.size_bytes, goal, sink))
         return parts
+
+    def _require_intact(self, check: Check | None) -> None:
+        """Compare the checksums of tensors that were read from packed files straight into slabs."""
+
+        def require(at: int) -> None:
+            target = self._targets[at]
+            packed.require_intact(target.path, target.name, target.info, self._bytes(at))
+
+        sealed = [t.info.sealed is not None and t.is_direct for t in self._targets]
+        with ThreadPoolExecutor(self._threads or default_threads()) as threads:
+            waiting = [threads.submit(require, at) for at, one in enumerate(sealed) if one]
+            try:
+                for one in waiting:
+                    one.result()
+                    if check is not None:
+                        check()
+            finally:
+                for one in waiting:
+                    one.cancel()
 
     def _finish(self) -> Loaded:
         names = [target.weight.name for target in self._targets]
         places = dict(zip(names, self._places, strict=True))
         memory, weight_bytes = tuple(self._slabs), sum(place.nbytes for place in self._places)
+        kept = {
+            target.weight.name: (target.layout, self._bytes(at))
+            for at, target in enumerate(self._targets)
+            if target.layout is not None
+        }
         self._is_done, self._reading = True, None
         self._slabs, self._targets = [], []
-        return Loaded(memory, places, weight_bytes, self.total_bytes, self._seconds)
+        return Loaded(memory, places, weight_bytes, self.total_bytes, self._seconds, kept)
 
 
 # ---- which tensor of which file
@@ -195,13 +230,64 @@ class Loading:
 
 @dataclass
 class _Target:
-    """A weight of the module, the file tensor that fills it, and its final dtype."""
+    """A weight of the module, the file tensor that fills it, and its final dtype.
+
+    `layout` is set if it stays packed.
+    """
 
     weight: Weight
+    name: str  # in the file
     path: Path
     info: TensorInfo
     stored: torch.dtype
     dtype: torch.dtype
+    layout: Layout | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes in a slab."""
+        if self.layout is not None:
+            return self.layout.nbytes
+        return self.info.elements * self.dtype.itemsize
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the bytes of the file are those of the slab."""
+        decoded = self.info.is_packed and self.layout is None
+        return self.dtype == self.stored and not decoded
+
+    def keep_packed_if(self, schemes: Sequence[str]) -> None:
+        """Keep a parameter packed that is packed by one of these schemes and not converted."""
+        layout = self.info.sealed.layout if self.info.sealed is not None else None
+        is_parameter = isinstance(self.weight.tensor, nn.Parameter)
+        if layout is not None and is_parameter and self.dtype == self.stored:
+            self.layout = layout if layout.scheme in schemes else None
+
+
+class _Whole:
+    """Collects the bytes of a tensor in a packed file; then checks, decodes and converts them."""
+
+    def __init__(self, target: _Target, into: Tensor) -> None:
+        self._target, self._into = target, into
+        self._lock = threading.Lock()
+        self._data: Tensor | None = None
+        self._missing = target.info.size_bytes
+
+    def add(self, at: int, view: memoryview) -> None:
+        """Take the bytes from `at` on; the last ones finish the tensor."""
+        with self._lock:
+            if self._data is None:
+                self._data = torch.empty(self._target.info.size_bytes, dtype=torch.uint8)
+            data = self._data
+        data[at : at + len(view)] = torch.frombuffer(view, dtype=torch.uint8)
+        with self._lock:
+            self._missing -= len(view)
+            if self._missing:
+                return
+            self._data = None
+        target = self._target
+        raw = packed.decode(target.path, target.name, target.info, data)
+        self._into.copy_(raw.view(target.stored))
 
 
 def kept_in_fp32(module: nn.Module, dtype: torch.dtype | None) -> DtypeOf:
@@ -221,8 +307,11 @@ def kept_in_fp32(module: nn.Module, dtype: torch.dtype | None) -> DtypeOf:
     return dtype_of
 
 
-def _tensors(paths: list[Path], rename: Rename | None) -> dict[str, tuple[Path, TensorInfo]]:
-    found: dict[str, tuple[Path, TensorInfo]] = {}
+FileTensor = tuple[Path, TensorInfo, str]  # the file, the tensor in it, its name there
+
+
+def _tensors(paths: list[Path], rename: Rename | None) -> dict[str, FileTensor]:
+    found: dict[str, FileTensor] = {}
     for path in paths:
         for written, info in read_header(path).items():
             name = rename(written) if rename is not None else written
@@ -235,13 +324,11 @@ def _tensors(paths: list[Path], rename: Rename | None) -> dict[str, tuple[Path, 
                     expected="each tensor once",
                     hint="give the files of one model, or leave one out with rename=",
                 )
-            found[name] = (path, info)
+            found[name] = (path, info, written)
     return found
 
 
-def _match(
-    module: nn.Module, tensors: dict[str, tuple[Path, TensorInfo]], paths: list[Path]
-) -> list[_Target]:
+def _match(module: nn.Module, tensors: dict[str, FileTensor], paths: list[Path]) -> list[_Target]:
     weights = weights_of(module)
     about = f"cannot load weights into {type(module).__name__}"
     known = {name for weight in weights for name in weight.names} | temporary_names(module)
@@ -280,9 +367,9 @@ def _refuse_meta(module: nn.Module, weights: Sequence[Weight]) -> None:
         )
 
 
-def _target(about: str, weight: Weight, tensors: Mapping[str, tuple[Path, TensorInfo]]) -> _Target:
+def _target(about: str, weight: Weight, tensors: Mapping[str, FileTensor]) -> _Target:
     name = next(name for name in weight.names if name in tensors)
-    path, info = tensors[name]
+    path, info, written = tensors[name]
     if info.shape != tuple(weight.tensor.shape):
         raise BadInput(
             f"{about}: {name!r} in {str(path)!r} has the shape {list(info.shape)}",
@@ -295,7 +382,7 @@ def _target(about: str, weight: Weight, tensors: Mapping[str, tuple[Path, Tensor
             f"{about}: {name!r} in {str(path)!r} has the dtype {info.dtype}",
             expected=f"one of {', '.join(DTYPES)}",
         )
-    return _Target(weight, path, info, stored, stored)
+    return _Target(weight, written, path, info, stored, stored)
 
 
 def _first(names: list[str]) -> str:

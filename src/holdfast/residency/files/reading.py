@@ -174,13 +174,18 @@ def _join(pieces: list[_Piece]) -> list[_Piece]:
     return joined
 
 
+def view_bytes(tensor: Any) -> memoryview:
+    """The bytes of a contiguous tensor in host memory; the view does not keep them alive."""
+    size = tensor.numel() * tensor.element_size()
+    return memoryview((ctypes.c_ubyte * size).from_address(tensor.data_ptr())).cast("B")
+
+
 def _view(part: FileRange) -> memoryview:
     target = part.target
     if hasattr(target, "data_ptr"):  # a tensor; this avoids importing torch
         if not (target.device.type == "cpu" and target.is_contiguous()):
             raise _bad_target(part, "a tensor that is not contiguous host memory")
-        size = target.numel() * target.element_size()
-        view = memoryview((ctypes.c_ubyte * size).from_address(target.data_ptr())).cast("B")
+        view = view_bytes(target)
     else:
         try:
             view = memoryview(target).cast("B")

@@ -15,6 +15,7 @@ from holdfast.residency.carriers import carrier_for
 from holdfast.residency.managed.group import Group
 from holdfast.residency.managed.managed import ENTRIES, Managed
 from holdfast.residency.managed.module_hooks import managed_of
+from holdfast.residency.stream.weights import Payloads
 
 
 def manage(
@@ -27,6 +28,7 @@ def manage(
     group: Group | None = None,
     entries: Sequence[str] = ENTRIES,
     bring_inputs: bool = True,
+    payloads: Payloads | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Managed:
     """Run `module` on `device` with at most `budget` of its memory, activations included.
@@ -39,8 +41,9 @@ def manage(
     over the link while the layers before them compute. `pack` sends bf16 and fp16 weights packed
     without loss: "auto" does where not everything fits. `keep_bytes` says how much of the weights
     stays, whatever the budget. `group` shares one budget among several modules. Inputs on the host
-    are brought to the device, unless `bring_inputs` is False. `progress` is called with bytes done
-    and in all while weights are prepared.
+    are brought to the device, unless `bring_inputs` is False. `payloads` (`Loaded.packed`) are
+    parameters that were read packed, and stay so. `progress` is called with bytes done and in all
+    while weights are prepared.
     Raises BadInput, OutOfMemory, or whatever `progress` raises; the module is whole then.
     """
     offer_once()
@@ -62,6 +65,7 @@ def manage(
         module,
         group,
         keep_bytes=keep_bytes,
+        payloads=payloads,
         entries=entries,
         bring_inputs=bring_inputs,
         progress=progress,

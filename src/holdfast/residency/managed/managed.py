@@ -39,6 +39,7 @@ from holdfast.residency.managed.trace import Order, Tracer
 from holdfast.residency.managed.weight_set import WeightSet
 from holdfast.residency.managed.workspaces import Workspaces
 from holdfast.residency.recording.recording import ResidencyRecording, recording
+from holdfast.residency.stream.weights import Payloads
 
 ENTRIES = ("forward", "encode", "decode")
 RETRACES = 4  # at most this many new traces because layers came out of turn
@@ -59,6 +60,7 @@ class Managed:
         *,
         keep_bytes: int | None = None,
         packed: bool = False,
+        payloads: Payloads | None = None,
         entries: Sequence[str] = ENTRIES,
         bring_inputs: bool = True,
         progress: Progress | None = None,
@@ -77,7 +79,7 @@ class Managed:
         self._leaving = False
         self._replaced: dict[str, Any] = {}  # methods of the module, by entry
         self._arguments: Any = None  # of the current pass, as meta tensors
-        self.weights = WeightSet(module, self.carrier)
+        self.weights = WeightSet(module, self.carrier, payloads)
         self.memory = CallMemory(group, keep_bytes)
         self.occupancy = Occupancy(self.name)
         self._loose = LooseWeights(self.carrier, self.journal, self.weights)

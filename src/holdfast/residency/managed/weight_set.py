@@ -14,14 +14,14 @@ from holdfast.residency.packing.pack import decoder
 from holdfast.residency.stream.ring import aligned
 from holdfast.residency.stream.slabs import unwatched
 from holdfast.residency.stream.staging import Staging
-from holdfast.residency.stream.weights import Stretch, find, owners, take_over
+from holdfast.residency.stream.weights import Payloads, Stretch, find, owners, take_over
 
 
 class WeightSet:
     """Weights by index, as stretches of bytes, and which of them each layer owns."""
 
-    def __init__(self, module: nn.Module, carrier: Carrier) -> None:
-        self._module = module
+    def __init__(self, module: nn.Module, carrier: Carrier, given: Payloads | None = None) -> None:
+        self._module, self._given = module, given
         self.carrier = carrier
         self.stretches: list[Stretch] = []
         self.own: dict[str, tuple[int, ...]] = {}  # by the path of the layer
@@ -31,10 +31,12 @@ class WeightSet:
     def take(self, *, packed: bool, node: int | None, progress: Callable[[int, int], None]) -> None:
         """Move the bytes into slabs, packed if asked. Resumes after an interrupt."""
         if not self.stretches:
-            self.stretches, self.own = find(self._module)
+            self.stretches, self.own = find(self._module, self._given)
+            self._given = None
         packer = None
-        if packed:
+        if packed or self.has_packed:
             decoder(self.carrier.device)  # built and tried now, not in the middle of a pass
+        if packed:
             packer = Staging(self.carrier).pack
         pinned = self.carrier.pinned
         with torch.no_grad():

@@ -36,9 +36,9 @@ class Layout:
 
     `*_at` are byte offsets in the payload, multiples of 16. The `low` part holds 8 bits of each
     weight (bf16: sign and mantissa; fp16: the lower 8 bits of the mantissa), `high` the 3 other
-    bits of an fp16. `escapes` counts the weights at the end, each with an index of `index_bytes`.
-    `width` is the bits of a list entry, 0 for "flat". In "flat", code i is the exponent
-    `base + i`, but 15 is `extra` unless that is None.
+    bits of an fp16. `listed` counts the entries of the list, `escapes` the weights at the end, each
+    with an index of `index_bytes`. `width` is the bits of a list entry, 0 for "flat". In "flat",
+    code i is the exponent `base + i`, but 15 is `extra` unless that is None.
     """
 
     kind: str
@@ -47,6 +47,7 @@ class Layout:
     width: int
     base: int
     extra: int | None
+    listed: int
     escapes: int
     index_bytes: int
     low_at: int
@@ -138,6 +139,11 @@ def _layout(book: Book, histogram: Sequence[int], kind: str) -> Layout:
     elements = sum(histogram)
     listed = sum(histogram[e] for e in book.second) if book.width else 0
     escapes = elements - listed - sum(histogram[e] for e in book.first or book.second)
+    return lay_out(kind, book, elements=elements, listed=listed, escapes=escapes)
+
+
+def lay_out(kind: str, book: Book, *, elements: int, listed: int, escapes: int) -> Layout:
+    """The layout of so many weights, of which `listed` are in the list and `escapes` at the end."""
     sizes = _sizes(book, kind, elements, listed, escapes)
     offsets, end = {}, 0
     for name, size in sizes.items():
@@ -150,6 +156,7 @@ def _layout(book: Book, histogram: Sequence[int], kind: str) -> Layout:
         width=book.width,
         base=book.base,
         extra=book.extra,
+        listed=listed,
         escapes=escapes,
         index_bytes=_index_bytes(elements),
         **{name: at for name, at in offsets.items() if name != "table"},

@@ -18,8 +18,9 @@ from torch import nn
 from holdfast.base.errors import BadInput, Unsupported
 from holdfast.base.files import read_json_object
 from holdfast.base.interrupts import is_interrupt, run_uninterrupted
-from holdfast.residency.files.checkpoint import TensorInfo, read_header
-from holdfast.residency.files.loading import DTYPES, kept_in_fp32
+from holdfast.residency.files.checkpoint import BITS, TensorInfo, read_header
+from holdfast.residency.files.loading import kept_in_fp32
+from holdfast.residency.files.tensors import DTYPES
 from holdfast.residency.predict.recognise import guess
 from holdfast.residency.predict.shadow import build_on_meta
 
@@ -51,7 +52,7 @@ class Network:
         """The dtype of most of its bytes; None without files."""
         sizes: Counter[str] = Counter()
         for info in self.tensors().values():
-            sizes[info.dtype] += info.size_bytes
+            sizes[info.dtype] += info.elements * BITS.get(info.dtype, 0)
         common = [dtype for dtype, _ in sizes.most_common() if dtype in _DTYPES]
         return _DTYPES[common[0]] if common else None
 
@@ -184,7 +185,8 @@ def _guess_network(name: str, files: tuple[Path, ...]) -> Network:
 
 def _read_samples(files: tuple[Path, ...], dtype: str) -> Iterator[bytes]:
     infos = [(info, file) for file in files for info in read_header(file).values()]
-    sizes = [(info.size_bytes, info.start, file) for info, file in infos if info.dtype == dtype]
+    plain = [(info, file) for info, file in infos if not info.is_packed]
+    sizes = [(info.size_bytes, info.start, file) for info, file in plain if info.dtype == dtype]
     largest = sorted(sizes, reverse=True)
     for size, start, file in largest[:: max(1, len(largest) // _SAMPLES)][:_SAMPLES]:
         with file.open("rb", buffering=0) as opened:

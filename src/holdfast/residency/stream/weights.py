@@ -6,7 +6,7 @@ device memory and back. Parameter objects, shapes, strides and dtypes never chan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -22,6 +22,7 @@ from holdfast.residency.stream.slabs import slab
 SLAB_BYTES = 256 << 20
 WATCHED_BYTES = 64 << 10
 _WIDEST = torch.complex128.itemsize
+_FAR = 1 << 62
 
 
 @dataclass(eq=False, slots=True)
@@ -137,7 +138,9 @@ class Stretch:
         key = (self.host.data_ptr(), id(self.layout))
         if self._resting is None or self._resting[0] != key:
             packed = self.layout is not None
-            views = [_placeholder(m) if packed else m.over(self.host) for m in self.members]
+            views = [
+                placeholder(m.dtype, m.shape) if packed else m.over(self.host) for m in self.members
+            ]
             self._resting = (key, views)
         for member, view in zip(self.members, self._resting[1], strict=True):
             member.tensor.data = view
@@ -173,10 +176,10 @@ def _version(tensor: torch.Tensor) -> int:
         return 0
 
 
-def _placeholder(member: Member) -> torch.Tensor:
-    """Same shape and dtype over one element: reads as NaN (or 0), refuses writes."""
-    value = torch.nan if member.dtype.is_floating_point else 0
-    return torch.full((), value, dtype=torch.float32).to(member.dtype).expand(member.shape)
+def placeholder(dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+    """A tensor over one element: reads as NaN (or 0), refuses writes."""
+    value = torch.nan if dtype.is_floating_point else 0
+    return torch.full((), value, dtype=torch.float32).to(dtype).expand(tuple(shape))
 
 
 # ---- finding them
@@ -222,10 +225,24 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return not is_traceable_wrapper_subclass(tensor)
 
 
-def find(module: nn.Module) -> tuple[list[Stretch], dict[str, tuple[int, ...]]]:
-    """The stretches of a module, and their indices by path of the owner. Raises BadInput."""
+Payloads = Mapping[str, tuple[Layout, torch.Tensor]]  # of packed parameters, by a name of each
+
+
+def find(
+    module: nn.Module, packed: Payloads | None = None
+) -> tuple[list[Stretch], dict[str, tuple[int, ...]]]:
+    """The stretches of a module, and their indices by path of the owner. Raises BadInput.
+
+    The parameters named in `packed` are placeholders; their stretches hold the payloads.
+    """
+    given = {id(module.get_parameter(name)): pair for name, pair in (packed or {}).items()}
+    end = _FAR
 
     def address_of(full: str, tensor: torch.Tensor) -> int:
+        nonlocal end
+        if id(tensor) in given:  # no address of memory is as large
+            end += aligned(given[id(tensor)][0].raw_bytes)
+            return end - aligned(given[id(tensor)][0].raw_bytes)
         if tensor.is_meta:
             raise BadInput(
                 f"cannot manage {type(module).__name__}: its {full!r} has no values",
@@ -234,11 +251,22 @@ def find(module: nn.Module) -> tuple[list[Stretch], dict[str, tuple[int, ...]]]:
             )
         return tensor.data_ptr()
 
-    return group_tensors(owners(module), address_of)[:2]
+    def stride_of(tensor: torch.Tensor) -> tuple[int, ...]:
+        whole = torch.empty(tensor.shape, device="meta") if id(tensor) in given else tensor
+        return tuple(whole.stride())
+
+    stretches, own, _ = group_tensors(owners(module), address_of, stride_of)
+    for stretch in stretches:
+        if id(stretch.members[0].tensor) in given:
+            stretch.layout, stretch.host = given[id(stretch.members[0].tensor)]
+            stretch.rest()
+    return stretches, own
 
 
 def group_tensors(
-    parts: Iterable[tuple[str, nn.Module, bool]], address_of: Callable[[str, torch.Tensor], int]
+    parts: Iterable[tuple[str, nn.Module, bool]],
+    address_of: Callable[[str, torch.Tensor], int],
+    stride_of: Callable[[torch.Tensor], tuple[int, ...]] = lambda tensor: tuple(tensor.stride()),
 ) -> tuple[list[Stretch], dict[str, tuple[int, ...]], dict[str, int]]:
     """Stretches of these owners, their indices by path of the owner, and by name of a tensor."""
     members: dict[int, Member] = {}
@@ -257,7 +285,7 @@ def group_tensors(
                     offset=address,  # until its stretch is known
                     dtype=tensor.dtype,
                     shape=tuple(tensor.shape),
-                    stride=tuple(tensor.stride()),
+                    stride=stride_of(tensor),
                     is_buffer=is_buffer,
                     home=tensor.device,
                     counted=not tensor.is_inference(),
@@ -314,11 +342,15 @@ def take_over(
 ) -> None:
     """Move every stretch into slabs, one slab at a time, and point the module at them.
 
-    The old memory is freed as it goes. `packer` packs what it can. After an interrupt every stretch
-    is either in its old memory or in its slab.
+    The old memory is freed as it goes. `packer` packs what it can. What has a payload already stays
+    where it is. After an interrupt every stretch is either in its old memory or in its slab.
     """
+    if pinned:
+        for stretch in stretches:
+            if stretch.layout is not None:
+                pin_memory(_whole(stretch.host))  # nothing where that is done already
     total = sum(stretch.raw_bytes for stretch in stretches)
-    done = 0
+    done = sum(stretch.raw_bytes for stretch in stretches if stretch.layout is not None)
     for group in _slab_groups(stretches):
         payloads = [_payload(stretch, packer) for stretch in group]
         sizes = [aligned(payload.numel()) for _, payload in payloads]
@@ -339,6 +371,11 @@ def take_over(
             pin_memory(memory)  # after filling: many threads have faulted its pages in
         if progress is not None:
             progress(done, total)
+
+
+def _whole(part: torch.Tensor) -> torch.Tensor:
+    """All memory that a tensor is a view of."""
+    return torch.empty(0, dtype=torch.uint8).set_(part.untyped_storage())
 
 
 def _slab_groups(stretches: Sequence[Stretch]) -> Iterator[list[Stretch]]:

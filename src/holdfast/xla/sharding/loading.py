@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from torch import nn
 
 from holdfast.base.errors import BadInput, HoldfastError
 from holdfast.residency.files.checkpoint import read_header
 from holdfast.residency.files.loading import build_empty
+from holdfast.residency.files.tensors import open_tensors
 from holdfast.residency.predict.networks import dtype_of, find_weight_files
 from holdfast.residency.predict.shadow import shadow
 from holdfast.xla.tiny import class_of
@@ -41,7 +41,7 @@ def open_network(name: str, network: str, folder: Path, precision: str) -> tuple
         )
     dtype = PRECISIONS[precision]
     headers = [read_header(file) for file in files]  # a broken file is an error of ours
-    opened = [safe_open(file, framework="pt") for file in files]
+    opened = [open_tensors(file) for file in files]
     where = {path: one for one, header in zip(opened, headers, strict=True) for path in header}
     shapes = {path: info.shape for header in headers for path, info in header.items()}
     module = _cast(_build(name, network, folder, dtype), dtype)
