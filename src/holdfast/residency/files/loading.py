@@ -12,8 +12,8 @@ import functools
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.base.errors import BadInput, Misuse
+from holdfast.base.threads import Team
 from holdfast.residency.files import packed
 from holdfast.residency.files.checkpoint import TensorInfo, read_header
 from holdfast.residency.files.reading import (
@@ -194,22 +195,33 @@ class Loading:
 
     def _require_intact(self, check: Check | None) -> None:
         """Compare the checksums of tensors that were read from packed files straight into slabs."""
-
-        def require(at: int) -> None:
-            target = self._targets[at]
-            packed.require_intact(target.path, target.name, target.info, self._bytes(at))
-
         sealed = [t.info.sealed is not None and t.is_direct for t in self._targets]
-        with ThreadPoolExecutor(self._threads or default_threads()) as threads:
-            waiting = [threads.submit(require, at) for at, one in enumerate(sealed) if one]
+        waiting = deque(at for at, one in enumerate(sealed) if one)
+        failed: list[BaseException] = []
+
+        def work() -> None:
             try:
-                for one in waiting:
-                    one.result()
-                    if check is not None:
-                        check()
-            finally:
-                for one in waiting:
-                    one.cancel()
+                while not failed:
+                    at = waiting.popleft()
+                    target = self._targets[at]
+                    packed.require_intact(target.path, target.name, target.info, self._bytes(at))
+            except IndexError:
+                pass  # none is left
+            except BaseException as exc:  # noqa: BLE001  raised below
+                failed.append(exc)
+
+        with Team() as team:
+            for _ in range(min(len(waiting), self._threads or default_threads())):
+                team.start(work)
+            try:
+                team.wait()
+            except BaseException:
+                waiting.clear()
+                raise
+        if check is not None:
+            check()
+        if failed:
+            raise failed[0]
 
     def _finish(self) -> Loaded:
         names = [target.weight.name for target in self._targets]
