@@ -9,10 +9,12 @@ from __future__ import annotations
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.metadata
 import importlib.util
 import sys
 import types
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 
@@ -24,6 +26,8 @@ def quick_imports() -> None:
     """
     if "torch" in sys.modules:
         return
+    # Both libraries ask at import which package each module belongs to: every file is read.
+    importlib.metadata.packages_distributions = cache(importlib.metadata.packages_distributions)
     for name in _PRESENT:
         if name not in sys.modules and importlib.util.find_spec(name.partition(".")[0]) is not None:
             sys.modules[name] = _StandIn(name)
