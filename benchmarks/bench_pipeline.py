@@ -8,13 +8,10 @@ is the better of two, so that neither pays for being first.
 
 from __future__ import annotations
 
+import argparse
 import json
-import shutil
 import statistics
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -24,13 +21,9 @@ import diffusers
 import numpy as np
 import torch
 import transformers
-from diffusers import (
-    AutoencoderKL,
-    DiffusionPipeline,
-    FluxTransformer2DModel,
-)
+from diffusers import DiffusionPipeline
 from report import Row, arguments, best, publish
-from transformers import CLIPTextConfig, CLIPTextModel, T5Config, T5EncoderModel
+from residency.run_flux import model_folder
 
 from holdfast.pipeline import Pipeline
 from holdfast.pipeline.devices.torch_devices import PRECISIONS
@@ -140,78 +133,13 @@ def compare(name: str, folder: Path, device: str, steps: int, side: int) -> list
     return rows
 
 
-@contextmanager
-def full_size_flux(device: str) -> Iterator[Path]:
-    """FLUX.1-dev's shapes (transformer, T5-XXL, CLIP-L, autoencoder) with random weights, bf16."""
-    folder = Path(tempfile.mkdtemp(prefix="flux-shape-"))
-    try:
-        tiny = BUILT_IN / "tiny-flux"
-        for name in ("tokenizer", "tokenizer_2", "scheduler"):
-            shutil.copytree(tiny / name, folder / name)
-        shutil.copy(tiny / "model_index.json", folder)
-        about = {"defaults": {"guidance": 3.5}}
-        (folder / "holdfast.json").write_text(json.dumps(about))
-        config = folder / "tokenizer_2" / "tokenizer_config.json"
-        long = json.loads(config.read_text()) | {"model_max_length": 512}
-        config.write_text(json.dumps(long))
-        torch.manual_seed(0)
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(torch.bfloat16)
-        try:
-            with torch.device(device):
-                _save_networks(folder)
-        finally:
-            torch.set_default_dtype(before)
-        yield folder
-    finally:
-        shutil.rmtree(folder)
-
-
-def _save_networks(folder: Path) -> None:
-    transformer = FluxTransformer2DModel(guidance_embeds=True)  # its defaults are FLUX.1's
-    transformer.save_pretrained(folder / "transformer", max_shard_size="10GB")
-    del transformer
-    t5 = T5Config(
-        vocab_size=32128,
-        d_model=4096,
-        d_kv=64,
-        d_ff=10240,
-        num_layers=24,
-        num_heads=64,
-        feed_forward_proj="gated-gelu",
-    )
-    T5EncoderModel(t5).save_pretrained(folder / "text_encoder_2")
-    clip = CLIPTextConfig(
-        vocab_size=49408,
-        hidden_size=768,
-        intermediate_size=3072,
-        num_hidden_layers=12,
-        num_attention_heads=12,
-        max_position_embeddings=77,
-    )
-    CLIPTextModel(clip).save_pretrained(folder / "text_encoder")
-    AutoencoderKL(
-        block_out_channels=(128, 256, 512, 512),
-        down_block_types=("DownEncoderBlock2D",) * 4,
-        up_block_types=("UpDecoderBlock2D",) * 4,
-        layers_per_block=2,
-        latent_channels=16,
-        use_quant_conv=False,
-        use_post_quant_conv=False,
-        scaling_factor=0.3611,
-        shift_factor=0.1159,
-    ).save_pretrained(folder / "vae")
-
-
 def main() -> None:
     """Run what fits this machine."""
     args = arguments("pipeline", "drawing, beside diffusers")
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
     rows = compare("tiny-flux", BUILT_IN / "tiny-flux", device, 20, 128)
     if device != "cpu" and not args.quick and torch.cuda.mem_get_info()[0] > 60e9:
-        started = time.perf_counter()
-        with full_size_flux(device) as folder:
-            made_s = time.perf_counter() - started
+        with model_folder(argparse.Namespace(folder=None, tiny=False)) as (folder, made_s):
             torch.cuda.empty_cache()
             rows += compare("FLUX.1 shape, random weights", folder, device, 20, 1024)
         rows.append(Row("FLUX.1 shape, made and written", "holdfast", made_s, "s"))
